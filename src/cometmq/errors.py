@@ -1,0 +1,259 @@
+"""The exception tree and RocketMQ's response codes.
+
+    CometError
+    |- LocalProtocolError     we were about to send something the protocol forbids
+    |- RemoteProtocolError    the peer sent bytes that are not the protocol
+    |  `- CodecError          a stored message, batch or property string does not decode
+    |- RemoteError            the peer answered with a response code other than success
+    |  `- one class per code that callers tell apart (see ``REMOTE_ERRORS``)
+    |- StoreError             the disk or its files
+    |  |- StoreCorrupt | DiskFull | StoreLocked | StoreClosed | MessageIllegal
+    |- ClientError            our client could not do what was asked
+    |  |- RequestTimeout | ConnectFailed | NoRoute | ClientClosed | SendFailed
+    `- ConfigError            a setting is wrong
+
+Put and send *statuses* (a flush timed out, a replica is missing) are values in the result, not
+exceptions: the message may well be stored.
+
+Source of the codes: ``org.apache.rocketmq.remoting.protocol.ResponseCode`` and
+``RemotingSysResponseCode`` of RocketMQ 5.4.0.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+__all__ = [
+    "REMOTE_ERRORS",
+    "BrokerBusy",
+    "ClientClosed",
+    "ClientError",
+    "CodecError",
+    "CometError",
+    "ConfigError",
+    "ConnectFailed",
+    "DiskFull",
+    "GroupNotExist",
+    "InvalidParameter",
+    "LocalProtocolError",
+    "MessageIllegal",
+    "MessageRefused",
+    "NoPermission",
+    "NoRoute",
+    "QueryNotFound",
+    "RemoteError",
+    "RemoteProtocolError",
+    "RequestNotSupported",
+    "RequestTimeout",
+    "ResponseCode",
+    "SendFailed",
+    "ServiceNotAvailable",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreLocked",
+    "SubscriptionFault",
+    "TopicNotExist",
+    "remote_error",
+]
+
+
+class ResponseCode(IntEnum):
+    """Response codes as they travel on the wire."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    TRANSACTION_FAILED = 4
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    VERSION_NOT_SUPPORTED = 15
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    TOPIC_EXIST_ALREADY = 18
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_NOT_LATEST = 25
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    FILTER_DATA_NOT_EXIST = 27
+    FILTER_DATA_NOT_LATEST = 28
+    INVALID_PARAMETER = 29
+    TRANSACTION_SHOULD_COMMIT = 200
+    TRANSACTION_SHOULD_ROLLBACK = 201
+    TRANSACTION_STATE_UNKNOW = 202
+    TRANSACTION_STATE_GROUP_WRONG = 203
+    NO_BUYER_ID = 204
+    NOT_IN_CURRENT_UNIT = 205
+    CONSUMER_NOT_ONLINE = 206
+    CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
+    BROKER_NOT_EXIST = 211
+    BROKER_DISPATCH_NOT_COMPLETE = 212
+    BROADCAST_CONSUMPTION = 213
+    FLOW_CONTROL = 215
+    NOT_LEADER_FOR_QUEUE = 501
+    ILLEGAL_OPERATION = 604
+    GO_AWAY = 1500
+    USER_NOT_EXIST = 3001
+    POLICY_NOT_EXIST = 3002
+
+
+class CometError(Exception):
+    """Root of every error that CometMQ raises on purpose."""
+
+
+class LocalProtocolError(CometError):
+    """We were asked to send something the protocol cannot carry."""
+
+
+class RemoteProtocolError(CometError):
+    """The peer sent bytes that are not the protocol; the connection is of no further use."""
+
+
+class CodecError(RemoteProtocolError):
+    """A stored message, batch or header does not decode; the text names position and cause."""
+
+
+class RemoteError(CometError):
+    """The peer answered with ``code`` (see :class:`ResponseCode`) and ``remark``."""
+
+    retriable = False
+
+    def __init__(self, code: int, remark: str | None = None) -> None:
+        self.code = code
+        self.remark = remark or ""
+        super().__init__(f"{_code_name(code)}: {self.remark}" if remark else _code_name(code))
+
+
+class BrokerBusy(RemoteError):
+    """SYSTEM_BUSY or FLOW_CONTROL: the same request may succeed a moment later."""
+
+    retriable = True
+
+
+class ServiceNotAvailable(RemoteError):
+    """The broker refuses writes for now (disk full, stopping, a slave)."""
+
+    retriable = True
+
+
+class NoPermission(RemoteError):
+    """Topic, group, broker or account does not allow this."""
+
+
+class TopicNotExist(RemoteError):
+    """The topic is unknown and may not be created automatically."""
+
+
+class GroupNotExist(RemoteError):
+    """The consumer group is unknown and may not be created automatically."""
+
+
+class MessageRefused(RemoteError):
+    """The message breaks a limit (size, properties, name); sending it again cannot help."""
+
+
+class InvalidParameter(RemoteError):
+    """A header field is out of range."""
+
+
+class QueryNotFound(RemoteError):
+    """Nothing is stored under what was asked for."""
+
+
+class SubscriptionFault(RemoteError):
+    """The broker does not know, or no longer knows, this subscription."""
+
+
+class RequestNotSupported(RemoteError):
+    """The peer does not serve this request code."""
+
+
+REMOTE_ERRORS: Final[dict[int, type[RemoteError]]] = {
+    ResponseCode.SYSTEM_BUSY: BrokerBusy,
+    ResponseCode.FLOW_CONTROL: BrokerBusy,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: RequestNotSupported,
+    ResponseCode.MESSAGE_ILLEGAL: MessageRefused,
+    ResponseCode.SERVICE_NOT_AVAILABLE: ServiceNotAvailable,
+    ResponseCode.NO_PERMISSION: NoPermission,
+    ResponseCode.TOPIC_NOT_EXIST: TopicNotExist,
+    ResponseCode.QUERY_NOT_FOUND: QueryNotFound,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: SubscriptionFault,
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: SubscriptionFault,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST: SubscriptionFault,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: GroupNotExist,
+    ResponseCode.INVALID_PARAMETER: InvalidParameter,
+}
+
+
+def _code_name(code: int) -> str:
+    try:
+        return f"{ResponseCode(code).name} ({code})"
+    except ValueError:
+        return f"response code {code}"
+
+
+def remote_error(code: int, remark: str | None = None) -> RemoteError:
+    """The exception for an answer's ``code``; codes we do not tell apart give the parent class."""
+    return REMOTE_ERRORS.get(code, RemoteError)(code, remark)
+
+
+class StoreError(CometError):
+    """A store directory or file cannot do what was asked."""
+
+
+class StoreCorrupt(StoreError):
+    """A store file does not hold what its format demands; the text names file and position."""
+
+
+class DiskFull(StoreError):
+    """The disk is above its watermark or has no block left; reads go on, writes are refused."""
+
+
+class StoreLocked(StoreError):
+    """Another process has this store directory open."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed, or has not been loaded yet."""
+
+
+class MessageIllegal(StoreError):
+    """The record breaks a limit of the store; storing it again cannot help."""
+
+
+class ClientError(CometError):
+    """Our client could not do what was asked; the cause is on this side or the way there."""
+
+
+class RequestTimeout(ClientError):
+    """No answer came in time; the request may or may not have been carried out."""
+
+
+class ConnectFailed(ClientError):
+    """No connection to the address could be made, or it broke before the answer."""
+
+
+class NoRoute(ClientError):
+    """No name server knows a broker for the topic."""
+
+
+class ClientClosed(ClientError):
+    """The client was closed or never started."""
+
+
+class SendFailed(ClientError):
+    """Every try of a send failed; ``__cause__`` is the last one and the text lists all."""
+
+
+class ConfigError(CometError):
+    """A setting is unknown or out of range; the text names key, value and what is accepted."""

@@ -1,0 +1,30 @@
+"""A message as a producer hands it over."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Message"]
+
+_NO_PROPERTIES: Mapping[str, str] = {}
+
+
+@dataclass(slots=True)
+class Message:
+    """What to send.
+
+    ``body`` is raw bytes, at most the broker's ``maxMessageSize`` (4 MiB by default).
+    ``tags`` is one tag; ``keys`` are searchable business keys without spaces in them.
+    ``properties`` are the user's own; names of RocketMQ's table are refused by the producer.
+    ``message_group`` (the property ``__SHARDINGKEY``) keeps the order of all messages that share
+    it, by sending them to one queue. ``delay_level`` is 0 (at once) or 1..18.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: tuple[str, ...] | str = ()
+    properties: Mapping[str, str] = field(default_factory=lambda: _NO_PROPERTIES)
+    flag: int = 0
+    delay_level: int = 0
+    message_group: str | None = None
+    wait_store_ok: bool = True

@@ -1,0 +1,42 @@
+"""What came of a send or a pull. A status that is not an error is a value, not an exception."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from cometmq.model.queue import MessageQueue
+
+__all__ = ["PullStatus", "SendResult", "SendStatus"]
+
+
+class SendStatus(IntEnum):
+    """Response codes of a send after which the message *is* in the broker's log."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+class SendResult(NamedTuple):
+    """Where a message went.
+
+    ``message_id`` is the client's unique id (UNIQ_KEY), ``offset_message_id`` the broker's id,
+    which holds its address and the position in the commit log; both are comma-joined for a batch.
+    """
+
+    status: SendStatus
+    message_id: str
+    message_queue: MessageQueue
+    queue_offset: int
+    offset_message_id: str
+    transaction_id: str | None = None
+    recall_handle: str | None = None
+
+
+class PullStatus(IntEnum):
+    """What a pull found (response codes 0, 19, 20, 21)."""
+
+    FOUND = 0
+    NO_NEW_MSG = 19
+    NO_MATCHED_MSG = 20
+    OFFSET_ILLEGAL = 21
