@@ -1,0 +1,4 @@
+"""Web pages over the admin client.
+
+Empty in this release.
+"""

@@ -1,0 +1,4 @@
+"""The delay gateway.
+
+Empty in this release.
+"""

@@ -1,0 +1,1 @@
+"""Route registration and lookup, wiring, configuration and process entry of the name server."""

@@ -1,0 +1,4 @@
+"""PySpark data sources, sinks and pipelines on top of `arrow`.
+
+Empty in this release.
+"""

@@ -1,0 +1,1 @@
+"""The shipped test kit: in-process cluster, virtual clock, fault injection, simulator."""
