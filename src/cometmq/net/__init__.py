@@ -1,4 +1,34 @@
-"""Transports, TLS, timers and write flow control: the only room with sockets.
+"""Transports: the only room that imports socket, ssl or uvloop.
 
-It moves bytes and commands; it knows no broker rule.
+Moves bytes, runs timers and worker threads, bounds buffers. It knows framing (from ``wire``) but no
+rule of a broker, name server or client.
 """
+
+from cometmq.net.blocking import BlockingChannel
+from cometmq.net.channel import Channel, ChannelPool
+from cometmq.net.env import Clock, Environment, SystemClock, ThreadWorkers, system_environment
+from cometmq.net.loop import run, wait_for_stop_signal
+from cometmq.net.network import Listener, Network, TcpNetwork, local_ip, parse_address
+from cometmq.net.server import Answer, Handler, RemotingServer, ServerConnection
+
+__all__ = [
+    "Answer",
+    "BlockingChannel",
+    "Channel",
+    "ChannelPool",
+    "Clock",
+    "Environment",
+    "Handler",
+    "Listener",
+    "Network",
+    "RemotingServer",
+    "ServerConnection",
+    "SystemClock",
+    "TcpNetwork",
+    "ThreadWorkers",
+    "local_ip",
+    "parse_address",
+    "run",
+    "system_environment",
+    "wait_for_stop_signal",
+]

@@ -1,0 +1,307 @@
+"""The asyncio side of a client connection: many requests in flight, answers in any order.
+
+No task and no timer per request: a request is one dictionary entry with a deadline, and one timer
+per channel sweeps the expired ones. Writes of one loop turn leave in one system call.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
+from cometmq.net.env import Environment
+from cometmq.net.network import parse_address
+from cometmq.wire.command import RemotingCommand, encode_command
+from cometmq.wire.framing import FrameReader
+
+__all__ = ["Channel", "ChannelPool", "OnAnswer", "OnRequest"]
+
+log = logging.getLogger("cometmq.net")
+
+OnAnswer: TypeAlias = Callable[[RemotingCommand | Exception], None]
+OnRequest: TypeAlias = Callable[["Channel", RemotingCommand], RemotingCommand | None]
+"""Called with a request of the server; returns the answer or None (one-way, or answered later)."""
+
+SWEEP_INTERVAL_S = 0.1
+"""How late a timeout may be noticed; a tenth of the shortest timeout anyone sets."""
+WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
+
+
+class Channel(asyncio.Protocol):
+    """One connection to a broker or name server; ``address`` is the ``host:port`` dialled."""
+
+    __slots__ = (
+        "_env",
+        "_flush_scheduled",
+        "_loop",
+        "_on_close",
+        "_on_request",
+        "_opaque",
+        "_out",
+        "_pending",
+        "_reader",
+        "_sweeper",
+        "_transport",
+        "_writable",
+        "address",
+        "is_closed",
+        "is_paused",
+        "local_ip",
+    )
+
+    def __init__(
+        self,
+        env: Environment,
+        address: str,
+        on_request: OnRequest | None = None,
+        on_close: Callable[["Channel"], None] | None = None,
+    ) -> None:
+        self._env = env
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._pending: dict[int, tuple[OnAnswer, float]] = {}
+        self._opaque = 0
+        self._out: list[bytes] = []
+        self._flush_scheduled = False
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._on_request = on_request
+        self._on_close = on_close
+        self._writable: asyncio.Future[None] | None = None
+        self.address = address
+        self.is_closed = False
+        self.is_paused = False
+        self.local_ip = "127.0.0.1"
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def next_opaque(self) -> int:
+        """A number no outstanding request of this channel has."""
+        self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return opaque
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._pending)
+
+    def call(self, opaque: int, frame: bytes, timeout_ms: int, on_answer: OnAnswer) -> None:
+        """Send an encoded request; ``on_answer`` gets the response or the exception, once."""
+        if self.is_closed:
+            on_answer(ConnectFailed(f"the connection to {self.address} is closed"))
+            return
+        self._pending[opaque] = (on_answer, self._env.clock.monotonic() + timeout_ms / 1000)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        self.write(frame)
+
+    def request(
+        self, command: RemotingCommand, timeout_ms: int = 3000
+    ) -> asyncio.Future[RemotingCommand]:
+        """Send a request; the future gives the response, RequestTimeout or ConnectFailed."""
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+
+        def settle(answer: RemotingCommand | Exception) -> None:
+            if future.done():
+                return
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        command.opaque = self.next_opaque()
+        self.call(command.opaque, encode_command(command), timeout_ms, settle)
+        return future
+
+    def oneway(self, command: RemotingCommand) -> None:
+        """Send a one-way request; nothing tells whether it arrived."""
+        command.opaque = self.next_opaque()
+        command.flag |= 2
+        self.write(encode_command(command))
+
+    def write(self, frame: bytes) -> None:
+        """Queue an encoded frame for the end of this loop turn."""
+        if self.is_closed:
+            return
+        self._out.append(frame)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    async def drain(self) -> None:
+        """Wait while the kernel does not take what was written."""
+        while self.is_paused and not self.is_closed:
+            if self._writable is None or self._writable.done():
+                self._writable = self._loop.create_future()
+            await self._writable
+
+    def close(self) -> None:
+        """Send what is queued and close; requests in flight fail."""
+        if self._transport is not None and not self.is_closed:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        if self._transport is not None and not self.is_closed:
+            self._transport.abort()
+
+    # -- the transport's side ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+        name = transport.get_extra_info("sockname")
+        if name:
+            self.local_ip = name[0]
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            commands = self._reader.receive(data)
+        except RemoteProtocolError as error:
+            log.warning("connection to %s closed: %s", self.address, error)
+            commands = self._reader.take_complete()
+            self.abort()
+        pending = self._pending
+        for command in commands:
+            if command.flag & 1:
+                entry = pending.pop(command.opaque, None)
+                if entry is not None:
+                    entry[0](command)
+            else:
+                self._serve(command)
+
+    def _serve(self, command: RemotingCommand) -> None:
+        if self._on_request is None:
+            return
+        try:
+            answer = self._on_request(self, command)
+        except Exception:
+            # A fault in a push handler must not end the connection that all sends share.
+            log.exception("request %d of %s failed", command.code, self.address)
+            return
+        if answer is not None and not command.flag & 2:
+            answer.opaque = command.opaque
+            self.write(encode_command(answer))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        self._out.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        pending, self._pending = self._pending, {}
+        cause = f": {exc}" if exc else " by the peer"
+        for on_answer, _ in pending.values():
+            on_answer(ConnectFailed(f"the connection to {self.address} was closed{cause}"))
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def pause_writing(self) -> None:
+        self.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.is_paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        out = self._out
+        if not out or self._transport is None or self.is_closed:
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        self._transport.write(data)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        now = self._env.clock.monotonic()
+        expired = [opaque for opaque, (_, deadline) in self._pending.items() if deadline <= now]
+        for opaque in expired:
+            entry = self._pending.pop(opaque, None)
+            if entry is not None:
+                entry[0](RequestTimeout(f"{self.address} did not answer request {opaque} in time"))
+        if self._pending and not self.is_closed:
+            self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+
+class ChannelPool:
+    """One channel per address, connected on first use and again after a loss."""
+
+    __slots__ = ("_channels", "_connecting", "_env", "_is_closed", "_on_close", "_on_request")
+
+    def __init__(
+        self,
+        env: Environment,
+        on_request: OnRequest | None = None,
+        on_close: Callable[[Channel], None] | None = None,
+    ) -> None:
+        self._env = env
+        self._on_request = on_request
+        self._on_close = on_close
+        self._channels: dict[str, Channel] = {}
+        self._connecting: dict[str, asyncio.Future[Channel]] = {}
+        self._is_closed = False
+
+    def open_channel(self, address: str) -> Channel | None:
+        """The channel to ``address`` if one is connected now; never waits."""
+        channel = self._channels.get(address)
+        return channel if channel is not None and not channel.is_closed else None
+
+    def channels(self) -> list[Channel]:
+        """Every connected channel."""
+        return [channel for channel in self._channels.values() if not channel.is_closed]
+
+    async def get(self, address: str, timeout_ms: int = 3000) -> Channel:
+        """The channel to ``address``; callers that come while it connects share one attempt."""
+        channel = self._channels.get(address)
+        if channel is not None and not channel.is_closed:
+            return channel
+        if self._is_closed:
+            raise ConnectFailed(f"no connection to {address}: this client is closed")
+        attempt = self._connecting.get(address)
+        if attempt is None:
+            attempt = asyncio.ensure_future(self._connect(address, timeout_ms))
+            self._connecting[address] = attempt
+            attempt.add_done_callback(lambda _: self._connecting.pop(address, None))
+        return await asyncio.shield(attempt)
+
+    async def _connect(self, address: str, timeout_ms: int) -> Channel:
+        host, port = parse_address(address)
+        channel = await self._env.network.connect(
+            host,
+            port,
+            lambda: Channel(self._env, address, self._on_request, self._lost),
+            timeout_ms,
+        )
+        if self._is_closed:
+            channel.abort()
+            raise ConnectFailed(f"no connection to {address}: this client is closed")
+        self._channels[address] = channel
+        return channel
+
+    def _lost(self, channel: Channel) -> None:
+        if self._channels.get(channel.address) is channel:
+            del self._channels[channel.address]
+        if self._on_close is not None:
+            self._on_close(channel)
+
+    def drop(self, address: str) -> None:
+        """Close the channel to ``address``; the next ``get`` dials again."""
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            channel.close()
+
+    async def close(self) -> None:
+        """Close every channel after sending what is queued."""
+        self._is_closed = True
+        for attempt in list(self._connecting.values()):
+            attempt.cancel()
+        for channel in list(self._channels.values()):
+            channel.close()
+        self._channels.clear()
+        await asyncio.sleep(0)

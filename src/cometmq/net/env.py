@@ -1,0 +1,113 @@
+"""What a server or client takes from outside: clock, chance, network and worker threads.
+
+Production passes the real ones (:func:`system_environment`); ``cometmq.testing`` passes virtual
+ones, which is how a whole cluster runs in one process on virtual time from one seed. Timers are
+the running event loop's ``call_later``, which the simulator's loop drives by virtual time too.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from cometmq.net.network import Network, TcpNetwork
+
+__all__ = [
+    "Clock",
+    "Environment",
+    "SystemClock",
+    "ThreadWorkers",
+    "Workers",
+    "system_environment",
+]
+
+T = TypeVar("T")
+
+WORKER_THREADS_MAX = 8
+"""Enough that a slow fdatasync never queues behind cold reads, file allocation and deletion."""
+
+
+class Clock(Protocol):
+    """Wall-clock and monotonic time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    __slots__ = ()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Workers(Protocol):
+    """Runs blocking work away from the event loop."""
+
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | BaseException], None] | None = None
+    ) -> None:
+        """Run ``work`` in a worker thread, then ``done(result or exception)`` on the loop."""
+        ...
+
+    def shutdown(self) -> None:
+        """Wait for what was submitted; nothing may be submitted afterwards."""
+        ...
+
+
+class ThreadWorkers:
+    """A small thread pool bound to the event loop that was running when it was first used."""
+
+    __slots__ = ("_executor", "_loop")
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | BaseException], None] | None = None
+    ) -> None:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(WORKER_THREADS_MAX, "cometmq-worker")
+            self._loop = asyncio.get_running_loop()
+        future = self._executor.submit(work)
+        if done is not None:
+            future.add_done_callback(lambda finished: self._hand_over(finished, done))
+
+    def _hand_over(self, finished: Future[Any], done: Callable[[Any], None]) -> None:
+        error = finished.exception()
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(done, error if error is not None else finished.result())
+
+    def shutdown(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One bundle of clock, chance, network and workers for one process."""
+
+    clock: Clock
+    chance: random.Random
+    network: Network
+    workers: Workers
+
+
+def system_environment() -> Environment:
+    """The real clock, chance, TCP and threads."""
+    return Environment(SystemClock(), random.Random(), TcpNetwork(), ThreadWorkers())

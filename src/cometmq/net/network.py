@@ -1,0 +1,129 @@
+"""Listening and connecting. The transport is an argument everywhere above this room."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from cometmq.errors import ConnectFailed
+
+__all__ = [
+    "Listener",
+    "Network",
+    "TcpNetwork",
+    "format_address",
+    "local_ip",
+    "parse_address",
+]
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+LISTEN_BACKLOG = 1024
+"""Connections the kernel holds for us while the loop is busy; Java's default too."""
+
+
+class Listener(Protocol):
+    """A listening endpoint."""
+
+    @property
+    def port(self) -> int:
+        """The bound port, also when 0 was asked for."""
+        ...
+
+    def close(self) -> None:
+        """Stop accepting; connections already accepted live on."""
+        ...
+
+
+class Network(Protocol):
+    """Makes connections; ``TcpNetwork`` in production, an in-memory one in the simulator."""
+
+    async def listen(
+        self, host: str, port: int, accept: Callable[[], asyncio.Protocol]
+    ) -> Listener:
+        """Listen; ``accept`` makes the protocol of each new connection."""
+        ...
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], P], timeout_ms: int = 3000
+    ) -> P:
+        """Connect, or raise :class:`ConnectFailed` naming address and cause."""
+        ...
+
+
+class _TcpListener:
+    __slots__ = ("_server", "port")
+
+    def __init__(self, server: asyncio.Server, port: int) -> None:
+        self._server = server
+        self.port = port
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class TcpNetwork:
+    """Plain TCP on the running event loop."""
+
+    __slots__ = ()
+
+    async def listen(
+        self, host: str, port: int, accept: Callable[[], asyncio.Protocol]
+    ) -> Listener:
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(
+                accept, host, port, backlog=LISTEN_BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            raise ConnectFailed(
+                f"cannot listen on {format_address(host, port)}: {error.strerror or error}; "
+                "choose another port or stop the process that holds it"
+            ) from error
+        return _TcpListener(server, server.sockets[0].getsockname()[1])
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], P], timeout_ms: int = 3000
+    ) -> P:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                _, protocol = await loop.create_connection(factory, host, port)
+        except TimeoutError as error:
+            raise ConnectFailed(
+                f"no connection to {format_address(host, port)} within {timeout_ms} ms"
+            ) from error
+        except OSError as error:
+            raise ConnectFailed(
+                f"no connection to {format_address(host, port)}: {error.strerror or error}"
+            ) from error
+        return protocol
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """``host:port`` as a pair; an IPv6 host may stand in brackets."""
+    host, separator, port = address.strip().rpartition(":")
+    if not separator or not host or not port.isascii() or not port.isdigit():
+        raise ConnectFailed(f"{address!r} is not an address of the form host:port")
+    if int(port) > 65535:
+        raise ConnectFailed(f"{address!r}: the port must be at most 65535")
+    return host.strip("[]"), int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def local_ip() -> str:
+    """The IPv4 address of the interface that routes outwards, else 127.0.0.1.
+
+    Connecting a datagram socket only asks the routing table; nothing is sent.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("10.255.255.255", 9))
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+    return address if not address.startswith("0.") else "127.0.0.1"
