@@ -1,0 +1,252 @@
+"""The event loop of the simulator: asyncio on virtual time, one callback order per seed.
+
+Job: run unmodified asyncio code without waiting.  When nothing is ready, the clock jumps to the
+next timer; when there is no timer either, the program can never go on and `SimDeadlock` says so.
+Must not: touch a socket, a selector, a thread or the machine's clock.
+
+How a node dies.  Every callback carries the `contextvars` context in which it was scheduled, and
+a node's code runs with the node's `Lifetime` in that context.  Tasks, timers and transport
+callbacks inherit it, so the loop knows the owner of each callback without help from the code
+under test.  `Lifetime.end()` makes every further callback of that life a no-op: its timers never
+fire, its tasks never take another step, and their `finally` blocks do not run.  That is what a
+power cut does, and `task.cancel()` would not be: a cancelled task still cleans up.
+
+Theory of determinism: asyncio itself is deterministic (a FIFO of ready callbacks and a heap of
+timers); what usually differs between two runs is the selector and the clock.  This loop has
+neither.  Iteration over sets of objects is the caller's own risk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+
+from cometmq.errors import CometError
+
+if TYPE_CHECKING:
+    from typing_extensions import override
+else:
+    # In `typing` since 3.12 only; a marker for the type checker, nothing at run time.
+    def override(method):
+        return method
+
+
+__all__ = ["Lifetime", "NodeCrashed", "SimDeadlock", "SimLivelock", "SimLoop", "current_lifetime"]
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+# Rounds of the loop without the clock moving.  Real programs settle within some hundreds; a
+# higher count means that callbacks keep scheduling each other and virtual time stands still.
+TURNS_PER_INSTANT_MAX: Final = 1_000_000
+
+
+class SimDeadlock(CometError):
+    """Nothing is ready and no timer is set, so the awaited result can never come."""
+
+
+class SimLivelock(CometError):
+    """Callbacks keep scheduling each other without letting virtual time pass."""
+
+
+class NodeCrashed(BaseException):
+    """Unwinds the running callback of a node that crashed in its middle.
+
+    A BaseException, so that no `except Exception` of the code under test survives its own death.
+    """
+
+
+class Lifetime:
+    """One life of a simulated node, from start to crash; the owner of its callbacks."""
+
+    __slots__ = ("alive", "name", "number", "tasks")
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.number = number
+        self.alive = True
+        self.tasks: list[tuple[asyncio.Task[Any], Coroutine[Any, Any, Any]]] = []
+
+    def is_alive(self) -> bool:
+        """Whether callbacks of this life still run."""
+        return self.alive
+
+    def end(self) -> None:
+        """No callback scheduled in this life runs from now on."""
+        self.alive = False
+
+    def bury(self) -> None:
+        """Close the coroutines that will never be stepped again, after the simulation."""
+        for task, coroutine in self.tasks:
+            if not task.done():
+                # Its loss is the point of the crash, not an accident worth a log line.
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                try:
+                    coroutine.close()
+                except (RuntimeError, ValueError, CometError, OSError, NodeCrashed):
+                    # A `finally` that awaits, or that uses the dead disk: it would not have run.
+                    continue
+        self.tasks.clear()
+
+
+_LIFETIME: contextvars.ContextVar[Lifetime | None] = contextvars.ContextVar(
+    "cometmq_sim_lifetime", default=None
+)
+
+
+def current_lifetime() -> Lifetime | None:
+    """The life of the node whose code is running, or None for the world itself."""
+    return _LIFETIME.get()
+
+
+def context_of(lifetime: Lifetime) -> contextvars.Context:
+    """A fresh context in which code runs as part of `lifetime`."""
+    context = contextvars.copy_context()
+    context.run(_LIFETIME.set, lifetime)
+    return context
+
+
+class _NoSelector:
+    """Stands where asyncio has its selector: instead of waiting it moves the clock."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[object]:
+        self._loop._pass_time(timeout)
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """A deterministic asyncio event loop whose time is a number that timers push forward."""
+
+    # Set by BaseEventLoop.__init__ and used by its _run_once; typeshed does not know them.
+    _scheduled: list[asyncio.TimerHandle]
+    _clock_resolution: float
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = _NoSelector(self)
+        self._now_s = 0.0
+        self._turns_at_instant = 0
+        # Timers within one nanosecond are due together; it only has to beat float rounding.
+        self._clock_resolution = 1e-9
+        self.set_task_factory(_task_of_lifetime)
+
+    @override
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now_s
+
+    def _pass_time(self, timeout: float | None) -> None:
+        if timeout is None and not self._stopping_now():
+            raise SimDeadlock(
+                f"nothing is ready and no timer is set at {self._now_s:.6f} s of virtual time: "
+                "what the program waits for can never happen; look for a lost wake-up"
+            )
+        if timeout:
+            # Jump exactly onto the timer: adding the difference may fall short by one rounding.
+            self._now_s = max(self._now_s, self._scheduled[0].when())
+            self._turns_at_instant = 0
+            return
+        self._turns_at_instant += 1
+        if self._turns_at_instant > TURNS_PER_INSTANT_MAX:
+            raise SimLivelock(
+                f"{TURNS_PER_INSTANT_MAX} turns of the loop at {self._now_s:.6f} s of virtual "
+                "time: callbacks keep scheduling each other; look for a retry without a delay"
+            )
+
+    def _stopping_now(self) -> bool:
+        return bool(getattr(self, "_stopping", False))
+
+    def _process_events(self, event_list: list[object]) -> None:
+        """Part of BaseEventLoop's contract; there is no I/O to process."""
+
+    def _write_to_self(self) -> None:
+        """Part of BaseEventLoop's contract; there is no selector to wake."""
+
+    @override
+    def call_soon(
+        self,
+        callback: Callable[[*_Ts], object],
+        *args: *_Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        guarded, used = _guard(callback, context)
+        return super().call_soon(guarded, *args, context=used)
+
+    @override
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*_Ts], object],
+        *args: *_Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        guarded, used = _guard(callback, context)
+        return super().call_at(when, guarded, *args, context=used)
+
+    @override
+    def run_in_executor(
+        self, executor: object, func: Callable[[*_Ts], _T], *args: *_Ts
+    ) -> asyncio.Future[_T]:
+        """Run `func` on the loop in a later turn: threads would make the order a matter of luck."""
+        future: asyncio.Future[_T] = self.create_future()
+
+        def run() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = func(*args)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.call_soon(run)
+        return future
+
+
+def _guard(
+    callback: Callable[[*_Ts], object], context: contextvars.Context | None
+) -> tuple[Callable[[*_Ts], object], contextvars.Context | None]:
+    """`callback` made mortal: it does nothing once the life it belongs to has ended."""
+    lifetime = _LIFETIME.get() if context is None else context.get(_LIFETIME)
+    if lifetime is None:
+        return callback, context
+
+    def mortal(*args: *_Ts) -> object:
+        if not lifetime.is_alive():
+            return None
+        try:
+            return callback(*args)
+        except NodeCrashed:
+            if lifetime.is_alive():
+                raise
+            return None
+
+    return mortal, context
+
+
+def _task_of_lifetime(
+    loop: asyncio.AbstractEventLoop,
+    coro: Any,
+    *,
+    context: contextvars.Context | None = None,
+    **options: Any,
+) -> asyncio.Task[Any]:
+    # Later Pythons hand the task's name and eagerness to the factory as well.
+    task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context, **options)
+    lifetime = _LIFETIME.get() if context is None else context.get(_LIFETIME)
+    if lifetime is not None:
+        if len(lifetime.tasks) >= 1024:
+            lifetime.tasks[:] = [pair for pair in lifetime.tasks if not pair[0].done()]
+        lifetime.tasks.append((task, coro))
+    return task
