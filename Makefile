@@ -1,7 +1,5 @@
-# The front door. `make` or `make help` lists the verbs; `make RUN= check` uses the active environment.
-PY  ?= .venv/bin/python
-RUN ?= $(PY) -m
-UV  ?= .venv/bin/uv
+# The front door. `make` or `make help` lists the verbs; `make BIN= check` uses the active environment.
+BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
@@ -12,44 +10,44 @@ help:  ## list the verbs
 
 setup:  ## create .venv from the hashed requirements and install this tree into it
 	python3 -m venv .venv
-	$(PY) -m pip install -q --require-hashes --no-deps -r requirements/test.txt
-	$(PY) -m pip install -q --no-deps --no-build-isolation -e .
+	$(BIN)pip install -q --require-hashes --no-deps -r requirements/test.txt
+	$(BIN)pip install -q --no-deps --no-build-isolation -e .
 
 fmt:  ## format and autofix
-	$(RUN) ruff format .
-	$(RUN) ruff check --fix .
+	$(BIN)ruff format .
+	$(BIN)ruff check --fix .
 
 lint:  ## ruff, both halves
-	$(RUN) ruff check .
-	$(RUN) ruff format --check .
+	$(BIN)ruff check .
+	$(BIN)ruff format --check .
 
 types:  ## mypy --strict over src
-	$(RUN) mypy
+	$(BIN)mypy
 
 arch:  ## who may import whom
-	$(RUN) importlinter.cli lint
+	$(BIN)lint-imports
 
 tidy:  ## the house rules that are tests
-	$(RUN) pytest -q tests/tidy
+	$(BIN)pytest -q tests/tidy
 
 check: lint types arch tidy  ## everything static; run it before each commit
 
 test:  ## the whole suite; T=path picks files, SEED=n replays an order, FAST=1 leaves out the slow ones
-	$(RUN) pytest $(if $(SEED),--randomly-seed=$(SEED)) $(if $(FAST),-m "not slow") $(T)
+	$(BIN)pytest $(if $(SEED),--randomly-seed=$(SEED)) $(if $(FAST),-m "not slow") $(T)
 
 demo:  ## 336,776 flights through a cluster of its own, every count checked
-	.venv/bin/cometmq demo
+	$(BIN)cometmq demo
 
 bench:  ## throughput and latency, with the machine and the conditions printed
-	.venv/bin/cometmq bench $(ARGS)
+	$(BIN)cometmq bench $(ARGS)
 
 lock:  ## resolve again and export the hashed requirements
-	$(UV) lock
-	$(UV) export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group build --group demo -o requirements/demo.txt
-	$(UV) export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group test -o requirements/test.txt
+	$(BIN)uv lock
+	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group build --group demo -o requirements/demo.txt
+	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group test -o requirements/test.txt
 
 build:  ## wheel and source archive in dist/
-	$(UV) build
+	$(BIN)uv build
 
 ci:  ## what the server runs
 	.ci/run

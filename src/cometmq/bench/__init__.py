@@ -1,1 +1,1 @@
-"""Load programs behind `cometmq bench`: raw frames, our client, and the echo they are measured by."""
+"""Load programs behind `cometmq bench`: raw frames, our client, and the echo they are read by."""
