@@ -315,7 +315,9 @@ class RemotingServer:
     ) -> None:
         self.env = env
         self.handlers = handlers
-        self.connections: set[ServerConnection] = set()
+        # Insertion-ordered, since a set of objects iterates differently in every process and a
+        # simulation has to repeat itself.
+        self.connections: dict[ServerConnection, None] = {}
         self._on_open = on_open
         self._on_close = on_close
         self._listeners: list[Listener] = []
@@ -353,13 +355,13 @@ class RemotingServer:
 
     def opened(self, connection: ServerConnection) -> None:
         """Called by a connection when its transport is up."""
-        self.connections.add(connection)
+        self.connections[connection] = None
         if self._on_open is not None:
             self._on_open(connection)
 
     def closed(self, connection: ServerConnection) -> None:
         """Called by a connection when its transport is gone."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         if self._on_close is not None:
             self._on_close(connection)
 

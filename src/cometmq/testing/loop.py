@@ -21,19 +21,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from cometmq.errors import CometError
+from cometmq.testing.markers import override
 
-if TYPE_CHECKING:
-    from typing_extensions import override
-else:
-    # In `typing` since 3.12 only; a marker for the type checker, nothing at run time.
-    def override(method):
-        return method
-
-
-__all__ = ["Lifetime", "NodeCrashed", "SimDeadlock", "SimLivelock", "SimLoop", "current_lifetime"]
+__all__ = [
+    "Lifetime",
+    "NodeCrashed",
+    "SimDeadlock",
+    "SimLivelock",
+    "SimLoop",
+    "context_of",
+    "current_lifetime",
+]
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
