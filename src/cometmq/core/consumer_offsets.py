@@ -1,0 +1,125 @@
+"""Consumer offsets of one broker: where each group continues in each queue.
+
+Job: the table behind QUERY/UPDATE_CONSUMER_OFFSET and ``consumerOffset.json``, and the one-shot
+resets an operator ordered.  It must not persist anything; `revision` tells the owner to.
+
+The key is ``topic@group`` as in the file; the value is the *next* offset to consume.  A commit
+overwrites unconditionally, also backwards (ConsumerOffsetManager of RocketMQ 5.4).  A pending
+reset wins over commits until the next pull has taken it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cometmq.model.topic import DataVersion
+
+__all__ = ["ConsumerOffsetTable"]
+
+_SEPARATOR = "@"
+
+
+class ConsumerOffsetTable:
+    """Offsets by ``topic@group`` and queue id.
+
+    `version_step` commits move the data version once, as Java's consumerOffsetUpdateVersionStep.
+    """
+
+    __slots__ = ("_commits", "_resets", "_table", "_version_step", "revision", "version")
+
+    def __init__(
+        self,
+        table: Mapping[str, Mapping[int, int]] | None = None,
+        version: DataVersion | None = None,
+        *,
+        version_step: int = 500,
+    ) -> None:
+        self._table: dict[str, dict[int, int]] = {
+            key: dict(queues) for key, queues in (table or {}).items()
+        }
+        self._resets: dict[str, dict[int, int]] = {}
+        self._version_step = version_step
+        self._commits = 0
+        self.version = version or DataVersion()
+        self.revision = 0
+
+    def all(self) -> Mapping[str, Mapping[int, int]]:
+        """Give the live table, to read only."""
+        return self._table
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        """Store the next offset to consume."""
+        queues = self._table.get(topic + _SEPARATOR + group)
+        if queues is None:
+            queues = self._table[topic + _SEPARATOR + group] = {}
+        if queues.get(queue_id) == offset:
+            return
+        queues[queue_id] = offset
+        self.revision += 1
+        self._commits += 1
+        if self._commits % self._version_step == 0:
+            self.version = self.version.next(now_ms)
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Give the stored offset (a pending reset first), or None."""
+        key = topic + _SEPARATOR + group
+        if self._resets:
+            pending = self._resets.get(key, {}).get(queue_id)
+            if pending is not None:
+                return pending
+        queues = self._table.get(key)
+        return None if queues is None else queues.get(queue_id)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        """Set an offset by order of an operator: it holds until the group's next pull."""
+        self.commit(group, topic, queue_id, offset, now_ms)
+        self._resets.setdefault(topic + _SEPARATOR + group, {})[queue_id] = offset
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Say whether a reset waits for the group's next pull of the queue."""
+        if not self._resets:
+            return False
+        return queue_id in self._resets.get(topic + _SEPARATOR + group, {})
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Give and forget the pending reset of a queue."""
+        if not self._resets:
+            return None
+        return self._resets.get(topic + _SEPARATOR + group, {}).pop(queue_id, None)
+
+    def topics_of(self, group: str) -> list[str]:
+        """List the topics in which the group has offsets."""
+        suffix = _SEPARATOR + group
+        return [key[: -len(suffix)] for key in self._table if key.endswith(suffix)]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """List the groups that have offsets in the topic."""
+        prefix = topic + _SEPARATOR
+        return [key[len(prefix) :] for key in self._table if key.startswith(prefix)]
+
+    def queues(self, group: str, topic: str) -> Mapping[int, int]:
+        """Give offset by queue id of one topic and group."""
+        return self._table.get(topic + _SEPARATOR + group, {})
+
+    def clone(self, source_group: str, target_group: str, topics: Iterable[str]) -> None:
+        """Copy a group's offsets to another group."""
+        for topic in topics:
+            queues = self._table.get(topic + _SEPARATOR + source_group)
+            if queues:
+                self._table[topic + _SEPARATOR + target_group] = dict(queues)
+                self.revision += 1
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget every group's offsets in a deleted topic."""
+        self._remove(lambda key: key.startswith(topic + _SEPARATOR))
+
+    def remove_group(self, group: str) -> None:
+        """Forget a deleted group's offsets."""
+        self._remove(lambda key: key.endswith(_SEPARATOR + group))
+
+    def _remove(self, matches: object) -> None:
+        assert callable(matches)
+        for table in (self._table, self._resets):
+            for key in [key for key in table if matches(key)]:
+                del table[key]
+                self.revision += 1
