@@ -1,0 +1,60 @@
+r"""The text format of java.util.Properties, which RocketMQ's configuration files are written in.
+
+    # comment          ! comment
+    key=value          key: value          key value
+    long=one line \
+         in two        tab\tand \u00e9scapes
+
+Job: text to a mapping and back.  Must not: know any key, or open a file.
+Source: the grammar in the documentation of `java.util.Properties.load(Reader)`, Java 17.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["format_properties", "parse_properties"]
+
+_KEY_AND_VALUE: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_NAMED_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The keys and values of a properties text; a later line wins over an earlier one."""
+    result: dict[str, str] = {}
+    pending = ""
+    # Only these end a line: `str.splitlines` would also split at U+2028 and its like.
+    for raw in re.split(r"\r\n|\r|\n", text):
+        line = pending + raw.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        pending = ""
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            pending = line[:-1]
+            continue
+        _add(line, result)
+    if pending:
+        _add(pending, result)
+    return result
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """`key=value` lines in key order, as RocketMQ's configuration queries answer them."""
+    return "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
+
+
+def _add(line: str, into: dict[str, str]) -> None:
+    match = _KEY_AND_VALUE.match(line)
+    if match is None:
+        return
+    key, value = (_ESCAPE.sub(_unescape, part) for part in match.groups())
+    if key:
+        into[key] = value.strip()
+
+
+def _unescape(found: re.Match[str]) -> str:
+    body = found.group(1)
+    return chr(int(body[1:], 16)) if len(body) == 5 else _NAMED_ESCAPES.get(body, body)

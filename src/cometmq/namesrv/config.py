@@ -1,0 +1,219 @@
+"""Name server configuration: RocketMQ's property names, from a file and from flags.
+
+Job: turn `namesrv.conf` (Java properties) and `key=value` flags into one validated
+`NameServerConfig`.  Must not: open sockets; reading one file is its only I/O.
+
+Three kinds of keys exist.  *Effective* keys are the fields of `NameServerConfig`.  *Ignored* keys
+are known to RocketMQ but have no effect here: accepted, and listed once at start.  Any other key
+is refused with the nearest known name.  Later sources win: defaults, file, flags.
+Source: `NamesrvConfig` and `NettyServerConfig` of RocketMQ 5.4.0.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from cometmq.codec.java_properties import format_properties, parse_properties
+from cometmq.errors import ConfigError
+
+__all__ = [
+    "IGNORED_KEYS",
+    "LoadedNameServerConfig",
+    "NameServerConfig",
+    "load_name_server_config",
+    "updated_config",
+]
+
+_INT32_MAX: Final = 2**31 - 1
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Millis = Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)]
+
+IGNORED_KEYS: Final = frozenset(
+    {
+        "clientRequestThreadPoolNums",
+        "clientRequestThreadPoolQueueCapacity",
+        "clusterTest",
+        "defaultThreadPoolNums",
+        "defaultThreadPoolQueueCapacity",
+        "enableControllerInNamesrv",
+        "enableShutdownGracefully",
+        "notifyMinBrokerIdChanged",
+        "productEnvName",
+        "rocketmqHome",
+        "serverAsyncSemaphoreValue",
+        "serverCallbackExecutorThreads",
+        "serverChannelMaxIdleTimeSeconds",
+        "serverNettyWorkerGroupEnable",
+        "serverOnewaySemaphoreValue",
+        "serverPooledByteBufAllocatorEnable",
+        "serverSelectorThreads",
+        "serverSocketBacklog",
+        "serverSocketRcvBufSize",
+        "serverSocketSndBufSize",
+        "serverWorkerThreads",
+        "shutdownWaitTimeSeconds",
+        "unRegisterBrokerQueueCapacity",
+        "useEpollNativeSelector",
+        "writeBufferHighWaterMark",
+        "writeBufferLowWaterMark",
+    }
+)
+_REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
+    ("enableControllerInNamesrv", "true"): (
+        "controller mode is not part of this version; leave it false"
+    ),
+    ("clusterTest", "true"): "product environments are not part of this version; leave it false",
+}
+# Set by whoever starts the process; a change from afar would point it at another file or port.
+_FIXED_KEYS: Final = frozenset({"bindAddress", "listenPort"})
+_BLACK_LISTED_KEYS: Final = frozenset(
+    {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+)
+
+
+class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Everything a name server can be told; fields are RocketMQ's keys in snake case.
+
+    Units are RocketMQ's: intervals in milliseconds.  `listen_port` 0 lets the system choose.
+    """
+
+    listen_port: Port = 9876
+    bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default; README says how to narrow it
+    kv_config_path: str = "~/namesrv/kvConfig.json"
+    config_store_path: str = "~/namesrv/namesrv.properties"
+    config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
+    order_message_enable: bool = False
+    return_order_topic_config_to_broker: bool = True
+    scan_not_active_broker_interval: Millis = 5000
+    support_acting_master: bool = False
+    enable_all_topic_list: bool = True
+    enable_topic_list: bool = True
+    need_wait_for_service: bool = False
+    wait_seconds_for_service: Annotated[int, msgspec.Meta(ge=0, le=86400)] = 45
+    delete_topic_with_broker_registration: bool = False
+
+    def black_list(self) -> frozenset[str]:
+        """The keys that UPDATE_NAMESRV_CONFIG may not touch."""
+        own = (key.strip() for key in self.config_black_list.split(";"))
+        return _BLACK_LISTED_KEYS.union(key for key in own if key)
+
+    def properties_text(self) -> str:
+        """All effective keys as `key=value` lines, as GET_NAMESRV_CONFIG answers them."""
+        return format_properties(
+            {
+                key: _text(getattr(self, name))
+                for name, key in zip(
+                    self.__struct_fields__, self.__struct_encode_fields__, strict=True
+                )
+            }
+        )
+
+
+class LoadedNameServerConfig(msgspec.Struct, frozen=True):
+    """A configuration, and the keys that were accepted without effect with their values."""
+
+    config: NameServerConfig
+    ignored: dict[str, str]
+
+
+_FIELD_OF_KEY: Final[dict[str, str]] = dict(
+    zip(NameServerConfig.__struct_encode_fields__, NameServerConfig.__struct_fields__, strict=True)
+)
+_FIELD_TYPES: Final[dict[str, Any]] = get_type_hints(NameServerConfig, include_extras=True)
+
+
+def load_name_server_config(
+    path: str | None = None, *, overrides: Mapping[str, Any] | None = None
+) -> LoadedNameServerConfig:
+    """Read, merge and validate a configuration.
+
+    Args:
+        path: a Java properties file; None for none.
+        overrides: keys and values that win over the file, for example from `--set`.
+
+    Raises:
+        ConfigError: an unreadable file, an unknown key or a value out of its range.
+    """
+    merged: dict[str, tuple[str, Any]] = {}
+    if path is not None:
+        merged.update({key: (path, value) for key, value in _read_file(path).items()})
+    merged.update({key: ("--set", value) for key, value in (overrides or {}).items()})
+    return _validate(merged)
+
+
+def updated_config(config: NameServerConfig, changes: Mapping[str, str]) -> NameServerConfig:
+    """`config` with the changes of an UPDATE_NAMESRV_CONFIG request.
+
+    Raises:
+        ConfigError: an unknown key, one that only a restart can change, or a bad value.
+    """
+    for key in changes:
+        if key in _FIXED_KEYS:
+            raise ConfigError(f"{key} cannot change while the name server runs; restart it instead")
+    checked = _validate({key: ("update", value) for key, value in changes.items()}).config
+    fields = [_FIELD_OF_KEY[key] for key in changes if key in _FIELD_OF_KEY]
+    return msgspec.structs.replace(config, **{name: getattr(checked, name) for name in fields})
+
+
+def _read_file(path: str) -> dict[str, str]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from error
+    try:
+        return parse_properties(data.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"configuration file {path} is not UTF-8 text at byte {error.start}"
+        ) from error
+
+
+def _validate(merged: Mapping[str, tuple[str, Any]]) -> LoadedNameServerConfig:
+    values: dict[str, Any] = {}
+    ignored: dict[str, str] = {}
+    for key, (source, value) in merged.items():
+        reason = _REFUSED_VALUES.get((key, _text(value).lower()))
+        if reason is not None:
+            raise ConfigError(f"{key}={_text(value)} ({source}) cannot be served: {reason}")
+        if key in _FIELD_OF_KEY:
+            values[key] = _convert(key, value, source)
+        elif key in IGNORED_KEYS:
+            ignored[key] = _text(value)
+        else:
+            raise ConfigError(f"{_unknown(key)} (from {source})")
+    return LoadedNameServerConfig(msgspec.convert(values, NameServerConfig), ignored)
+
+
+def _convert(key: str, value: Any, source: str) -> Any:
+    kind = _FIELD_TYPES[_FIELD_OF_KEY[key]]
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError:
+        raise ConfigError(
+            f"{key}={_text(value)} ({source}) is not accepted: expected {_accepted(kind)}"
+        ) from None
+
+
+def _unknown(key: str) -> str:
+    known = {name.lower(): name for name in (*IGNORED_KEYS, *_FIELD_OF_KEY)}
+    near = difflib.get_close_matches(key.lower(), sorted(known), n=1, cutoff=0.6)
+    hint = f"; did you mean {known[near[0]]}?" if near else ""
+    return f"unknown configuration key {key}{hint}"
+
+
+def _accepted(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        for meta in get_args(kind)[1:]:
+            if isinstance(meta, msgspec.Meta):
+                return f"a whole number from {meta.ge} to {meta.le}"
+    return {bool: "true or false", str: "text"}[kind]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
