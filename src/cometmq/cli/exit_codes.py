@@ -1,0 +1,43 @@
+"""Exit codes of every command, and the one place that maps an error to one.
+
+| code | meaning                                                            |
+|------|--------------------------------------------------------------------|
+| 0    | done                                                               |
+| 1    | the work was refused, or a check did not hold                      |
+| 2    | wrong usage or configuration                                       |
+| 3    | nobody answered: no connection, or no answer in time               |
+| 4    | not found: topic, group, message, route, dataset                   |
+| 5    | the store: damaged, locked by another process, full                |
+| 130  | interrupted by Ctrl-C                                              |
+"""
+
+from typing import Final
+
+from cometmq import errors
+
+__all__ = ["FAILED", "INTERRUPTED", "NOT_FOUND", "STORE", "UNREACHABLE", "USAGE", "exit_code"]
+
+FAILED: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+NOT_FOUND: Final = 4
+STORE: Final = 5
+INTERRUPTED: Final = 130
+
+_CODES: Final[tuple[tuple[tuple[type[BaseException], ...], int], ...]] = (
+    ((errors.ConfigError,), USAGE),
+    ((errors.ConnectFailed, errors.RequestTimeout), UNREACHABLE),
+    (
+        (errors.NoRoute, errors.TopicNotExist, errors.GroupNotExist, errors.QueryNotFound),
+        NOT_FOUND,
+    ),
+    ((errors.StoreError,), STORE),
+)
+
+
+def exit_code(error: BaseException) -> int:
+    """The process exit code for ``error``; 1 for whatever the table does not name."""
+    for kinds, code in _CODES:
+        if isinstance(error, kinds):
+            return code
+    return FAILED

@@ -1,0 +1,139 @@
+"""Entry of the `cometmq` command: the list of commands, and errors turned into one line.
+
+A command's module is imported when that command runs; `--help` and completion of command names
+read the table below instead, so that they start in the time click takes. A test holds the table
+against the commands' own texts.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+from cometmq import __version__
+
+__all__ = ["COMMANDS", "LazyGroup", "main", "root"]
+
+#: name -> (module, attribute, one line of help)
+COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
+    "up": (
+        "cometmq.cli.serve",
+        "up",
+        "Run name server and broker in one process, in the foreground.",
+    ),
+    "name-server": ("cometmq.cli.serve", "name_server", "Run a name server in the foreground."),
+    "broker": ("cometmq.cli.serve", "broker", "Run a broker in the foreground."),
+    "produce": (
+        "cometmq.cli.produce",
+        "produce",
+        "Send messages: one from the command line, or one per line of a file.",
+    ),
+    "consume": ("cometmq.cli.consume", "consume", "Print the messages of a topic as they come."),
+    "topic": ("cometmq.cli.topic", "topic", "List, create, delete and look at topics."),
+    "group": ("cometmq.cli.group", "group", "List consumer groups and look at their progress."),
+    "store": ("cometmq.cli.store", "store", "Read a store directory without a broker."),
+    "demo": (
+        "cometmq.cli.demo",
+        "demo",
+        "Send 336,776 real flights through a cluster and check every count.",
+    ),
+    "bench": ("cometmq.cli.bench", "bench", "Measure throughput and latency."),
+    "completion": ("cometmq.cli.completion", "completion", "Print a shell's completion script."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the table's order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module that holds ``cmd_name``."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(import_module(entry[0]), entry[1])
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest the nearest name for an unknown one."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else " See 'cometmq --help'."
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command list, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "-V", "--version", prog_name="cometmq")
+@click.option("-v", "--verbose", count=True, help="More log lines on stderr; twice for debug.")
+@click.option("-q", "--quiet", is_flag=True, help="No log lines and no progress bars.")
+@click.pass_context
+def root(ctx: click.Context, verbose: int, quiet: bool) -> None:
+    """CometMQ: broker, name server and client that speak RocketMQ's protocol.
+
+    Every command that talks to a cluster finds it with -n HOST:PORT or the variable NAMESRV_ADDR.
+    Exit codes: 0 done, 1 refused or a check failed, 2 usage or configuration, 3 nobody answered,
+    4 not found, 5 store, 130 interrupted.
+    """
+    ctx.obj = {"verbose": verbose, "quiet": quiet}
+
+
+def _report(error: BaseException) -> int:
+    """One line for a person on stderr; the code for a script."""
+    from cometmq.cli.exit_codes import exit_code
+
+    text = str(error) or type(error).__name__
+    print(f"cometmq: {text}", file=sys.stderr)
+    return exit_code(error)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with the documented code."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    from cometmq.errors import CometError
+
+    try:
+        result: Any = root.main(
+            None if arguments is None else list(arguments),
+            prog_name="cometmq",
+            standalone_mode=False,
+        )
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        from cometmq.cli.exit_codes import INTERRUPTED
+
+        print("cometmq: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`cometmq topic list | head`); not worth a word, but
+        # the interpreter's own flush at exit must not complain either.
+        sys.stdout = None
+        return 0
+    except CometError as error:
+        return _report(error)
+    return result if isinstance(result, int) else 0
