@@ -1,0 +1,460 @@
+"""The disk as the store sees it: interfaces, and the real one.
+
+Every byte the store reads or writes goes through a `Disk`, so that tests can pass one that
+tears writes, drops unsynced pages, fills up or flips bits.  Production passes `RealDisk`.
+This module knows paths, bytes and sizes; it must not know any file format.
+
+What survives what
+    A write (through a mapping, `write`, `write_atomic`) survives the death of the process as
+    soon as the call returns: it is in the page cache.  It survives a power cut only after
+    `sync` of that file (data) and `sync_dir` of its directory (the name) have returned.
+    `write_atomic` includes both.  `boot_id` tells the two cases apart after a restart.
+
+Threads
+    `sync`, `read`, long reads, `remove`, `open_log` with `create`, `unmap` and
+    `usage` may block and are meant for a worker; the rest is quick enough for the loop.
+    A file object closes its descriptor when the last reference goes, so a worker that still
+    holds one never meets a descriptor number that was given to another file.
+
+Fallbacks
+    `posix_fallocate` missing (macOS): blocks are reserved by writing zeros.
+    `RWF_NOWAIT` missing or refused by the file system: `read_resident` says "not known to be
+    resident" (None) and callers read in a worker.  `SEEK_DATA` missing: every byte counts as
+    data.  `fcntl` missing (Windows) is not supported by the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import struct
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from cometmq.errors import DiskFull, StoreCorrupt, StoreLocked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "MAP_GRANULARITY",
+    "Disk",
+    "LogFile",
+    "Mapping",
+    "RandomFile",
+    "RealDisk",
+    "StoreLock",
+    "Workers",
+]
+
+MAP_GRANULARITY: Final = mmap.ALLOCATIONGRANULARITY
+"""`LogFile.map` positions are multiples of this (4096 on Linux)."""
+
+_ZEROS: Final = bytes(1 << 20)
+_RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+# Errors by which kernels and file systems say that RWF_NOWAIT is not theirs.
+_NOWAIT_REFUSED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# struct flock of 64-bit Linux: type, whence, start, length, pid.
+_FLOCK: Final = struct.Struct("hhqqi4x")
+
+
+class Mapping(Protocol):
+    """A writable window on a log file; `buffer[a:b] = data` writes, `memoryview(buffer)` reads."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: slice, /) -> bytes | memoryview: ...
+    def __setitem__(self, index: slice, value: bytes, /) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+class RandomFile(Protocol):
+    """A file read and written at positions; never mapped."""
+
+    path: str
+
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes at `position`; fewer than `length` at the end of the file.  May block."""
+
+    def read_resident(self, position: int, length: int) -> bytes | None:
+        """As `read` when all of it is in memory; None when it would block or nobody knows."""
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of `data` at `position`; raises DiskFull when there is no space."""
+
+    def sync(self) -> None:
+        """Return when everything written (also through mappings) is on stable storage."""
+
+    def size(self) -> int:
+        """The file's present length, asked from the system (it may have been cut)."""
+
+    def resize(self, size: int) -> None:
+        """Cut or extend with zeros (sparse) to `size` bytes."""
+
+    def next_data(self, position: int) -> int | None:
+        """First position >= `position` that may hold non-zero bytes; None when there is none."""
+
+    def close(self) -> None: ...
+
+
+class LogFile(RandomFile, Protocol):
+    """A file whose blocks are reserved, so that storing through a mapping cannot fault."""
+
+    def map(self, position: int, length: int) -> Mapping:
+        """Map `length` bytes from `position` (a multiple of MAP_GRANULARITY), cut at the end."""
+
+    def unmap(self, mapping: Mapping) -> bool:
+        """Give a window back; False while a memoryview of it is still held (try later)."""
+
+
+class StoreLock(Protocol):
+    """Exclusive ownership of a store directory; released by `release` or process death."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A tree of files.  Paths are strings with '/'."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Sorted names in `path`; empty when it does not exist."""
+
+    def exists(self, path: str) -> bool: ...
+    def is_dir(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int:
+        """Length in bytes; raises FileNotFoundError."""
+
+    def mtime_ms(self, path: str) -> int:
+        """Time of the last modification, ms since the epoch; raises FileNotFoundError."""
+
+    def remove(self, path: str) -> None:
+        """Delete a file; a missing one is fine."""
+
+    def remove_tree(self, path: str) -> None:
+        """Delete a directory with all it holds; a missing one is fine."""
+
+    def rename(self, source: str, target: str) -> None: ...
+    def makedirs(self, path: str) -> None: ...
+
+    def read_bytes(self, path: str) -> bytes:
+        """Whole content; raises FileNotFoundError."""
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Replace `path` by `data`: all or nothing, durable when the call returns."""
+
+    def open_log(self, path: str, size: int, *, create: bool) -> LogFile:
+        """Open a log file; `create` makes it with `size` reserved bytes (DiskFull if not)."""
+
+    def open_random(self, path: str, size: int, *, create: bool) -> RandomFile:
+        """Open for positional access; `create` makes it sparse with `size` bytes."""
+
+    def lock(self, path: str) -> StoreLock:
+        """Take the lock file; raises StoreLocked naming the process that holds it."""
+
+    def usage(self, path: str) -> tuple[int, int]:
+        """(total, used) bytes of the file system below `path`."""
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def boot_id(self) -> str:
+        """Changes when unsynced data may have been lost; empty when not known."""
+
+
+class Workers(Protocol):
+    """Runs blocking calls away from the loop (``net.ThreadWorkers``, or inline in tests)."""
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None] | None = None) -> None:
+        """Run `work` in a worker; then `done(result or exception)` on the loop's thread."""
+
+
+def _full(path: str, what: str, error: OSError) -> DiskFull:
+    return DiskFull(
+        f"{what} {path} failed: {error.strerror}; free space on this file system,"
+        " writing starts again by itself"
+    )
+
+
+class _RealFile:
+    """A descriptor that closes when the last reference to this object goes."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def __del__(self) -> None:
+        self.close()
+
+    def read(self, position: int, length: int) -> bytes:
+        data = os.pread(self._fd, length, position)
+        if len(data) in {length, 0}:
+            return data
+        parts = [data]
+        done = len(data)
+        while done < length:
+            more = os.pread(self._fd, length - done, position + done)
+            if not more:
+                break
+            parts.append(more)
+            done += len(more)
+        return b"".join(parts)
+
+    def read_resident(self, position: int, length: int) -> bytes | None:
+        global _RWF_NOWAIT
+        if not _RWF_NOWAIT:
+            return None
+        buffer = bytearray(length)
+        try:
+            count = os.preadv(self._fd, (buffer,), position, _RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _NOWAIT_REFUSED:
+                # This kernel or file system cannot tell; ask no more in this process.
+                _RWF_NOWAIT = 0
+                return None
+            raise
+        if count != length:
+            # Either the end of the file or a page that is not there: only a real read knows.
+            return None
+        return bytes(buffer)
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        try:
+            done = os.pwrite(self._fd, data, position)
+            while done < len(data):
+                done += os.pwrite(self._fd, memoryview(data)[done:], position + done)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise _full(self.path, "writing", error) from error
+            raise
+
+    def sync(self) -> None:
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(self._fd)
+        else:  # macOS: fsync only hands over to the drive, F_FULLFSYNC reaches the platter
+            fcntl.fcntl(self._fd, getattr(fcntl, "F_FULLFSYNC", fcntl.F_GETFD))
+            os.fsync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def resize(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def next_data(self, position: int) -> int | None:
+        if position >= self.size():
+            return None
+        if not hasattr(os, "SEEK_DATA"):
+            return position
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            return position
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class _RealLogFile(_RealFile):
+    """A log file: the same with windows mapped into memory."""
+
+    __slots__ = ("_length",)
+
+    def __init__(self, path: str, fd: int, length: int) -> None:
+        super().__init__(path, fd)
+        self._length = length
+
+    def map(self, position: int, length: int) -> mmap.mmap:
+        present = self.size()
+        if present < self._length:
+            raise StoreCorrupt(
+                f"{self.path} is {present} bytes long and was {self._length}:"
+                " something outside cut it"
+            )
+        return mmap.mmap(self._fd, min(length, self._length - position), offset=position)
+
+    def unmap(self, mapping: Mapping) -> bool:
+        assert isinstance(mapping, mmap.mmap)
+        try:
+            mapping.close()
+        except BufferError:
+            return False
+        return True
+
+
+class _RealLock:
+    """Both kinds of lock: fcntl's is the one Java takes, flock's works inside one process."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _lock_holder(fd: int) -> int:
+    """Pid of the process that holds the fcntl lock, 0 when the system does not say."""
+    if not hasattr(fcntl, "F_GETLK") or os.name != "posix":
+        return 0
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
+        kind, _, _, _, pid = _FLOCK.unpack(answer)
+    except (OSError, struct.error):
+        return 0
+    return int(pid) if kind != fcntl.F_UNLCK and pid > 0 else 0
+
+
+class RealDisk:
+    """The file system of this machine."""
+
+    __slots__ = ()
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def mtime_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def makedirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def read_bytes(self, path: str) -> bytes:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            parts: list[bytes] = []
+            while chunk := os.read(fd, max(size, 65536)):
+                parts.append(chunk)
+            return b"".join(parts)
+        finally:
+            os.close(fd)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        temporary = f"{path}.tmp"
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            if error.errno in _FULL:
+                raise _full(path, "replacing", error) from error
+            raise
+        self.sync_dir(os.path.dirname(path) or ".")
+
+    def open_log(self, path: str, size: int, *, create: bool) -> LogFile:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if not create:
+            return _RealLogFile(path, os.open(path, flags), size)
+        fd = os.open(path, flags | os.O_CREAT, 0o644)
+        try:
+            self._reserve(fd, size)
+        except OSError as error:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            if error.errno in _FULL:
+                raise _full(path, f"reserving {size} bytes for", error) from error
+            raise
+        return _RealLogFile(path, fd, size)
+
+    @staticmethod
+    def _reserve(fd: int, size: int) -> None:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+            return
+        position = os.fstat(fd).st_size  # pragma: no cover - macOS
+        while position < size:  # pragma: no cover - macOS
+            position += os.pwrite(fd, _ZEROS[: size - position], position)
+
+    def open_random(self, path: str, size: int, *, create: bool) -> RandomFile:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if not create:
+            return _RealFile(path, os.open(path, flags))
+        fd = os.open(path, flags | os.O_CREAT, 0o644)
+        try:
+            if os.fstat(fd).st_size < size:
+                os.ftruncate(fd, size)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in _FULL:
+                raise _full(path, "creating", error) from error
+            raise
+        return _RealFile(path, fd)
+
+    def lock(self, path: str) -> StoreLock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            pid = _lock_holder(fd) or os.getpid()
+            os.close(fd)
+            if error.errno not in {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK}:
+                raise
+            raise StoreLocked(
+                f"store {os.path.dirname(path)} is in use by process {pid};"
+                " stop that process or choose another store directory"
+            ) from None
+        os.pwrite(fd, b"lock", 0)
+        return _RealLock(fd)
+
+    def usage(self, path: str) -> tuple[int, int]:
+        total, used, _ = shutil.disk_usage(path)
+        return total, used
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def boot_id(self) -> str:
+        try:
+            return self.read_bytes("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
+        except OSError:
+            return ""
