@@ -1,0 +1,436 @@
+"""The simulator's disk: `store.Disk` in memory, with the faults real disks have.
+
+Job: keep a tree of files for one node across its lives; crash, fill up, fail and flip bits when
+told to.  Must not: touch the machine's disk, or be unfair (see `cometmq.testing.inode`).
+
+Names are like data: making, renaming and removing reach the platter with `sync_dir`.  A power
+cut undoes the newest of the name changes that were not synced, how many is drawn from the seed.
+
+Hooks.  Every operation has a name (`OPERATIONS`), is counted in `counts`, and can be made to do
+something at its n-th hit from now on a path that contains a given text:
+
+    disk.at("sync", path_contains="commitlog", hit=3, action=lambda: node.crash())
+    disk.at("write", action=disk.fail_with(OSError(errno.EIO, "bad sector")))
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from cometmq.errors import DiskFull, StoreError, StoreLocked
+from cometmq.testing.inode import PAGE_BYTES, Inode, ReservedInode, SparseInode
+
+__all__ = ["OPERATIONS", "SimDisk", "SimLogFile", "SimRandomFile"]
+
+OPERATIONS: Final = frozenset(
+    {
+        "allocate",
+        "create",
+        "listdir",
+        "lock",
+        "makedirs",
+        "read",
+        "remove",
+        "rename",
+        "sync",
+        "sync_dir",
+        "write",
+        "write_atomic",
+    }
+)
+
+_Bytes = bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class _Trigger:
+    operation: str
+    path_contains: str
+    hits_left: int
+    action: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _NameChange:
+    """A change of a directory that only `sync_dir` makes durable, and how to take it back."""
+
+    directory: str
+    undo: Callable[[], None]
+
+
+class SimDisk:
+    """One node's disk.  `capacity_bytes` bounds what can be allocated."""
+
+    def __init__(
+        self,
+        chance: random.Random,
+        now_ms: Callable[[], int],
+        *,
+        capacity_bytes: int = 1 << 40,
+    ) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.counts: Counter[str] = Counter()
+        self.life = 1
+        self._chance = chance
+        self._now_ms = now_ms
+        self._boot = 1
+        self._files: dict[str, Inode] = {}
+        self._directories: dict[str, None] = {"/": None}
+        self._unsynced_names: list[_NameChange] = []
+        self._locks: dict[str, int] = {}
+        self._triggers: list[_Trigger] = []
+        self._frozen = False
+
+    # -- faults -------------------------------------------------------------------------------
+
+    def at(
+        self,
+        operation: str,
+        *,
+        action: Callable[[], None],
+        path_contains: str = "",
+        hit: int = 1,
+    ) -> None:
+        """Run `action` just before the `hit`-th such operation from now takes effect."""
+        if operation not in OPERATIONS:
+            raise StoreError(f"unknown disk operation {operation!r}: use one of {OPERATIONS}")
+        self._triggers.append(_Trigger(operation, path_contains, hit, action))
+
+    @staticmethod
+    def fail_with(error: Exception) -> Callable[[], None]:
+        """An action that makes the operation raise `error`."""
+
+        def fail() -> None:
+            raise error
+
+        return fail
+
+    def kill(self) -> None:
+        """The process died: open files and locks are gone, the page cache lives on."""
+        self.life += 1
+        self._locks.clear()
+        for path, inode in self._files.items():
+            if isinstance(inode, ReservedInode):
+                # Mappings of the dead process must not reach into the next life's file.
+                inode.data = bytearray(inode.data)
+                self._files[path] = inode
+
+    def power_cut(self) -> None:
+        """The machine died: unsynced pages and names are lost, kept or torn, as chance has it."""
+        self.kill()
+        self._boot += 1
+        kept = self._chance.randint(0, len(self._unsynced_names))
+        for change in reversed(self._unsynced_names[kept:]):
+            change.undo()
+        self._unsynced_names.clear()
+        for path in sorted(self._files):
+            self._files[path].power_cut(self._chance)
+
+    def freeze(self) -> None:
+        """The simulation is over: whatever still runs by accident changes nothing."""
+        self._frozen = True
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """Damage one bit of a file behind the programs' back."""
+        self._inode(path).flip_bit(position, bit)
+
+    def cut(self, path: str, size: int) -> None:
+        """Shorten a file behind the programs' back."""
+        inode = self._inode(path)
+        inode.resize(size)
+        inode.sync()
+
+    def tree(self) -> dict[str, int]:
+        """Path and size of every file, sorted."""
+        return {path: self._files[path].size() for path in sorted(self._files)}
+
+    # -- store.Disk: names --------------------------------------------------------------------
+
+    def listdir(self, path: str) -> list[str]:
+        self._enter("listdir", path)
+        prefix = _clean(path).rstrip("/") + "/"
+        everything = (*self._files, *self._directories)
+        below = {name[len(prefix) :].split("/")[0] for name in everything if _is_in(name, prefix)}
+        return sorted(below)
+
+    def exists(self, path: str) -> bool:
+        return _clean(path) in self._files or self.is_dir(path)
+
+    def is_dir(self, path: str) -> bool:
+        return _clean(path) in self._directories
+
+    def size(self, path: str) -> int:
+        return self._inode(path).size()
+
+    def mtime_ms(self, path: str) -> int:
+        return self._inode(path).mtime_ms
+
+    def remove(self, path: str) -> None:
+        self._enter("remove", path)
+        name = _clean(path)
+        inode = self._files.pop(name, None)
+        if inode is not None:
+            self._unsynced(name, lambda: self._files.setdefault(name, inode))
+
+    def remove_tree(self, path: str) -> None:
+        top = _clean(path)
+        for name in sorted(self._files):
+            if _is_in(name, top + "/"):
+                self.remove(name)
+        for name in sorted(self._directories, reverse=True):
+            if name == top or _is_in(name, top + "/"):
+                self._drop_directory(name)
+
+    def rename(self, source: str, target: str) -> None:
+        self._enter("rename", source)
+        old, new = _clean(source), _clean(target)
+        if old in self._directories:
+            self._rename_directory(old, new)
+            return
+        moved, replaced = self._inode(old), self._files.get(new)
+        del self._files[old]
+        self._files[new] = moved
+
+        def undo() -> None:
+            self._files[old] = moved
+            if replaced is None:
+                self._files.pop(new, None)
+            else:
+                self._files[new] = replaced
+
+        self._unsynced(new, undo)
+
+    def makedirs(self, path: str) -> None:
+        self._enter("makedirs", path)
+        name = _clean(path)
+        missing = [name, *map(str, PurePosixPath(name).parents)]
+        for directory in reversed(missing):
+            if directory not in self._directories:
+                self._directories[directory] = None
+                self._unsynced(directory, functools.partial(self._drop_tree, directory))
+
+    def sync_dir(self, path: str) -> None:
+        self._enter("sync_dir", path)
+        directory = _clean(path)
+        self._unsynced_names = [
+            change for change in self._unsynced_names if change.directory != directory
+        ]
+
+    # -- store.Disk: content ------------------------------------------------------------------
+
+    def read_bytes(self, path: str) -> bytes:
+        self._enter("read", path)
+        inode = self._inode(path)
+        return inode.read(0, inode.size())
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self._enter("write_atomic", path)
+        name = _clean(path)
+        self._need_directory(name)
+        inode = SparseInode(0, self._now_ms())
+        self._reserve(path, inode.pages_needed(0, len(data)) * PAGE_BYTES)
+        inode.write(0, data)
+        inode.sync()
+        self._files[name] = inode
+
+    def open_log(self, path: str, size: int, *, create: bool) -> SimLogFile:
+        name = _clean(path)
+        if create and name not in self._files:
+            self._make(path, "create", ReservedInode(0, self._now_ms()))
+            self._enter("allocate", path)
+            self._reserve(path, size)
+            inode = ReservedInode(size, self._now_ms())
+            self._files[name] = inode
+            self._unsynced(name, inode.forget_size)
+        return SimLogFile(self, path, self._inode(path))
+
+    def open_random(self, path: str, size: int, *, create: bool) -> SimRandomFile:
+        if create and _clean(path) not in self._files:
+            self._make(path, "create", SparseInode(size, self._now_ms()))
+        return SimRandomFile(self, path, self._inode(path))
+
+    def lock(self, path: str) -> SimLock:
+        self._enter("lock", path)
+        name = _clean(path)
+        if self._locks.get(name) == self.life:
+            raise StoreLocked(f"{path} is locked by this node's running life")
+        if name not in self._files:
+            self._make(path, "create", SparseInode(0, self._now_ms()))
+        self._locks[name] = self.life
+        return SimLock(self, name)
+
+    def unlock(self, name: str) -> None:
+        """Give a lock back."""
+        self._locks.pop(name, None)
+
+    def usage(self, path: str) -> tuple[int, int]:
+        return self.capacity_bytes, self._allocated()
+
+    def boot_id(self) -> str:
+        return f"sim-boot-{self._boot}"
+
+    # -- for the open files -------------------------------------------------------------------
+
+    def enter_file(self, operation: str, path: str, life: int) -> None:
+        """One operation on an open file; OSError for a file of a life that is over."""
+        if life != self.life:
+            raise OSError(errno.EIO, "the node that opened this file crashed", path)
+        self._enter(operation, path)
+
+    def grow(self, path: str, inode: Inode, position: int, length: int) -> None:
+        """Make room for a write, and note the time."""
+        if isinstance(inode, SparseInode):
+            self._reserve(path, inode.pages_needed(position, length) * PAGE_BYTES)
+        else:
+            self._reserve(path, max(0, position + length - inode.size()))
+        inode.mtime_ms = self._now_ms()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _enter(self, operation: str, path: str) -> None:
+        if self._frozen:
+            raise OSError(errno.EIO, "the simulation is over", path)
+        self.counts[operation] += 1
+        for trigger in list(self._triggers):
+            if trigger.operation == operation and trigger.path_contains in path:
+                trigger.hits_left -= 1
+                if trigger.hits_left == 0:
+                    self._triggers.remove(trigger)
+                    trigger.action()
+
+    def _inode(self, path: str) -> Inode:
+        inode = self._files.get(_clean(path))
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return inode
+
+    def _make(self, path: str, operation: str, inode: Inode) -> None:
+        self._enter(operation, path)
+        name = _clean(path)
+        self._need_directory(name)
+        self._files[name] = inode
+        self._unsynced(name, lambda: self._files.pop(name, None))
+
+    def _need_directory(self, name: str) -> None:
+        parent = str(PurePosixPath(name).parent)
+        if parent not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", parent)
+
+    def _unsynced(self, name: str, undo: Callable[[], object]) -> None:
+        def forget() -> None:
+            undo()
+
+        self._unsynced_names.append(_NameChange(str(PurePosixPath(name).parent), forget))
+
+    def _drop_directory(self, name: str) -> None:
+        del self._directories[name]
+        self._unsynced(name, lambda: self._directories.setdefault(name, None))
+
+    def _drop_tree(self, name: str) -> None:
+        self._directories.pop(name, None)
+        for path in [path for path in self._files if _is_in(path, name + "/")]:
+            del self._files[path]
+        for path in [path for path in self._directories if _is_in(path, name + "/")]:
+            del self._directories[path]
+
+    def _rename_directory(self, old: str, new: str) -> None:
+        def move(source: str, target: str) -> None:
+            for path in [p for p in self._files if _is_in(p, source + "/")]:
+                self._files[target + path[len(source) :]] = self._files.pop(path)
+            for path in [p for p in self._directories if p == source or _is_in(p, source + "/")]:
+                del self._directories[path]
+                self._directories[target + path[len(source) :]] = None
+
+        move(old, new)
+        self._unsynced(new, lambda: move(new, old))
+
+    def _allocated(self) -> int:
+        return sum(inode.allocated_bytes() for inode in self._files.values())
+
+    def _reserve(self, path: str, more_bytes: int) -> None:
+        if more_bytes > 0 and self._allocated() + more_bytes > self.capacity_bytes:
+            raise DiskFull(
+                f"{path}: no space for {more_bytes} more bytes, {self._allocated()} of "
+                f"{self.capacity_bytes} are used"
+            )
+
+
+class SimRandomFile:
+    """An open file of a `SimDisk`; useless once the node that opened it has crashed."""
+
+    def __init__(self, disk: SimDisk, path: str, inode: Inode) -> None:
+        self.path = path
+        self._disk = disk
+        self._inode = inode
+        self._life = disk.life
+
+    def read(self, position: int, length: int) -> bytes:
+        self._disk.enter_file("read", self.path, self._life)
+        return self._inode.read(position, length)
+
+    def read_resident(self, position: int, length: int) -> bytes | None:
+        return self.read(position, length)
+
+    def write(self, position: int, data: _Bytes) -> None:
+        self._disk.enter_file("write", self.path, self._life)
+        self._disk.grow(self.path, self._inode, position, len(data))
+        self._inode.write(position, data)
+
+    def sync(self) -> None:
+        self._disk.enter_file("sync", self.path, self._life)
+        self._inode.sync()
+
+    def size(self) -> int:
+        return self._inode.size()
+
+    def resize(self, size: int) -> None:
+        self._disk.enter_file("write", self.path, self._life)
+        self._inode.resize(size)
+
+    def next_data(self, position: int) -> int | None:
+        return self._inode.next_data(position)
+
+    def close(self) -> None:
+        """Nothing is held: a file lives as long as its inode."""
+
+
+class SimLogFile(SimRandomFile):
+    """A log file, which can be written through memory as well."""
+
+    def map(self, position: int, length: int) -> memoryview:
+        inode = self._inode
+        if not isinstance(inode, ReservedInode):
+            raise StoreError(f"{self.path}: only a file made by open_log can be mapped")
+        inode.mtime_ms = max(inode.mtime_ms, 0)
+        return memoryview(inode.data)[position : position + length]
+
+    def unmap(self, mapping: memoryview) -> bool:
+        mapping.release()
+        return True
+
+
+class SimLock:
+    """Ownership of a lock file."""
+
+    def __init__(self, disk: SimDisk, name: str) -> None:
+        self._disk = disk
+        self._name = name
+
+    def release(self) -> None:
+        self._disk.unlock(self._name)
+
+
+def _clean(path: str) -> str:
+    """An absolute path without doubled or trailing slashes."""
+    return str(PurePosixPath("/") / path)
+
+
+def _is_in(path: str, prefix: str) -> bool:
+    return path.startswith(prefix) and len(path) > len(prefix)

@@ -1,0 +1,233 @@
+"""Files of the simulated disk: what is in the page cache, what is on the platter.
+
+Job: hold one file's bytes twice, and decide from a seed what a power cut leaves of the difference.
+Must not: know names, directories, or who has the file open.
+
+    write -> [ page cache ] -- sync --> [ platter ]
+                   |  power cut: per dirty page one of
+                   |  lost (old page) | kept (new page) | torn (some of its sectors new)
+                   v
+             what the next life finds
+
+That is all a real disk may do: a page that was synced never changes, and nothing appears that
+was never written.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final, Protocol
+
+__all__ = ["PAGE_BYTES", "Inode", "ReservedInode", "SparseInode"]
+
+PAGE_BYTES: Final = 4096
+SECTOR_BYTES: Final = 512
+
+_Bytes = bytes | bytearray | memoryview
+_ZERO_PAGE: Final = bytes(PAGE_BYTES)
+
+
+class Inode(Protocol):
+    """One file's bytes."""
+
+    mtime_ms: int
+
+    def size(self) -> int:
+        """Length as programs see it."""
+
+    def allocated_bytes(self) -> int:
+        """What the file takes from the disk's capacity."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes at `position`, fewer at the end."""
+
+    def write(self, position: int, data: _Bytes) -> None:
+        """Put `data` into the page cache, extending the file as needed."""
+
+    def resize(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+
+    def sync(self) -> None:
+        """Bring everything to the platter."""
+
+    def power_cut(self, chance: random.Random) -> None:
+        """Lose what chance does not keep of the unsynced pages."""
+
+    def flip_bit(self, position: int, bit: int) -> None:
+        """Damage one bit, in cache and on the platter."""
+
+    def next_data(self, position: int) -> int | None:
+        """First position from here on that may be non-zero."""
+
+
+class ReservedInode:
+    """A log file: blocks reserved at creation, written through memory as a mapping is."""
+
+    def __init__(self, size: int, now_ms: int) -> None:
+        self.data = bytearray(size)
+        self._platter = bytes(size)
+        self._is_size_synced = False
+        self.mtime_ms = now_ms
+
+    def size(self) -> int:
+        return len(self.data)
+
+    def allocated_bytes(self) -> int:
+        return len(self.data)
+
+    def read(self, position: int, length: int) -> bytes:
+        return bytes(self.data[position : position + length])
+
+    def write(self, position: int, data: _Bytes) -> None:
+        end = position + len(data)
+        if end > len(self.data):
+            self.resize(end)
+        self.data[position:end] = data
+
+    def resize(self, size: int) -> None:
+        # A new object, since a mapped bytearray cannot change its length.
+        self.data = bytearray(self.data[:size]) + bytearray(max(0, size - len(self.data)))
+
+    def sync(self) -> None:
+        self._platter = bytes(self.data)
+        self._is_size_synced = True
+
+    def power_cut(self, chance: random.Random) -> None:
+        new, old = self.data, self._platter
+        size = len(new) if len(new) == len(old) or chance.random() < 0.5 else len(old)
+        after = bytearray(size)
+        after[: len(old)] = old[:size]
+        for start in range(0, min(size, len(new)), PAGE_BYTES):
+            end = min(start + PAGE_BYTES, size)
+            if new[start:end] != after[start:end]:
+                after[start:end] = settle_page(after[start:end], new[start:end], chance)
+        self.data = after
+        self._platter = bytes(after)
+
+    def forget_size(self) -> None:
+        """The reservation did not reach the platter, unless a sync of the file took it along."""
+        if not self._is_size_synced:
+            self.data = bytearray()
+            self._platter = b""
+
+    def flip_bit(self, position: int, bit: int) -> None:
+        self.data[position] ^= 1 << bit
+        platter = bytearray(self._platter)
+        if position < len(platter):
+            platter[position] ^= 1 << bit
+        self._platter = bytes(platter)
+
+    def next_data(self, position: int) -> int | None:
+        return position if position < len(self.data) else None
+
+
+class SparseInode:
+    """Any other file: pages that exist once they are written, zeros elsewhere."""
+
+    def __init__(self, size: int, now_ms: int) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self._platter: dict[int, bytes] = {}
+        self._dirty: dict[int, None] = {}
+        self._size = size
+        self._platter_size = size
+        self.mtime_ms = now_ms
+
+    def size(self) -> int:
+        return self._size
+
+    def allocated_bytes(self) -> int:
+        return len(self._pages) * PAGE_BYTES
+
+    def pages_needed(self, position: int, length: int) -> int:
+        """How many pages a write would allocate."""
+        first, last = position // PAGE_BYTES, (position + max(length, 1) - 1) // PAGE_BYTES
+        return sum(page not in self._pages for page in range(first, last + 1))
+
+    def read(self, position: int, length: int) -> bytes:
+        end = min(position + length, self._size)
+        parts = []
+        while position < end:
+            page, start = divmod(position, PAGE_BYTES)
+            stop = min(PAGE_BYTES, start + end - position)
+            parts.append(bytes(self._pages.get(page, _ZERO_PAGE)[start:stop]))
+            position += stop - start
+        return b"".join(parts)
+
+    def write(self, position: int, data: _Bytes) -> None:
+        view = memoryview(data).cast("B")
+        done = 0
+        while done < len(view):
+            page, start = divmod(position + done, PAGE_BYTES)
+            count = min(PAGE_BYTES - start, len(view) - done)
+            held = self._pages.setdefault(page, bytearray(PAGE_BYTES))
+            held[start : start + count] = view[done : done + count]
+            self._dirty[page] = None
+            done += count
+        self._size = max(self._size, position + len(view))
+
+    def resize(self, size: int) -> None:
+        if size < self._size:
+            last, start = divmod(size, PAGE_BYTES)
+            for page in [page for page in self._pages if page > last]:
+                del self._pages[page]
+                self._dirty[page] = None
+            if last in self._pages:
+                self._pages[last][start:] = bytes(PAGE_BYTES - start)
+                self._dirty[last] = None
+        self._size = size
+
+    def sync(self) -> None:
+        for page in self._dirty:
+            if page in self._pages:
+                self._platter[page] = bytes(self._pages[page])
+            else:
+                self._platter.pop(page, None)
+        self._dirty.clear()
+        self._platter_size = self._size
+
+    def power_cut(self, chance: random.Random) -> None:
+        if self._size != self._platter_size and chance.random() < 0.5:
+            self._size = self._platter_size
+        for page in sorted(self._dirty):
+            old = self._platter.get(page, _ZERO_PAGE)
+            new = bytes(self._pages.get(page, _ZERO_PAGE))
+            after = settle_page(old, new, chance)
+            if page * PAGE_BYTES >= self._size or after == _ZERO_PAGE:
+                self._platter.pop(page, None)
+            else:
+                self._platter[page] = after
+        self._pages = {
+            page: bytearray(data)
+            for page, data in self._platter.items()
+            if page * PAGE_BYTES < self._size
+        }
+        self._dirty.clear()
+        self._platter_size = self._size
+
+    def flip_bit(self, position: int, bit: int) -> None:
+        page, start = divmod(position, PAGE_BYTES)
+        held = self._pages.setdefault(page, bytearray(PAGE_BYTES))
+        held[start] ^= 1 << bit
+        self._platter[page] = bytes(held)
+
+    def next_data(self, position: int) -> int | None:
+        first = position // PAGE_BYTES
+        later = [page for page in self._pages if page >= first]
+        if not later:
+            return None
+        found = max(position, min(later) * PAGE_BYTES)
+        return found if found < self._size else None
+
+
+def settle_page(old: _Bytes, new: _Bytes, chance: random.Random) -> bytes:
+    """What is left of one dirty page: the old one, the new one, or a mix of their sectors."""
+    fate = chance.randrange(3)
+    if fate == 0:
+        return bytes(old)
+    if fate == 1:
+        return bytes(new)
+    mixed = bytearray(old)
+    for start in range(0, len(new), SECTOR_BYTES):
+        if chance.random() < 0.5:
+            mixed[start : start + SECTOR_BYTES] = new[start : start + SECTOR_BYTES]
+    return bytes(mixed)
