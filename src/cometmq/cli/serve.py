@@ -1,0 +1,268 @@
+"""`up`, `name-server` and `broker`: the processes that serve, in the foreground until a signal.
+
+Each prints one line on stdout when it accepts connections, which is what scripts wait for:
+
+    cometmq up: ready in 0.21 s, name server 127.0.0.1:9876, broker 127.0.0.1:10911, store /tmp/x
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cometmq.cli.options import is_quiet, set_up_logging
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import LoadedConfig
+
+__all__ = ["broker", "name_server", "up"]
+
+_LOG = logging.getLogger("cometmq.cli")
+
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="One configuration key, with RocketMQ's name; may be repeated.",
+)
+config_option = click.option(
+    "-c",
+    "--config",
+    "config_path",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="broker.conf (Java properties) or, ending in .toml, TOML.",
+)
+store_option = click.option(
+    "--store", "store_path", metavar="DIR", help="Store directory (storePathRootDir)."
+)
+listen_option = click.option(
+    "--listen",
+    "listen_host",
+    metavar="HOST",
+    help="Address to listen on; 0.0.0.0 for all interfaces.",
+)
+
+
+@click.command(short_help="Run name server and broker in one process, in the foreground.")
+@store_option
+@click.option("--name-server-port", type=click.IntRange(0, 65535), default=9876, show_default=True)
+@click.option("--broker-port", type=click.IntRange(0, 65535), default=10911, show_default=True)
+@click.option(
+    "--listen",
+    "listen_host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="HOST",
+    help="Address to listen on; 0.0.0.0 for all interfaces.",
+)
+@config_option
+@set_option
+@click.pass_context
+def up(
+    ctx: click.Context,
+    store_path: str | None,
+    name_server_port: int,
+    broker_port: int,
+    listen_host: str,
+    config_path: str | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Run name server and broker in one process, in the foreground.
+
+    Port 0 lets the system choose. One line on stdout says when both accept connections. Ctrl-C or
+    SIGTERM stops gracefully: everything acknowledged is on disk when the command returns.
+    """
+    started = _monotonic()
+    set_up_logging(ctx)
+    from cometmq.broker.config import load_config, parse_assignments
+
+    overrides: dict[str, Any] = {
+        "listenPort": broker_port,
+        "bindAddress": listen_host,
+        # The cluster's own name server; a NAMESRV_ADDR of another cluster does not leak in here.
+        "namesrvAddr": "",
+    }
+    if listen_host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        overrides["brokerIP1"] = listen_host
+    if store_path is not None:
+        overrides["storePathRootDir"] = store_path
+    overrides.update(parse_assignments(settings))
+    loaded = load_config(config_path, overrides=overrides)
+    _say_ignored(loaded.ignored)
+    from cometmq.net.loop import run
+
+    run(_up(loaded, listen_host, name_server_port, started))
+
+
+async def _up(
+    loaded: "LoadedConfig", listen_host: str, name_server_port: int, started: float
+) -> None:
+    from cometmq.standalone import Standalone
+
+    cluster = Standalone(
+        loaded.config, name_server_port=name_server_port, name_server_host=listen_host
+    )
+    await _serve(
+        cluster.start,
+        cluster.stop,
+        lambda: (
+            f"cometmq up: ready in {_monotonic() - started:.2f} s, "
+            f"name server {cluster.name_server_address}, broker {cluster.broker_address}, "
+            f"store {loaded.config.store_path()}"
+        ),
+    )
+
+
+@click.command("name-server", short_help="Run a name server in the foreground.")
+@click.option("--port", type=click.IntRange(0, 65535), default=None, help="listenPort; 9876.")
+@listen_option
+@config_option
+@set_option
+@click.pass_context
+def name_server(
+    ctx: click.Context,
+    port: int | None,
+    listen_host: str | None,
+    config_path: str | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Run a name server in the foreground.
+
+    Start as many as you like, side by side: brokers register with all of them, and they never
+    talk to each other.
+    """
+    started = _monotonic()
+    set_up_logging(ctx)
+    from cometmq.broker.config import parse_assignments
+    from cometmq.namesrv.config import load_name_server_config
+
+    overrides: dict[str, Any] = {}
+    if port is not None:
+        overrides["listenPort"] = port
+    if listen_host is not None:
+        overrides["bindAddress"] = listen_host
+    overrides.update(parse_assignments(settings))
+    loaded = load_name_server_config(config_path, overrides=overrides)
+    _say_ignored(loaded.ignored)
+    from cometmq.net.loop import run
+
+    async def serve() -> None:
+        from cometmq.namesrv import NameServer
+        from cometmq.net.env import system_environment
+        from cometmq.store.disk import RealDisk
+
+        server = NameServer(loaded.config, system_environment(), RealDisk())
+        await _serve(
+            server.start,
+            server.stop,
+            lambda: (
+                f"cometmq name-server: ready in {_monotonic() - started:.2f} s, "
+                f"name server {server.address}"
+            ),
+        )
+
+    run(serve())
+
+
+@click.command(short_help="Run a broker in the foreground.")
+@click.option(
+    "-n",
+    "--name-server",
+    "name_server",
+    metavar="HOST:PORT",
+    help="Name servers, separated by ';' (namesrvAddr). [env var: NAMESRV_ADDR]",
+)
+@store_option
+@click.option("--port", type=click.IntRange(0, 65535), default=None, help="listenPort; 10911.")
+@listen_option
+@config_option
+@set_option
+@click.pass_context
+def broker(
+    ctx: click.Context,
+    name_server: str | None,
+    store_path: str | None,
+    port: int | None,
+    listen_host: str | None,
+    config_path: str | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Run a broker in the foreground.
+
+    An unmodified broker.conf of RocketMQ starts: keys that have no effect here are accepted and
+    listed once. Later sources win: defaults, file, environment, options, --set.
+    """
+    started = _monotonic()
+    set_up_logging(ctx)
+    from cometmq.broker.config import load_config, parse_assignments
+
+    given = {
+        "namesrvAddr": name_server,
+        "storePathRootDir": store_path,
+        "listenPort": port,
+        "bindAddress": listen_host,
+    }
+    overrides: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    overrides.update(parse_assignments(settings))
+    loaded = load_config(config_path, overrides=overrides)
+    _say_ignored(loaded.ignored)
+    if not loaded.config.name_servers() and not is_quiet(ctx):
+        _LOG.warning(
+            "no name server is set, so no client can find this broker by topic; give -n HOST:PORT, "
+            "NAMESRV_ADDR or namesrvAddr"
+        )
+    from cometmq.net.loop import run
+
+    async def serve() -> None:
+        from cometmq.broker import Broker
+        from cometmq.net.env import system_environment
+        from cometmq.store.disk import RealDisk
+
+        server = Broker(loaded.config, system_environment(), RealDisk())
+        await _serve(
+            server.start,
+            server.stop,
+            lambda: (
+                f"cometmq broker: ready in {_monotonic() - started:.2f} s, "
+                f"broker {server.address}, store {loaded.config.store_path()}"
+            ),
+        )
+
+    run(serve())
+
+
+async def _serve(
+    start: Callable[[], Awaitable[None]],
+    stop: Callable[[], Awaitable[None]],
+    ready: Callable[[], str],
+) -> None:
+    """Start, say so, wait for a signal, stop; a failed start still stops what had begun."""
+    import gc
+
+    from cometmq.net.loop import wait_for_stop_signal
+
+    try:
+        await start()
+        # What start-up built lives as long as the process: keep the collector from walking it.
+        gc.collect()
+        gc.freeze()
+        print(ready(), flush=True)
+        name = await wait_for_stop_signal()
+        _LOG.info("%s received, stopping", name)
+    finally:
+        await stop()
+
+
+def _say_ignored(ignored: Mapping[str, str]) -> None:
+    if ignored:
+        names = ", ".join(sorted(ignored))
+        _LOG.warning("accepted without effect here (docs/reference/configuration.md): %s", names)
+
+
+def _monotonic() -> float:
+    import time
+
+    return time.monotonic()
