@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis settings, and the rule that a run without a test is a failure."""
+"""What every test shares: hypothesis settings, and that a run without a test is a failure."""
 
 import os
 

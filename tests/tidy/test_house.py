@@ -1,4 +1,4 @@
-"""Rules a reader can check by eye, checked by machine: `__all__`, docstrings, words, sizes, paths."""
+"""Rules a reader can check by eye, checked by machine: docstrings, words, sizes, paths."""
 
 import ast
 import re
@@ -107,8 +107,7 @@ def test_test_asserts_something(path: Path) -> None:
     idle = [
         node.name
         for node in functions_of(ast.parse(path.read_text(encoding="utf-8")))
-        if node.name.startswith("test_")
-        and not any(word in ast.unparse(node) for word in checking)
+        if node.name.startswith("test_") and not any(word in ast.unparse(node) for word in checking)
     ]
     assert idle == []
 

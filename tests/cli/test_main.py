@@ -1,0 +1,107 @@
+"""The command line itself: its table, its help, its errors and exit codes."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cometmq import __version__, errors
+from cometmq.cli import exit_codes
+from cometmq.cli.main import COMMANDS, root
+
+
+def run_cometmq(*arguments: str, timeout: float = 50) -> subprocess.CompletedProcess[str]:
+    """`cometmq ARGUMENTS` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "cometmq", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_table_tells_what_the_command_tells(name: str) -> None:
+    """The help table is a copy, kept so that --help imports no command; copies must not drift."""
+    with click.Context(root) as context:
+        command = root.get_command(context, name)  # type: ignore[attr-defined]
+        assert command.name == name
+        assert command.short_help == COMMANDS[name][2]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    """--help of each command works without a cluster."""
+    result = CliRunner().invoke(root, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    assert "Usage:" in result.output
+    assert len(result.output.splitlines()) > 5
+
+
+def test_help_lists_every_command() -> None:
+    """The first page shows all commands and the exit codes."""
+    result = run_cometmq("--help")
+    assert result.returncode == 0
+    assert all(name in result.stdout for name in COMMANDS)
+    assert "Exit codes" in result.stdout
+
+
+def test_version() -> None:
+    """--version prints name and version."""
+    assert run_cometmq("--version").stdout.strip() == f"cometmq, version {__version__}"
+
+
+def test_unknown_command_is_answered_with_the_nearest() -> None:
+    """A typo costs one look, and exits with 2."""
+    result = run_cometmq("tpoic")
+    assert result.returncode == exit_codes.USAGE
+    assert "'topic'" in result.stderr
+
+
+def test_error_is_one_line_without_traceback() -> None:
+    """A CometError is told in one line on stderr; the code says which kind it was."""
+    result = run_cometmq("up", "--set", "listenPrt=1")
+    assert result.returncode == exit_codes.USAGE
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "listenPort" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigError("x"), 2),
+        (errors.ConnectFailed("x"), 3),
+        (errors.RequestTimeout("x"), 3),
+        (errors.NoRoute("x"), 4),
+        (errors.remote_error(17, "no such topic"), 4),
+        (errors.remote_error(26, "no such group"), 4),
+        (errors.StoreLocked("x"), 5),
+        (errors.StoreCorrupt("x"), 5),
+        (errors.remote_error(1, "system error"), 1),
+    ],
+)
+def test_exit_codes(error: errors.CometError, code: int) -> None:
+    """Scripts tell apart what went wrong."""
+    assert exit_codes.exit_code(error) == code
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(shell: str) -> None:
+    """Each shell gets a script that calls back into the command."""
+    result = CliRunner().invoke(root, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_COMETMQ_COMPLETE" in result.output
+
+
+def test_closed_pipe_is_no_error() -> None:
+    """`cometmq ... | head -1` ends in silence."""
+    script = f"{sys.executable} -m cometmq completion bash | head -n 1"
+    result = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert result.returncode == 0
+    assert result.stderr == ""
