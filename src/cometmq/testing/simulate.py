@@ -1,0 +1,276 @@
+"""A whole cluster in one process on virtual time, from one seed.
+
+Job: make a `World` (loop, clock, network, nodes with disks), run a scenario in it and hand back
+the result with the trace of everything that was delivered.  Must not: use the machine's clock,
+chance, network or disk, so that the same seed gives the same trace.
+
+    async def main(world: World) -> int:
+        node = world.node("broker-a")
+        broker = await node.run(lambda: start_broker(node.environment(), node.disk))
+        ...
+        node.crash()                     # or at a chosen disk operation: node.crash_at("sync", 3)
+        node.restart()                   # a new life on what the disk kept
+
+    outcome = simulate(seed=7, main=main)
+
+Code of a node runs inside `node.run` or `node.spawn`; everything it schedules dies with the
+node.  Code of `main` itself belongs to the world, never crashes, and may do what it likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from cometmq.errors import CometError
+from cometmq.net.env import Environment
+from cometmq.testing.clock import VirtualClock
+from cometmq.testing.disk import SimDisk
+from cometmq.testing.loop import Lifetime, NodeCrashed, SimLoop, context_of
+from cometmq.testing.network import NetworkFaults, SimNetwork
+from cometmq.testing.workers import SimWorkers
+
+__all__ = ["Node", "NodeGone", "Outcome", "SimulationFault", "Trace", "World", "simulate"]
+
+_T = TypeVar("_T")
+
+
+class NodeGone(CometError):
+    """The node crashed before the awaited call on it was done."""
+
+
+class SimulationFault(CometError):
+    """A callback or task of the simulation failed without anyone awaiting it."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """Everything observable, in order: deliveries, losses, crashes and recorded results."""
+
+    time_s: Callable[[], float]
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, detail: str) -> None:
+        """Append one event with its virtual time."""
+        self.lines.append(f"{self.time_s():.6f} {kind} {detail}")
+
+    def digest(self) -> str:
+        """SHA-256 of all lines so far."""
+        return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[_T]):
+    """What a simulation gave: `value` of its main, and the trace with its digest."""
+
+    seed: int
+    value: _T
+    digest: str
+    trace: tuple[str, ...]
+    virtual_s: float
+
+
+class Node:
+    """One machine: an address, a disk that outlives crashes, and at most one life at a time."""
+
+    def __init__(self, world: World, name: str, address: str, disk: SimDisk) -> None:
+        self.name = name
+        self.address = address
+        self.disk = disk
+        self._world = world
+        self._lives: list[Lifetime] = []
+        self._waiting: dict[asyncio.Future[Any], None] = {}
+        self._environment: Environment | None = None
+        self.clock = VirtualClock(world.loop.time)
+        self.restart()
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """The present life, or the last one of a crashed node."""
+        return self._lives[-1]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the node runs."""
+        return self.lifetime.alive
+
+    def environment(self) -> Environment:
+        """Clock, chance, network and workers of the present life."""
+        assert self._environment is not None
+        return self._environment
+
+    def restart(self) -> None:
+        """Begin a new life on what the disk kept; a living node is killed first."""
+        if self._lives and self.is_alive:
+            self.crash(power_cut=False)
+        number = len(self._lives) + 1
+        self._lives.append(Lifetime(self.name, number))
+        chance = random.Random(f"{self._world.seed}/{self.name}/{number}")
+        self._environment = Environment(
+            self.clock, chance, self._world.network.host(self.address), SimWorkers(chance)
+        )
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Run `work()` as this node's code and give its result; NodeGone if the node crashes."""
+        task = self.spawn(work)
+        # A future of the world: the node's own task can no longer tell anything once it is dead.
+        result: asyncio.Future[_T] = self._world.loop.create_future()
+
+        def settle(finished: asyncio.Task[_T]) -> None:
+            if result.done():
+                return
+            if finished.cancelled():
+                result.cancel()
+            elif (error := finished.exception()) is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(finished.result())
+
+        task.add_done_callback(settle)
+        self._waiting[result] = None
+        try:
+            return await result
+        finally:
+            self._waiting.pop(result, None)
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> asyncio.Task[_T]:
+        """Start `work()` as this node's code."""
+        if not self.is_alive:
+            raise NodeGone(f"{self.name} is down: call restart() first")
+        context = context_of(self.lifetime)
+        return self._world.loop.create_task(context.run(work), context=context)
+
+    def crash(self, *, power_cut: bool = True) -> None:
+        """Stop at once: connections reset, timers and tasks dead, unsynced disk at risk.
+
+        With `power_cut` False only the process dies (kill -9) and the page cache survives.
+        """
+        if not self.is_alive:
+            return
+        self._world.trace.add("crash", f"{self.name} {'power cut' if power_cut else 'kill'}")
+        self.lifetime.end()
+        self._world.network.host(self.address).crash()
+        if power_cut:
+            self.disk.power_cut()
+        else:
+            self.disk.kill()
+        for waiting in list(self._waiting):
+            if not waiting.done():
+                waiting.set_exception(NodeGone(f"{self.name} crashed"))
+
+    def crash_at(
+        self, operation: str, hit: int = 1, *, path_contains: str = "", power_cut: bool = True
+    ) -> None:
+        """Crash just before the `hit`-th such disk operation from now takes effect."""
+
+        def crash() -> None:
+            self.crash(power_cut=power_cut)
+            raise NodeCrashed
+
+        self.disk.at(operation, action=crash, path_contains=path_contains, hit=hit)
+
+    def bury(self) -> None:
+        """Close what the crashed lives left behind, after the simulation."""
+        for life in self._lives:
+            if not life.alive:
+                life.bury()
+
+
+class World:
+    """Everything in one simulation."""
+
+    def __init__(self, seed: int, loop: SimLoop, faults: NetworkFaults | None) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.clock = VirtualClock(loop.time)
+        self.trace = Trace(loop.time)
+        self.chance = random.Random(f"{seed}/world")
+        self.network = SimNetwork(
+            loop, random.Random(f"{seed}/network"), self.trace.add, faults or NetworkFaults()
+        )
+        self.nodes: dict[str, Node] = {}
+        self.faults: list[str] = []
+        loop.set_exception_handler(self._unawaited)
+
+    def node(self, name: str, *, capacity_bytes: int = 1 << 40) -> Node:
+        """The machine called `name`, made on first use with an address of its own."""
+        found = self.nodes.get(name)
+        if found is None:
+            address = f"10.0.0.{len(self.nodes) + 1}"
+            disk = SimDisk(
+                random.Random(f"{self.seed}/{name}/disk"),
+                self.clock.now_ms,
+                capacity_bytes=capacity_bytes,
+            )
+            found = self.nodes[name] = Node(self, name, address, disk)
+        return found
+
+    def record(self, kind: str, detail: object) -> None:
+        """Put a result of the scenario into the trace."""
+        self.trace.add(kind, str(detail))
+
+    def _unawaited(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.faults.append(f"{context.get('message')}: {error!r}")
+
+
+def simulate(
+    seed: int,
+    main: Callable[[World], Awaitable[_T]],
+    *,
+    faults: NetworkFaults | None = None,
+) -> Outcome[_T]:
+    """Run `main(world)` to its end on virtual time.
+
+    Raises:
+        SimDeadlock: what main waits for can never happen.
+        SimulationFault: a callback or task failed and nobody looked.
+    """
+    loop = SimLoop()
+    world = World(seed, loop, faults)
+
+    async def scenario() -> tuple[_T, str]:
+        value = await main(world)
+        return value, world.trace.digest()
+
+    try:
+        value, digest = loop.run_until_complete(scenario())
+        outcome = Outcome(seed, value, digest, tuple(world.trace.lines), loop.time())
+        if world.faults:
+            raise SimulationFault(f"seed {seed}: " + "; ".join(world.faults))
+        return outcome
+    finally:
+        _clean_up(world, loop)
+
+
+def _clean_up(world: World, loop: SimLoop) -> None:
+    """End what main left running, quietly: its result is already in."""
+    for node in world.nodes.values():
+        node.disk.freeze()
+        if not node.is_alive:
+            continue
+        node.lifetime.end()
+    loop.set_exception_handler(lambda _loop, _context: None)
+    for node in world.nodes.values():
+        node.bury()
+    leftover = [task for task in asyncio.all_tasks(loop) if not task.done()]
+    for task in leftover:
+        task.cancel()
+    if leftover:
+        loop.run_until_complete(_settle(leftover))
+    loop.close()
+
+
+async def _settle(tasks: list[asyncio.Task[Any]]) -> None:
+    """Give cancelled tasks of the world the chance to end; nodes' tasks are beyond that."""
+    for _ in range(10):
+        if all(task.done() for task in tasks):
+            return
+        await asyncio.sleep(0)
+    for task in tasks:
+        if not task.done():
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
