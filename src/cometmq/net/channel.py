@@ -7,7 +7,7 @@ per channel sweeps the expired ones. Writes of one loop turn leave in one system
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
 from cometmq.net.env import Environment
@@ -149,9 +149,9 @@ class Channel(asyncio.Protocol):
     # -- the transport's side ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+        # uvloop's transports do not inherit from asyncio's, so isinstance would refuse them.
+        self._transport = tcp = cast(asyncio.Transport, transport)
+        tcp.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         name = transport.get_extra_info("sockname")
         if name:
             self.local_ip = name[0]

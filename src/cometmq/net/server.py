@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from cometmq.codec.ids import encode_host
 from cometmq.errors import CometError, RemoteProtocolError, ResponseCode
@@ -103,13 +103,13 @@ class ServerConnection(asyncio.Protocol):
     # -- the transport's side ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports do not inherit from asyncio's, so isinstance would refuse them.
+        self._transport = tcp = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = format_address(peer[0], peer[1])
             self.peer_host = encode_host(self.peer)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+        tcp.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self.last_read_ms = self._server.env.clock.now_ms()
         self._server.opened(self)
 
