@@ -1,0 +1,127 @@
+"""The yardstick: a server that parses and answers the same frames and does nothing else.
+
+It uses the broker's own `FrameReader` and `encode_response`, uvloop, one write per wake-up, and
+keeps no state but a counter, so a broker's share of its rate is what routing, checking and
+storing cost. Pulls are answered with 32 records rendered once. Run as
+`python -m cometmq.bench.echo --port 0`; it prints `echo ready HOST:PORT` and ends on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Final, cast
+
+import msgspec
+
+from cometmq.net.loop import run, wait_for_stop_signal
+from cometmq.net.network import TcpNetwork
+from cometmq.wire.command import encode_response
+from cometmq.wire.framing import FrameReader
+
+__all__ = ["EchoConnection", "main", "serve"]
+
+PULLS: Final = frozenset({11, 361})
+SENDS: Final = frozenset({10, 310, 320})
+PULL_COUNT: Final = 32
+QUEUE_END: Final = str(1 << 40)
+
+
+class _Ext(msgspec.Struct, gc=False):
+    """The two request fields an answer repeats; the decoder still reads past all the others."""
+
+    e: str = "0"
+    queue_offset: str = msgspec.field(default="0", name="queueOffset")
+
+
+_decode_ext: Final = msgspec.json.Decoder(_Ext).decode
+
+
+def _pull_body(body_bytes: int) -> bytes:
+    """32 stored messages (wire.md 4.1) with bodies of zeros, as one pull answer carries them."""
+    body = bytes(body_bytes)
+    topic = b"bench0000"
+    properties = b"KEYS\x01k000000000000\x02UNIQ_KEY\x01" + b"0" * 32 + b"\x02TAGS\x01TagA\x02"
+    size = 91 + len(body) + len(topic) + len(properties)
+    head = struct.pack(
+        ">iiiiiqqiq8sq8siqi",
+        size, -626843481, zlib.crc32(body) & 0x7FFFFFFF, 0, 0, 0, 0, 0, 0,
+        bytes(8), 0, bytes(8), 0, 0, len(body),
+    )  # fmt: skip
+    tail = struct.pack(">h", len(properties)) + properties
+    return (head + body + bytes([len(topic)]) + topic + tail) * PULL_COUNT
+
+
+class EchoConnection(asyncio.Protocol):
+    """Answers every frame at once with code 0 and what a send or pull answer must carry."""
+
+    def __init__(self, pull_body: bytes) -> None:
+        self._reader = FrameReader()
+        self._pull_body = pull_body
+        self._count = 0
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not inherit from asyncio's, so isinstance would refuse them.
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        out: list[bytes] = []
+        count = self._count
+        for command in self._reader.receive(data):
+            body = b""
+            if command.code in PULLS:
+                ext = _decode_ext(command.raw_ext)
+                answer = {
+                    "suggestWhichBrokerId": "0",
+                    "nextBeginOffset": str(int(ext.queue_offset) + PULL_COUNT),
+                    "minOffset": "0",
+                    "maxOffset": QUEUE_END,
+                }
+                body = self._pull_body
+            elif command.code in SENDS:
+                ext = _decode_ext(command.raw_ext)
+                count += 1
+                answer = {
+                    "msgId": f"{count:032X}",
+                    "queueId": ext.e,
+                    "queueOffset": str(count),
+                    "MSG_REGION": "DefaultRegion",
+                    "TRACE_ON": "true",
+                }
+            else:
+                answer = {"offset": str(count)}
+            out.append(
+                encode_response(command.opaque, command.serialize_type, 0, None, answer, body)
+            )
+        self._count = count
+        if out and self._transport is not None:
+            self._transport.write(b"".join(out))
+
+
+async def serve(port: int, body_bytes: int) -> None:
+    """Serve until a stop signal."""
+    body = _pull_body(body_bytes)
+    listener = await TcpNetwork().listen("127.0.0.1", port, lambda: EchoConnection(body))
+    print(f"echo ready 127.0.0.1:{listener.port}", flush=True)
+    gc.freeze()
+    await wait_for_stop_signal()
+    listener.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry of the echo process."""
+    parser = argparse.ArgumentParser(prog="cometmq-bench-echo", description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--body", type=int, default=128, help="body bytes in pull answers")
+    options = parser.parse_args(argv)
+    run(serve(options.port, options.body))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

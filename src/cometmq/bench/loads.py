@@ -1,0 +1,167 @@
+"""Which loads there are: the rows of the table, their sizes and what each has to reach.
+
+A `Load` says everything the worker process needs; the issue's targets stand beside the rows they
+belong to, so that the report can print target and figure side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+__all__ = [
+    "CLIENT_LOADS",
+    "RAW_LOADS",
+    "Kind",
+    "Load",
+    "Round",
+    "WorkOrder",
+    "custom_load",
+]
+
+Kind = Literal["send", "batch", "pull", "end-to-end", "client"]
+Flush = Literal["async", "sync"]
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """One row: `connections` x `window` requests of `body_bytes` bodies (x `batch_count`).
+
+    `target` is the rate per second the issue asks for (None: none), `echo_target` the median
+    latency allowed as a multiple of the echo server's. `settings` are broker settings the row
+    needs. `unit` names what is counted. For kind "client" `program` names the client program.
+    """
+
+    name: str
+    kind: Kind
+    connections: int = 1
+    window: int = 64
+    body_bytes: int = 128
+    batch_count: int = 0
+    topics: int = 1
+    queues: int = 8
+    pull_count: int = 32
+    flush: Flush = "async"
+    settings: dict[str, str] = {}
+    target: float | None = None
+    echo_target: float | None = None
+    program: str = ""
+    has_echo: bool = True
+
+    @property
+    def unit(self) -> str:
+        """What the rate counts."""
+        return {"pull": "pulls", "send": "sends"}.get(self.kind, "messages")
+
+
+class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker process does: a load against a server, so many rounds of so many seconds.
+
+    `verify` is False only against the echo server, which stores nothing.
+    """
+
+    load: Load
+    address: str
+    name_server: str = ""
+    broker_name: str = "broker-a"
+    server_pid: int = 0
+    core: int | None = None
+    rounds: int = 5
+    seconds: float = 3.0
+    warm_up_s: float = 0.3
+    fill_messages: int = 200_000
+    verify: bool = True
+    seed: int = 1
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one round.
+
+    `rate` counts `Load.unit` a second, `messages_rate` messages a second; latencies in us;
+    CPU in seconds over `seconds`; memory in KiB at the end of the timed part. `acknowledged`
+    and `read_back` count messages of the whole round, warm-up included.
+    """
+
+    rate: float
+    messages_rate: float
+    seconds: float
+    p50_us: float | None = None
+    p99_us: float | None = None
+    p999_us: float | None = None
+    max_us: float | None = None
+    server_cpu_s: float | None = None
+    server_resident_kb: int | None = None
+    server_anonymous_kb: int | None = None
+    generator_cpu_s: float = 0.0
+    acknowledged: int = 0
+    read_back: int = 0
+
+
+RAW_LOADS: Final = (
+    Load(name="send 1x1", kind="send", window=1, echo_target=1.25),
+    Load(name="send 1x64", kind="send", target=130_000),
+    Load(name="send 4x64", kind="send", connections=4, target=160_000),
+    Load(
+        name="send 1KiB 4x16",
+        kind="send",
+        connections=4,
+        window=16,
+        body_bytes=1024,
+        target=120_000,
+    ),
+    Load(name="send sync 4x64", kind="send", connections=4, flush="sync"),
+    Load(
+        name="batch100 4x4",
+        kind="batch",
+        connections=4,
+        window=4,
+        batch_count=100,
+        target=400_000,
+    ),
+    Load(name="pull32 x1", kind="pull", connections=1, topics=2),
+    Load(name="pull32 x4", kind="pull", connections=4, topics=2),
+    Load(name="pull32 x16", kind="pull", connections=16, topics=2, target=28_000),
+    Load(name="end-to-end 1x1", kind="end-to-end", window=1, has_echo=False),
+    Load(name="end-to-end 1x64", kind="end-to-end", has_echo=False),
+)
+
+CLIENT_LOADS: Final = (
+    Load(name="client sync 1", kind="client", program="sync", target=11_000, has_echo=False),
+    Load(name="client async 1", kind="client", program="async-1", target=12_000, has_echo=False),
+    Load(name="client async 64", kind="client", program="async-64", target=60_000, has_echo=False),
+    Load(name="client linger", kind="client", program="linger", target=150_000, has_echo=False),
+    Load(name="push async def", kind="client", program="push-async", target=100_000,
+         has_echo=False),
+    Load(name="push threads", kind="client", program="push-threads", target=60_000,
+         has_echo=False),
+    Load(name="push list", kind="client", program="push-list", target=250_000, has_echo=False),
+    Load(name="async for", kind="client", program="async-for", target=200_000, has_echo=False),
+)  # fmt: skip
+
+
+def custom_load(
+    kind: Kind,
+    *,
+    connections: int,
+    window: int,
+    body_bytes: int,
+    batch_count: int,
+    topics: int,
+    queues: int,
+    flush: Flush,
+) -> Load:
+    """A row from the command line's options."""
+    body = f"{body_bytes} B"
+    batch = f" batch{batch_count}" if batch_count else ""
+    return Load(
+        name=f"{kind}{batch} {connections}x{window} {body} {flush}",
+        kind=kind,
+        connections=connections,
+        window=window,
+        body_bytes=body_bytes,
+        batch_count=batch_count,
+        topics=topics,
+        queues=queues,
+        flush=flush,
+        has_echo=kind not in {"client", "end-to-end"},
+    )

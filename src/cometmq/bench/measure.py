@@ -1,0 +1,212 @@
+"""What a run costs and where it ran: /proc readings, pinning, the disk's fdatasync, percentiles.
+
+Nothing here touches a socket. On a system without /proc or sched_setaffinity the readings are
+None and the report says so instead of guessing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Conditions",
+    "Latency",
+    "ProcessReading",
+    "cores",
+    "fdatasync_us",
+    "machine_conditions",
+    "median_of",
+    "on_core",
+    "pin",
+    "read_process",
+]
+
+PERCENTILES: Final = (50.0, 99.0, 99.9)
+FDATASYNC_ROUNDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Microseconds: median, 99 %, 99.9 %, the worst, and how many were measured."""
+
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    max_us: float
+    count: int
+
+    @classmethod
+    def of(cls, nanoseconds: npt.NDArray[np.int64]) -> Latency | None:
+        """Percentiles of an array of durations, or None for an empty one."""
+        if nanoseconds.size == 0:
+            return None
+        p50, p99, p999 = np.percentile(nanoseconds, PERCENTILES) / 1e3
+        worst = float(nanoseconds.max()) / 1e3
+        return cls(float(p50), float(p99), float(p999), worst, int(nanoseconds.size))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """CPU seconds used so far and resident kilobytes of one process.
+
+    `anonymous_kb` leaves out mapped store files, which the page cache owns.
+    """
+
+    cpu_s: float
+    resident_kb: int
+    anonymous_kb: int
+
+
+def read_process(pid: int) -> ProcessReading | None:
+    """A reading from /proc/<pid>, or None where there is no /proc or the process has gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    ticks = int(fields[11]) + int(fields[12])
+    sizes = dict.fromkeys(("VmRSS", "RssAnon"), 0)
+    for line in status.splitlines():
+        name, _, rest = line.partition(":")
+        if name in sizes:
+            sizes[name] = int(rest.split()[0])
+    return ProcessReading(ticks / os.sysconf("SC_CLK_TCK"), sizes["VmRSS"], sizes["RssAnon"])
+
+
+def cores() -> tuple[int, ...]:
+    """The cores this process may run on; empty where the system cannot tell."""
+    if not hasattr(os, "sched_getaffinity"):
+        return ()
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def pin(core: int | None) -> bool:
+    """Bind this process to one core; False where that is not possible or not asked for."""
+    if core is None or not hasattr(os, "sched_setaffinity"):
+        return False
+    os.sched_setaffinity(0, {core})
+    return True
+
+
+@contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """Processes started inside inherit one core; this process gets its cores back afterwards."""
+    before = cores()
+    pinned = pin(core)
+    try:
+        yield
+    finally:
+        if pinned:
+            os.sched_setaffinity(0, before)
+
+
+def fdatasync_us(folder: Path, size_bytes: int) -> Latency | None:
+    """Time of one fdatasync after writing `size_bytes` into a preallocated file in `folder`."""
+    if not hasattr(os, "fdatasync"):
+        return None
+    path = folder / f"fdatasync-probe-{os.getpid()}"
+    block = os.urandom(size_bytes)
+    durations = np.empty(FDATASYNC_ROUNDS, np.int64)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size_bytes * FDATASYNC_ROUNDS)
+        os.fsync(descriptor)
+        for round_number in range(FDATASYNC_ROUNDS):
+            os.pwrite(descriptor, block, round_number * size_bytes)
+            begin = time.perf_counter_ns()
+            os.fdatasync(descriptor)
+            durations[round_number] = time.perf_counter_ns() - begin
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    return Latency.of(durations)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Everything a reader needs to judge a figure, as (name, value) rows."""
+
+    rows: tuple[tuple[str, str], ...]
+
+    def as_dict(self) -> dict[str, str]:
+        """The same for JSON."""
+        return dict(self.rows)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return platform.machine()
+
+
+def machine_conditions(
+    folder: Path, server_core: int | None, generator_core: int | None
+) -> Conditions:
+    """Machine, versions, cores and the disk's fdatasync under `folder`."""
+    small, large = fdatasync_us(folder, 4096), fdatasync_us(folder, 98_304)
+    pinning = (
+        f"server on core {server_core}, generator on core {generator_core}"
+        if server_core is not None
+        else "not pinned"
+    )
+    rows = [
+        (
+            "machine",
+            f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        ),
+        ("python", f"{platform.python_implementation()} {platform.python_version()}"),
+        (
+            "libraries",
+            ", ".join(
+                f"{name} {_version(name)}" for name in ("cometmq", "uvloop", "msgspec", "numpy")
+            ),
+        ),
+        ("cores", pinning),
+        ("store folder", str(folder)),
+        (
+            "load before",
+            " ".join(f"{x:.2f}" for x in os.getloadavg())
+            if hasattr(os, "getloadavg")
+            else "unknown",
+        ),
+    ]
+    for label, latency in (("4 KiB", small), ("96 KiB", large)):
+        text = (
+            f"p50 {latency.p50_us:.0f} us, p99 {latency.p99_us:.0f} us"
+            if latency
+            else "not available here"
+        )
+        rows.append((f"fdatasync {label}", text))
+    rows.append(("command", " ".join(sys.argv)))
+    return Conditions(tuple(rows))
+
+
+def median_of(values: list[Any]) -> float | None:
+    """Median of the numbers among `values`; None if there are none."""
+    numbers = [float(value) for value in values if value is not None]
+    return float(np.median(numbers)) if numbers else None

@@ -1,0 +1,183 @@
+"""Server processes of a run: the broker (`cometmq up`), the echo server, and the workers.
+
+Servers are started on the server's core, so that all their threads inherit it. A started server
+is always stopped, by its own id, when the context ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cometmq.bench.control import wait_until_served
+from cometmq.bench.measure import on_core
+from cometmq.errors import ClientError
+from cometmq.net.env import system_environment
+from cometmq.net.loop import run
+from cometmq.net.network import TcpNetwork
+
+__all__ = ["Server", "broker_command", "free_ports", "run_worker", "start_broker", "start_echo"]
+
+READY_S_MAX: Final = 60.0
+STOP_S_MAX: Final = 30.0
+
+
+@dataclass(slots=True)
+class Server:
+    """A running server process; `ready_s` is how long it took to answer its first request."""
+
+    address: str
+    name_server: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    ready_s: float
+
+    @property
+    def pid(self) -> int:
+        """Process id, for /proc readings."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """As kill -9 does."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when that is not enough."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def log_tail(self) -> str:
+        """The last lines the process wrote."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+        except OSError:
+            return ""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listened on a moment ago."""
+
+    async def find() -> list[int]:
+        network = TcpNetwork()
+        listeners = [await network.listen("127.0.0.1", 0, asyncio.Protocol) for _ in range(count)]
+        ports = [listener.port for listener in listeners]
+        for listener in listeners:
+            listener.close()
+        return ports
+
+    return asyncio.run(find())
+
+
+def broker_command(
+    store: Path, name_server_port: int, broker_port: int, settings: Mapping[str, str]
+) -> list[str]:
+    """The command line of a name server and broker in one process."""
+    command = [sys.executable, "-m", "cometmq", "up", "--store", str(store)]
+    command += ["--name-server-port", str(name_server_port), "--broker-port", str(broker_port)]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    return command
+
+
+def _spawn(command: Sequence[str], log: Path, core: int | None) -> subprocess.Popen[bytes]:
+    with log.open("ab") as out, on_core(core):
+        return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+
+
+def _wait(
+    process: subprocess.Popen[bytes], address: str, begin: float, log: Path, ready_s_max: float
+) -> float:
+    env = system_environment()
+    while True:
+        left = begin + ready_s_max - time.monotonic()
+        ready = run(wait_until_served(env, address, min(left, 1.0))) if left > 0 else None
+        if ready is not None:
+            return ready - begin
+        if process.poll() is not None or left <= 0:
+            break
+    process.kill()
+    process.wait()
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    why = f"ended with code {process.returncode}" if left > 0 else f"gave no answer in {left:.0f} s"
+    raise ClientError(f"the server on {address} {why}; its last lines:\n{tail}")
+
+
+@contextlib.contextmanager
+def start_broker(
+    store: Path,
+    *,
+    core: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    ready_s_max: float = READY_S_MAX,
+) -> Iterator[Server]:
+    """`cometmq up` on free ports over a store directory, ready when it answers a request."""
+    name_server_port, broker_port = free_ports(2)
+    address = f"127.0.0.1:{broker_port}"
+    command = broker_command(store, name_server_port, broker_port, settings or {})
+    log = store.parent / f"{store.name}.log"
+    begin = time.monotonic()
+    process = _spawn(command, log, core)
+    ready_s = _wait(process, address, begin, log, ready_s_max)
+    server = Server(address, f"127.0.0.1:{name_server_port}", process, log, ready_s)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def start_echo(folder: Path, *, core: int | None = None, body_bytes: int = 128) -> Iterator[Server]:
+    """The echo server on a free port."""
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    command = [sys.executable, "-m", "cometmq.bench.echo", "--port", str(port)]
+    command += ["--body", str(body_bytes)]
+    log = folder / "echo.log"
+    begin = time.monotonic()
+    process = _spawn(command, log, core)
+    server = Server(address, "", process, log, _wait(process, address, begin, log, READY_S_MAX))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def run_worker(module: str, order: bytes, core: int | None) -> Any:
+    """Run `python -m <module>` with a JSON order on stdin; its answer's bytes.
+
+    Raises:
+        ClientError: the worker failed; carries its last words.
+    """
+    with tempfile.TemporaryFile() as errors, on_core(core):
+        process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+        try:
+            answer, _ = process.communicate(order)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        if process.returncode:
+            errors.seek(0)
+            text = errors.read().decode(errors="replace").strip()
+            last = text.splitlines()[-1] if text else f"exit code {process.returncode}"
+            raise ClientError(last)
+        return answer

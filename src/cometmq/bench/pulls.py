@@ -1,0 +1,376 @@
+"""The reading side of the load: one pull in flight per queue, over raw frames.
+
+Three uses share one connection class and differ in the `PullPlan` that says what comes next:
+`ReadBack` reads queues to their end and hands every body on (verification), `PullLoad` pulls the
+same queues round and round against the clock, `Follow` long-polls their ends while a send load
+runs. Answers are read into one reused buffer; a body is copied only if the plan wants it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.errors import ClientError, RemoteProtocolError
+from cometmq.net.network import TcpNetwork, parse_address
+
+__all__ = ["Cursor", "Follow", "PullLoad", "PullPlan", "PullRun", "ReadBack"]
+
+BUFFER_BYTES: Final = 1 << 20
+FRAME_BYTES_MAX: Final = 16_777_216
+FOUND, NOT_FOUND, RETRY_IMMEDIATELY, OFFSET_MOVED = 0, 19, 20, 21
+SUSPEND: Final = 2
+SUBSCRIPTION: Final = 4
+SUSPEND_MS: Final = 15_000
+
+
+class _PullExt(msgspec.Struct, rename="camel", gc=False):
+    next_begin_offset: str = "0"
+    min_offset: str = "0"
+    max_offset: str = "0"
+
+
+class _PullAnswer(msgspec.Struct, rename={"ext_fields": "extFields"}, gc=False):
+    code: int
+    opaque: int
+    remark: str | None = None
+    ext_fields: _PullExt | None = None
+
+
+_NO_EXT: Final = _PullExt()
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where reading of one queue stands; `index` is the caller's number for the queue."""
+
+    topic: str
+    queue_id: int
+    index: int
+    queue_offset: int = 0
+    queue_offset_end: int = 0  # PullLoad: where to start again from 0
+    request_head: bytes = b""
+    request_tail: bytes = b""
+    sent_ns: int = 0
+
+
+class PullPlan(Protocol):
+    """Decides what an answer means and whether the queue is pulled again."""
+
+    suspend: bool
+
+    def found(
+        self, cursor: Cursor, next_offset: int, max_offset: int, body: memoryview, now_ns: int
+    ) -> bool:
+        """Code 0 arrived (the cursor still stands at the old offset); True pulls again."""
+        ...
+
+    def empty(self, cursor: Cursor, code: int, next_offset: int) -> bool:
+        """Code 19, 20 or 21 arrived; True pulls again from `next_offset`."""
+        ...
+
+
+class _PullConnection(asyncio.BufferedProtocol):
+    """One connection that serves one or more cursors, one pull in flight for each of `active`."""
+
+    def __init__(self, run: PullRun, cursors: Sequence[Cursor], active: int) -> None:
+        self._run = run
+        self._plan = run.plan
+        self._waiting = list(cursors[active:])
+        self._active = list(cursors[:active])
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self._opaque = 0
+        self._in_flight: dict[int, Cursor] = {}
+        self._transport: asyncio.WriteTransport | None = None
+        self._decode = msgspec.json.Decoder(_PullAnswer).decode
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not inherit from asyncio's, so isinstance would refuse them.
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._in_flight and not self._run.is_closing:
+            self._run.fail(
+                ClientError(
+                    f"the server closed a connection with {len(self._in_flight)} pulls in flight"
+                    f" ({exc or 'end of stream'}); look at its log"
+                )
+            )
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._in_flight
+
+    def start(self) -> None:
+        for cursor in self._active:
+            self._pull(cursor)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _pull(self, cursor: Cursor) -> None:
+        if self._transport is None:
+            return
+        self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
+        self._in_flight[opaque] = cursor
+        header = b"%s%d%s%d}" % (
+            cursor.request_head,
+            cursor.queue_offset,
+            cursor.request_tail,
+            opaque,
+        )
+        size = len(header)
+        cursor.sent_ns = time.perf_counter_ns()
+        self._transport.write((size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + header)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        now_ns = time.perf_counter_ns()
+        self._filled = filled = self._filled + nbytes
+        buffer = self._buffer
+        position = 0
+        while filled - position >= 4:
+            length = int.from_bytes(buffer[position : position + 4], "big")
+            if not 4 <= length <= FRAME_BYTES_MAX:
+                self._run.fail(RemoteProtocolError(f"pull answer with frame length {length}"))
+                return
+            if filled - position < 4 + length:
+                if 4 + length > len(buffer):
+                    self._grow(4 + length + BUFFER_BYTES)
+                    buffer = self._buffer
+                break
+            self._answer(position + 4, length, now_ns)
+            position += 4 + length
+        if position:
+            rest = filled - position
+            buffer[0:rest] = buffer[position:filled]
+            self._filled = rest
+
+    def _grow(self, size_bytes: int) -> None:
+        buffer = bytearray(size_bytes)
+        buffer[: self._filled] = self._view[: self._filled]
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+
+    def _answer(self, position: int, length: int, now_ns: int) -> None:
+        view = self._view
+        header = int.from_bytes(view[position : position + 4], "big")
+        answer = self._decode(view[position + 4 : position + 4 + header])
+        cursor = self._in_flight.pop(answer.opaque)
+        ext = answer.ext_fields or _NO_EXT
+        next_offset = int(ext.next_begin_offset)
+        code = answer.code
+        if code == FOUND:
+            body = view[position + 4 + header : position + length]
+            again = self._plan.found(cursor, next_offset, int(ext.max_offset), body, now_ns)
+        elif code in {NOT_FOUND, RETRY_IMMEDIATELY, OFFSET_MOVED}:
+            again = self._plan.empty(cursor, code, next_offset)
+        else:
+            self._run.fail(
+                ClientError(
+                    f"pull of {cursor.topic} queue {cursor.queue_id} at {cursor.queue_offset} "
+                    f"answered {code}: {answer.remark}"
+                )
+            )
+            return
+        if self._run.is_stopping:
+            again = False
+        if not again and self._waiting:
+            cursor = self._waiting.pop()
+            again = True
+        if again:
+            self._pull(cursor)
+        elif not self._in_flight:
+            self._run.idle()
+
+
+def _same(connection: _PullConnection) -> _PullConnection:
+    return connection
+
+
+class PullRun:
+    """Pulls `cursors` over `connections` connections as `plan` says.
+
+    `active` bounds the pulls in flight on one connection; further cursors wait for their turn.
+    """
+
+    def __init__(
+        self,
+        plan: PullPlan,
+        cursors: Sequence[Cursor],
+        *,
+        connections: int,
+        group: str,
+        active: int = 1,
+        pull_count: int = 32,
+    ) -> None:
+        self.plan = plan
+        self.is_stopping = False
+        self.is_closing = False
+        self._cursors = list(cursors)
+        self._connection_count = min(connections, len(self._cursors)) or 1
+        self._active = active
+        self._connections: list[_PullConnection] = []
+        self._finished: asyncio.Future[None] | None = None
+        flags = SUBSCRIPTION | (SUSPEND if plan.suspend else 0)
+        for cursor in self._cursors:
+            cursor.request_head = (
+                f'{{"code":11,"extFields":{{"consumerGroup":"{group}","topic":"{cursor.topic}",'
+                f'"queueId":"{cursor.queue_id}","queueOffset":"'
+            ).encode()
+            cursor.request_tail = (
+                f'","maxMsgNums":"{pull_count}","sysFlag":"{flags}","commitOffset":"0",'
+                f'"suspendTimeoutMillis":"{SUSPEND_MS}","subscription":"*","subVersion":"0",'
+                '"expressionType":"TAG"},"flag":0,"language":"PYTHON",'
+                '"serializeTypeCurrentRPC":"JSON","version":493,"opaque":'
+            ).encode()
+
+    async def open(self, address: str) -> None:
+        """Connect; nothing is pulled yet."""
+        host, port = parse_address(address)
+        network = TcpNetwork()
+        count = self._connection_count
+        for number in range(count):
+            connection = _PullConnection(self, self._cursors[number::count], self._active)
+            await network.connect(host, port, partial(_same, connection))
+            self._connections.append(connection)
+        self._finished = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Send the first pulls."""
+        for connection in self._connections:
+            connection.start()
+        self.idle()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait until the plan wants no more pulls, then close."""
+        assert self._finished is not None
+        try:
+            await asyncio.wait_for(self._finished, timeout_s)
+        except TimeoutError:
+            raise ClientError(f"pulls did not end within {timeout_s:.0f} s") from None
+        finally:
+            self.close()
+
+    async def run_for(self, seconds: float) -> None:
+        """Let the pulls run; raises at once if a connection breaks."""
+        assert self._finished is not None
+        await asyncio.wait([self._finished], timeout=seconds)
+        if self._finished.done():
+            self._finished.result()
+
+    def stop(self) -> None:
+        """Pull no more; `finish` waits for the answers in flight."""
+        self.is_stopping = True
+        self.idle()
+
+    def close(self) -> None:
+        """Drop the connections, parked pulls included."""
+        self.is_closing = True
+        for connection in self._connections:
+            connection.close()
+
+    def idle(self) -> None:
+        """A connection has nothing in flight any more."""
+        if self._finished is None or self._finished.done():
+            return
+        if all(connection.is_idle for connection in self._connections):
+            self._finished.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """End the run with an error."""
+        if self._finished is not None and not self._finished.done():
+            self._finished.set_exception(error)
+
+
+class ReadBack:
+    """Plan: every queue from its cursor to its end; `sink(cursor, body)` gets each answer."""
+
+    suspend = False
+
+    def __init__(self, sink: Callable[[Cursor, bytes], object]) -> None:
+        self._sink = sink
+
+    def found(
+        self, cursor: Cursor, next_offset: int, max_offset: int, body: memoryview, now_ns: int
+    ) -> bool:
+        self._sink(cursor, bytes(body))
+        cursor.queue_offset = next_offset
+        return next_offset < max_offset
+
+    def empty(self, cursor: Cursor, code: int, next_offset: int) -> bool:
+        # Nothing is expired or filtered here: 20 and 21 with progress mean a hole, which the
+        # comparison with the acknowledgements finds; without progress the queue has ended.
+        forward = code != NOT_FOUND and next_offset > cursor.queue_offset
+        cursor.queue_offset = next_offset
+        return forward
+
+
+@dataclass(slots=True)
+class PullLoad:
+    """Plan: round and round over filled queues, keeping figures and one body in `sample_every`.
+
+    `pulls` has a row (index, offset, next offset, body bytes, sent ns, answered ns) per answer.
+    """
+
+    sample_every: int = 64
+    suspend: bool = False
+    pulls: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    samples: list[bytes] = field(default_factory=list)
+    empty_count: int = 0
+
+    def found(
+        self, cursor: Cursor, next_offset: int, max_offset: int, body: memoryview, now_ns: int
+    ) -> bool:
+        pulls = self.pulls
+        pulls.append(
+            (cursor.index, cursor.queue_offset, next_offset, len(body), cursor.sent_ns, now_ns)
+        )
+        if len(pulls) % self.sample_every == 0:
+            self.samples.append(bytes(body))
+        cursor.queue_offset = next_offset if next_offset < cursor.queue_offset_end else 0
+        return True
+
+    def empty(self, cursor: Cursor, code: int, next_offset: int) -> bool:
+        self.empty_count += 1
+        cursor.queue_offset = 0
+        return True
+
+    def table(self) -> npt.NDArray[np.int64]:
+        """`pulls` as an array of shape (answers, 6)."""
+        return np.array(self.pulls, np.int64).reshape(-1, 6)
+
+
+@dataclass(slots=True)
+class Follow:
+    """Plan: long-poll the ends; keeps (answered ns, cursor index, body) of every answer."""
+
+    suspend: bool = True
+    answers: list[tuple[int, int, bytes]] = field(default_factory=list)
+    messages: int = 0
+
+    def found(
+        self, cursor: Cursor, next_offset: int, max_offset: int, body: memoryview, now_ns: int
+    ) -> bool:
+        self.answers.append((now_ns, cursor.index, bytes(body)))
+        self.messages += next_offset - cursor.queue_offset
+        cursor.queue_offset = next_offset
+        return True
+
+    def empty(self, cursor: Cursor, code: int, next_offset: int) -> bool:
+        cursor.queue_offset = next_offset
+        return True

@@ -1,0 +1,208 @@
+"""The honest part: a run counts only if every acknowledged message is read back unharmed.
+
+Reads the stored-message layout with its own few lines (wire.md 4.1) rather than with `codec`, so
+that a mistake shared by our encoder and our decoder does not pass. Per record it checks magic,
+topic, the stored CRC against the bytes, and the bytes against what the generator rendered for the
+message id in the body; then it compares (queue, queue offset, message id) of all records with the
+acknowledgements.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.bench.frames import ID_DIGITS, MESSAGES_PER_FRAME_MAX, FrameRing, Targets
+from cometmq.bench.generator import Sent
+from cometmq.bench.pulls import Cursor, PullRun, ReadBack
+from cometmq.errors import CometError
+
+__all__ = [
+    "READER_GROUP",
+    "RecordReader",
+    "Verdict",
+    "VerifyFailed",
+    "compare_with_acks",
+    "cursors_of",
+    "read_back",
+]
+
+READER_GROUP: Final = "cometmq_bench"
+READ_BACK_S_MAX: Final = 600.0
+READ_BACK_CONNECTIONS: Final = 4
+READ_BACK_WINDOW: Final = 4
+
+#                 totalSize magic crc queueId flag queueOffset physicalOffset sysFlag
+_HEAD: Final = struct.Struct(">IIIi4xq8xi")
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+IPV6_EXTRA_BYTES: Final = 12
+BODY_LENGTH_POSITION: Final = 84
+
+Ints = npt.NDArray[np.int64]
+
+
+class VerifyFailed(CometError):
+    """What was read back is not what was acknowledged; the run does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How many messages were acknowledged and read back; equal, or the run failed."""
+
+    acknowledged: int
+    read_back: int
+
+
+@dataclass(slots=True)
+class RecordReader:
+    """Walks pull bodies of one run and remembers (queue index, queue offset, message id, size).
+
+    `ring` is the ring that rendered the messages. Faults are collected as sentences, the first
+    few of them in full.
+    """
+
+    ring: FrameRing
+    places: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    message_ids: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    fault_count: int = 0
+
+    def fault(self, text: str) -> None:
+        """Count a fault; keep the first ones to show."""
+        self.fault_count += 1
+        if len(self.faults) < 5:
+            self.faults.append(text)
+
+    def read(self, cursor: Cursor, body: bytes) -> int:
+        """Take in the records of one answer for a queue; returns how many there were."""
+        topic = cursor.topic.encode()
+        position = 0
+        end = len(body)
+        records = 0
+        while position < end:
+            size = self._record(cursor, topic, body, position, end)
+            if not size:
+                return records
+            position += size
+            records += 1
+        return records
+
+    def _record(self, cursor: Cursor, topic: bytes, body: bytes, position: int, end: int) -> int:
+        if end - position < BODY_LENGTH_POSITION + 4:
+            self.fault(f"{end - position} bytes left over in a pull body of {end}")
+            return 0
+        size, magic, crc, queue_id, queue_offset, sys_flag = _HEAD.unpack_from(body, position)
+        if magic not in {MAGIC_V1, MAGIC_V2} or size > end - position:
+            self.fault(
+                f"{cursor.topic} queue {cursor.queue_id}: record at byte {position} of {end} has "
+                f"magic {magic:#x} and size {size}"
+            )
+            return 0
+        start = position + BODY_LENGTH_POSITION
+        if sys_flag & 0x30:
+            start += IPV6_EXTRA_BYTES * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
+        length = int.from_bytes(body[start : start + 4], "big")
+        stop = start + 4 + length
+        content = body[start + 4 : stop]
+        name = stop + (1 if magic == MAGIC_V1 else 2)
+        place = f"{cursor.topic} queue {cursor.queue_id} offset {queue_offset}"
+        if body[name : name + len(topic)] != topic or queue_id != cursor.queue_id:
+            self.fault(f"{place} holds a record of another topic or queue ({queue_id})")
+            return int(size)
+        if zlib.crc32(content) & 0x7FFFFFFF != crc:
+            self.fault(f"{place}: the body does not have the stored CRC {crc}")
+            return int(size)
+        head = content[:ID_DIGITS]
+        if not head.isdigit() or not self._is_ours(int(head), crc):
+            self.fault(f"{place}: the body is not the one that was sent under its id {head!r}")
+            return int(size)
+        self.places.append(cursor.index)
+        self.offsets.append(queue_offset)
+        self.message_ids.append(int(head))
+        self.sizes.append(size)
+        return int(size)
+
+    def _is_ours(self, message_id: int, crc: int) -> bool:
+        frame, index = divmod(message_id, MESSAGES_PER_FRAME_MAX)
+        if frame >= self.ring.sent or index >= self.ring.messages_per_frame:
+            return False
+        return self.ring.body_crc(message_id) == crc
+
+    def table(self) -> Ints:
+        """Rows (queue index, queue offset, message id, record size), sorted by the first two."""
+        rows = np.array(
+            [self.places, self.offsets, self.message_ids, self.sizes], np.int64
+        ).T.reshape(-1, 4)
+        return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+
+
+def cursors_of(targets: Targets) -> list[Cursor]:
+    """A cursor per queue of a run; its index is topic index * queue count + queue id."""
+    return [
+        Cursor(targets.topic(topic), queue, topic * targets.queue_count + queue)
+        for topic in range(targets.topic_count)
+        for queue in range(targets.queue_count)
+    ]
+
+
+async def read_back(ring: FrameRing, address: str) -> RecordReader:
+    """Read every queue of the run's topics to its end."""
+    reader = RecordReader(ring)
+    run = PullRun(
+        ReadBack(reader.read),
+        cursors_of(ring.targets),
+        connections=READ_BACK_CONNECTIONS,
+        group=READER_GROUP,
+        active=READ_BACK_WINDOW,
+    )
+    await run.open(address)
+    run.start()
+    await run.finish(READ_BACK_S_MAX)
+    return reader
+
+
+def acknowledged_rows(ring: FrameRing, sent: Sent) -> Ints:
+    """Rows (queue index, queue offset, message id) of what was acknowledged, sorted."""
+    count = ring.messages_per_frame
+    targets = ring.targets
+    per_row = np.array([targets.of_row(row)[0] for row in range(ring.rows)], np.int64)
+    topics = per_row[sent.frame_number % ring.rows]
+    steps = np.arange(count, dtype=np.int64)
+    places = np.repeat(topics * targets.queue_count + sent.queue_id, count)
+    offsets = (sent.queue_offset[:, None] + steps).ravel()
+    ids = (sent.frame_number[:, None] * MESSAGES_PER_FRAME_MAX + steps).ravel()
+    order = np.lexsort((offsets, places))
+    return np.stack([places[order], offsets[order], ids[order]], axis=1)
+
+
+def compare_with_acks(ring: FrameRing, sent: Sent, reader: RecordReader) -> Verdict:
+    """Equality of acknowledged and read (queue, queue offset, message id); raises VerifyFailed."""
+    if sent.refused:
+        (code, remark), times = sent.refused.most_common(1)[0]
+        raise VerifyFailed(
+            f"{sum(sent.refused.values())} of {ring.sent} requests were refused, "
+            f"{times} of them with code {code}: {remark}"
+        )
+    if reader.fault_count:
+        raise VerifyFailed(
+            f"{reader.fault_count} records read back are wrong: " + "; ".join(reader.faults)
+        )
+    acknowledged = acknowledged_rows(ring, sent)
+    found = reader.table()[:, :3]
+    if acknowledged.shape == found.shape and bool((acknowledged == found).all()):
+        return Verdict(len(acknowledged), len(found))
+    lost = {tuple(row) for row in acknowledged.tolist()} - {tuple(row) for row in found.tolist()}
+    example = sorted(lost)[:3]
+    raise VerifyFailed(
+        f"{len(acknowledged)} messages were acknowledged and {len(found)} read back; "
+        f"{len(lost)} acknowledged ones are missing or changed, the first (queue, queue offset, "
+        f"message id): {example}"
+    )
