@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test demo bench lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test demo bench docs lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ lock:  ## resolve again and export the hashed requirements
 	$(BIN)uv lock
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group build --group demo -o requirements/demo.txt
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group test -o requirements/test.txt
+
+docs:  ## write the reference pages that repeat what the code says
+	$(BIN)python docs/generate.py
 
 build:  ## wheel and source archive in dist/
 	$(BIN)uv build
