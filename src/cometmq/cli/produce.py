@@ -1,0 +1,214 @@
+"""`cometmq produce`: one message from the command line, or one per line of a file or of stdin."""
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from cometmq.cli.options import (
+    is_quiet,
+    json_option,
+    name_server_option,
+    set_up_logging,
+    timeout_option,
+)
+
+if TYPE_CHECKING:
+    from cometmq.model import Message, SendResult
+
+__all__ = ["produce"]
+
+IN_FLIGHT_MAX: Final = 512
+
+
+@click.command(short_help="Send messages: one from the command line, or one per line of a file.")
+@click.argument("topic")
+@click.argument("body", required=False)
+@name_server_option
+@click.option("-f", "--file", "path", type=click.Path(allow_dash=True), help="One body per line.")
+@click.option("-t", "--tag", "tag", help="The message's tag.")
+@click.option("-k", "--key", "keys", multiple=True, help="A business key; may be repeated.")
+@click.option(
+    "-p",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A property of your own; may be repeated.",
+)
+@click.option("-g", "--message-group", help="Messages of one group keep their order.")
+@click.option(
+    "--delay-level",
+    type=click.IntRange(0, 18),
+    default=0,
+    help="Deliver later: 1 is 1 s, 18 is 2 h; 0 at once.",
+)
+@click.option("--count", type=click.IntRange(min=1), default=1, help="Send BODY so many times.")
+@click.option("--linger", "linger_ms", type=click.FloatRange(min=0), help="Batch for so many ms.")
+@timeout_option
+@json_option
+@click.pass_context
+def produce(
+    ctx: click.Context,
+    topic: str,
+    body: str | None,
+    name_server: str,
+    path: str | None,
+    tag: str | None,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    message_group: str | None,
+    delay_level: int,
+    count: int,
+    linger_ms: float | None,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Send messages to TOPIC: BODY, or one message per line of a file.
+
+    \b
+    cometmq produce Orders '{"id": 7}' --tag new --key 7
+    cometmq produce Orders --file orders.jsonl --linger 5
+    echo hello | cometmq produce Orders --file -
+    """
+    set_up_logging(ctx)
+    if (body is None) == (path is None):
+        raise click.UsageError("give either BODY or --file PATH ('-' is stdin)")
+    from cometmq.model import Message
+    from cometmq.net.loop import run
+
+    own = _pairs(properties)
+
+    def message(text: bytes) -> Message:
+        return Message(
+            topic,
+            text,
+            tags=tag,
+            keys=keys,
+            properties=own,
+            delay_level=delay_level,
+            message_group=message_group,
+        )
+
+    bodies = [body.encode()] * count if body is not None else None
+    with _lines(path) if path is not None else nullcontext(None) as lines:
+        source = iter(bodies) if bodies is not None else _stripped(lines)
+        results = run(
+            _send(
+                name_server,
+                map(message, source),
+                linger_ms,
+                round(timeout_s * 1000),
+                keep=as_json or (bodies is not None and count <= 20),
+                quiet=is_quiet(ctx),
+            )
+        )
+    return _report(results, topic, as_json=as_json)
+
+
+def _pairs(items: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for item in items:
+        name, separator, value = item.partition("=")
+        if not separator or not name:
+            raise click.UsageError(f"--property {item!r} is not NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _lines(path: str) -> Any:
+    try:
+        return click.open_file(path, "rb")
+    except OSError as error:
+        raise click.UsageError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _stripped(lines: IO[bytes] | None) -> Iterator[bytes]:
+    for line in lines or ():
+        text = line.rstrip(b"\r\n")
+        if text:
+            yield text
+
+
+class _Results:
+    """What came of the sends: all results where they are to be listed, else their number."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.failures: list[Exception] = []
+        self.listed: list[SendResult] = []
+
+
+async def _send(
+    name_server: str,
+    messages: Iterator["Message"],
+    linger_ms: float | None,
+    timeout_ms: int,
+    *,
+    keep: bool,
+    quiet: bool,
+) -> _Results:
+    from cometmq.cli.output import progress
+    from cometmq.client import Producer
+    from cometmq.errors import CometError
+
+    results = _Results()
+    waiting: deque[Any] = deque()
+
+    async def settle() -> None:
+        try:
+            result = await waiting.popleft()
+        except CometError as error:
+            results.failures.append(error)
+        else:
+            results.sent += 1
+            if keep:
+                results.listed.append(result)
+
+    producer = Producer(
+        "cometmq_cli", name_server=name_server, linger_ms=linger_ms, timeout_ms=timeout_ms
+    )
+    with progress("sent", quiet=quiet) as (bar,):
+        async with producer:
+            for message in messages:
+                try:
+                    waiting.append(producer.send_nowait(message))
+                except CometError as error:
+                    results.failures.append(error)
+                while len(waiting) >= IN_FLIGHT_MAX:
+                    await settle()
+                bar.update(results.sent)
+            while waiting:
+                await settle()
+                bar.update(results.sent)
+    return results
+
+
+def _report(results: _Results, topic: str, *, as_json: bool) -> int:
+    from cometmq.cli.exit_codes import exit_code
+    from cometmq.cli.output import note, print_listing
+
+    rows = [
+        {
+            "status": result.status.name,
+            "message_id": result.message_id,
+            "queue": str(result.message_queue),
+            "queue_offset": result.queue_offset,
+            "offset_message_id": result.offset_message_id,
+        }
+        for result in results.listed
+    ]
+    if as_json or rows:
+        print_listing(rows, as_json=as_json)
+    elif results.sent:
+        print(f"sent {results.sent:,} messages to {topic}")
+    if not results.failures:
+        return 0
+    first = results.failures[0]
+    if results.sent or len(results.failures) > 1:
+        note(f"cometmq: {len(results.failures):,} messages were not sent; the first because:")
+    print(f"cometmq: {first}", file=sys.stderr)
+    return exit_code(first)
