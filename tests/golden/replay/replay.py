@@ -1,0 +1,331 @@
+"""Plays one capture against our servers, line by line, and collects what the table does not allow.
+
+Order is the capture's: a request leaves when its line comes, and everything our servers must have
+done before the next line is waited for (an answer, or a barrier where none is due). Waiting is
+shortened: pauses of the client vanish, a delay level is waited for in full, and a pull that timed
+out in the capture is sent with a short hold.
+"""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.golden.replay.captures import Line, Scenario
+from tests.golden.replay.cluster import Client, Cluster, ReplayClock
+from tests.golden.replay.compare import Difference, compare, properties_of, rewrite
+from tests.golden.replay.frames import Frame, encode_frame, loads_java
+from tests.golden.replay.table import Table
+from tests.golden.replay.translate import Translation
+
+__all__ = ["Counts", "replay"]
+
+ANSWER_TIMEOUT_S = 8.0
+"""Longer than the broker's sweep of held pulls, 5 s."""
+SHORT_HOLD_MS = 50
+PULLS = {11, 361}
+SUSPEND = 2
+BUILT_IN = {"TBW102", "RMQ_SYS_TRACE_TOPIC", "DefaultCluster", "broker-a"}
+LEVELS_MS = [1000, 5000, 10_000, 30_000, *(60_000 * n for n in range(1, 15))]
+DELAY_SLACK_S = 0.15
+
+
+@dataclass
+class Counts:
+    """What became of a capture's frames."""
+
+    frames: int = 0
+    sent: int = 0
+    compared: int = 0
+    deviating: int = 0
+    skipped: int = 0
+    extra: int = 0
+    ignored_fields: int = 0
+    unlisted: list[str] = field(default_factory=list)
+
+    def numbers(self) -> dict[str, int]:
+        """The counts a table row asserts."""
+        names = ("frames", "sent", "compared", "deviating", "skipped", "extra", "ignored_fields")
+        return {name: getattr(self, name) for name in names}
+
+
+async def replay(scenario: Scenario, table: Table, directory: Path) -> Counts:
+    """Start a cluster, play the scenario, stop the cluster."""
+    options = table.scenarios.get(scenario.name, {})
+    clock = ReplayClock(scenario.epoch_ms)
+    cluster = Cluster(directory, clock, options.get("seed", 1))
+    await cluster.start(options.get("settings", {}))
+    try:
+        player = _Player(scenario, table, cluster, clock)
+        await player.prepare(options)
+        await player.play()
+        return player.counts
+    finally:
+        await cluster.stop()
+
+
+class _Player:
+    def __init__(
+        self, scenario: Scenario, table: Table, cluster: Cluster, clock: ReplayClock
+    ) -> None:
+        self.counts = Counts(frames=len(scenario.lines))
+        self._scenario = scenario
+        self._table = table
+        self._clock = clock
+        self._addresses = {
+            "broker": cluster.broker.address,
+            "namesrv": cluster.name_server.address,
+        }
+        self._clients: dict[int, Client] = {}
+        self._last_line = {line.connection: line.number for line in scenario.lines}
+        self._skipped: set[int] = set()
+        self._calls: dict[int, Frame] = {}
+        self._delays: list[tuple[float, float]] = []
+        self._pairs = Translation(
+            cluster.broker.address,
+            cluster.name_server.address,
+            lambda topic: self._permit(0, f"shared {topic}", 0),
+            clock.now_ms(),
+            clock.now_ms,
+        )
+
+    def _permit(self, code: int, name: str, number: int) -> bool:
+        return self._table.permit(self._scenario.name, code, name, number)
+
+    # -- what stood before the capture began ---------------------------------------------------
+
+    async def prepare(self, options: dict[str, object]) -> None:
+        """Make the topics the capture finds, as it finds them, and what the table adds."""
+        wanted = self._topics_found()
+        extra = options.get("topics", {})
+        assert isinstance(extra, dict)
+        wanted.update({name: (2, 2, perm) for name, perm in extra.items()})
+        broker = await Client.connect(self._addresses["broker"])
+        name_server = await Client.connect(self._addresses["namesrv"])
+        for topic, (read, write, perm) in wanted.items():
+            ext = {
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": str(read),
+                "writeQueueNums": str(write),
+                "perm": str(perm),
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0",
+                "order": "false",
+            }
+            made = await broker.ask(17, ext)
+            assert made.code == 0, (topic, made)
+            await self._wait_for_route(name_server, topic)
+        groups = options.get("groups", [])
+        assert isinstance(groups, list)
+        for group in groups:
+            made = await broker.ask(352, {"group": group})
+            assert made.code == 0, (group, made)
+        broker.close()
+        name_server.close()
+
+    @staticmethod
+    async def _wait_for_route(name_server: Client, topic: str) -> None:
+        for _ in range(200):
+            if (await name_server.ask(105, {"topic": topic})).code == 0:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"no route to {topic} 4 s after it was made")
+
+    def _topics_found(self) -> dict[str, tuple[int, int, int]]:
+        """Topics whose first route request succeeds before the client itself made them."""
+        found: dict[str, tuple[int, int, int]] = {}
+        made: set[str] = set()
+        for line in self._scenario.lines:
+            ext = line.frame.ext
+            if line.frame.code == 34 and line.is_request:
+                for group in json.loads(line.frame.body).get("consumerDataSet") or []:
+                    made.add("%RETRY%" + group["groupName"])
+            elif line.frame.code in {10, 17, 310, 320} and line.is_request:
+                made.add(ext.get("b") or ext.get("topic") or "")
+            elif line.request is not None and line.code == 105 and line.frame.code == 0:
+                topic = line.request.frame.ext["topic"]
+                if topic not in made | BUILT_IN and not topic.endswith("_REPLY_TOPIC"):
+                    found.setdefault(topic, _queues(line.frame))
+                made.add(topic)
+            elif line.request is not None and line.code == 105:
+                made.add(line.request.frame.ext.get("topic", ""))
+        return found
+
+    # -- the lines -----------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        """Every line in order, then what is left over."""
+        for line in self._scenario.lines:
+            self._clock.advance(line.at_ms)
+            if line.from_client and line.is_request:
+                await self._request(line)
+            elif line.from_client:
+                await self._answer_call(line)
+            elif line.is_request:
+                await self._called(line)
+            else:
+                await self._answered(line)
+            if self._last_line[line.connection] == line.number:
+                await self._leave(line.connection)
+        for connection in list(self._clients):
+            await self._leave(connection)
+
+    async def _client(self, line: Line) -> Client:
+        client = self._clients.get(line.connection)
+        if client is None:
+            client = await Client.connect(self._addresses[line.peer])
+            self._clients[line.connection] = client
+            self._pairs.our_ports.add(client.port)
+        return client
+
+    async def _request(self, line: Line) -> None:
+        client = await self._client(line)
+        if self._permit(line.code, "skip", line.number):
+            self._skipped.add(line.number)
+            self.counts.skipped += 1
+            return
+        await self._wait_for_delays(line)
+        client.send(self._bytes_of(line))
+        self.counts.sent += 1
+        self._note_delay(line)
+        if self._must_wait(line):
+            await client.answer(line.frame.opaque, ANSWER_TIMEOUT_S)
+        else:
+            await client.barrier()
+
+    def _bytes_of(self, line: Line) -> bytes:
+        ext = rewrite(line, self._pairs)
+        if self._timed_out(line) and self._permit(
+            line.code, "request.suspendTimeoutMillis", line.number
+        ):
+            ext["suspendTimeoutMillis"] = str(SHORT_HOLD_MS)
+        if ext == line.frame.ext:
+            return line.raw
+        frame = Frame(**{**vars(line.frame), "ext": ext})
+        return encode_frame(frame)
+
+    @staticmethod
+    def _timed_out(line: Line) -> bool:
+        """A held pull that was answered 19 after its time in the capture."""
+        answer = line.answer
+        return (
+            answer is not None
+            and line.code in PULLS
+            and answer.frame.code == 19
+            and int(line.frame.ext["sysFlag"]) & SUSPEND != 0
+            and answer.at_ms - line.at_ms >= int(line.frame.ext["suspendTimeoutMillis"])
+        )
+
+    def _must_wait(self, line: Line) -> bool:
+        """Whether the answer must be there before the next line; held pulls only when due."""
+        if line.frame.is_oneway or line.answer is None:
+            return False
+        if line.code in PULLS and int(line.frame.ext.get("sysFlag", "0")) & SUSPEND:
+            return False
+        between = self._scenario.lines[line.number : line.answer.number - 1]
+        return not any(other.is_request and not other.from_client for other in between)
+
+    def _note_delay(self, line: Line) -> None:
+        """Remember when a delayed message of this request is due, in both times."""
+        level = 0
+        if line.code == 36:
+            level = int(line.frame.ext.get("delayLevel", "0")) or 3
+        elif line.code in {10, 310}:
+            level = int(properties_of(line.frame).get("DELAY", "0"))
+        if 0 < level <= len(LEVELS_MS):
+            delay = LEVELS_MS[level - 1]
+            due = time.monotonic() + delay / 1000 + DELAY_SLACK_S
+            self._delays.append((line.at_ms + delay, due))
+
+    async def _wait_for_delays(self, line: Line) -> None:
+        """Do not run ahead of a delay that is over at this line of the capture."""
+        due = [real for captured, real in self._delays if captured <= line.at_ms]
+        self._delays = [pair for pair in self._delays if pair[0] > line.at_ms]
+        if due:
+            await asyncio.sleep(max(0.0, max(due) - time.monotonic()))
+
+    async def _answered(self, line: Line) -> None:
+        assert line.request is not None
+        if line.request.number in self._skipped:
+            self.counts.skipped += 1
+            return
+        client = await self._client(line)
+        ours = await client.answer(line.frame.opaque, ANSWER_TIMEOUT_S)
+        self._judge(line, ours)
+
+    async def _called(self, line: Line) -> None:
+        if self._permit(line.code, "skip", line.number):
+            self._skipped.add(line.number)
+            self.counts.skipped += 1
+            return
+        client = await self._client(line)
+        group = line.frame.ext.get("consumerGroup")
+        ours = await client.call(line.frame.code, group, ANSWER_TIMEOUT_S)
+        if ours is not None:
+            self._calls[line.number] = ours
+        self._judge(line, ours)
+
+    async def _answer_call(self, line: Line) -> None:
+        assert line.request is not None
+        if line.request.number in self._skipped:
+            self.counts.skipped += 1
+            return
+        call = self._calls[line.request.number]
+        client = await self._client(line)
+        client.send(encode_frame(Frame(**{**vars(line.frame), "opaque": call.opaque})))
+        self.counts.sent += 1
+        await client.barrier()
+
+    async def _leave(self, connection: int) -> None:
+        """Hang up, once what the capture does not hold has been looked at."""
+        client = self._clients.pop(connection, None)
+        if client is None:
+            return
+        await client.barrier()
+        for line in self._scenario.lines:
+            silent = line.connection == connection and line.from_client and line.is_request
+            if silent and line.answer is None and client.has_answer(line.frame.opaque):
+                self._extra(line.code, line.number, f"line {line.number}: an answer")
+        for call in client.calls:
+            self._extra(call.code, 0, f"connection {connection}: a call {call.ext}")
+        client.close()
+        await asyncio.sleep(0.02)
+
+    def _extra(self, code: int, number: int, what: str) -> None:
+        if self._permit(code, "extra", number):
+            self.counts.extra += 1
+        else:
+            self._unlisted(f"{what} of {code}, and the capture has none")
+
+    # -- judging -------------------------------------------------------------------------------
+
+    def _judge(self, line: Line, ours: Frame | None) -> None:
+        name, code, number = self._scenario.name, line.code, line.number
+        if ours is None:
+            theirs = (line.frame.code, line.frame.remark or line.frame.ext)
+            differences = [Difference("frame", theirs, "nothing")]
+        else:
+            remark = line.frame.is_response and self._table.compares_remark(name, code, number)
+            differences = compare(line, ours, self._pairs, with_remark=remark)
+        is_deviating = False
+        for difference in differences:
+            if not self._permit(code, difference.field, number):
+                self._unlisted(f"line {number} code {code}: {difference}")
+            elif difference.field == "frame":
+                is_deviating = True
+            else:
+                self.counts.ignored_fields += 1
+        if is_deviating:
+            self.counts.deviating += 1
+        else:
+            self.counts.compared += 1
+
+    def _unlisted(self, text: str) -> None:
+        self.counts.unlisted.append(f"{self._scenario.name}: {text}")
+
+
+def _queues(frame: Frame) -> tuple[int, int, int]:
+    queue = loads_java(frame.body)["queueDatas"][0]
+    return queue["readQueueNums"], queue["writeQueueNums"], queue["perm"]

@@ -1,0 +1,98 @@
+"""The one table of everything the replay does not demand: `table.toml`, read and kept honest.
+
+A row names captures (a glob over `set/file`), a request code ("*" for any), a field and a reason.
+Fields:
+  skip                 the request (or the call of the server) is left out with its answer;
+  frame                the answer has another code, or there is none: nothing more is compared;
+  extra                we send something the capture does not hold;
+  request.<name>       the request is changed before it is sent;
+  shared <topic>       queue offsets of this topic start elsewhere: compared by distance;
+  anything else        this field of the answer is not compared.
+`lines` narrows a row to frames (numbers of the answer, or of the request for skip and request.*).
+A row that hides nothing fails the test, and so does a difference without a row.
+"""
+
+import fnmatch
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Row", "Table", "load_table"]
+
+PATH = Path(__file__).with_name("table.toml")
+
+
+@dataclass
+class Row:
+    """One permitted deviation. `used` counts what it hid."""
+
+    capture: str
+    code: int | str
+    field: str
+    reason: str
+    lines: frozenset[int] = frozenset()
+    used: dict[str, int] = field(default_factory=dict)
+
+    def covers(self, capture: str, code: int, name: str, number: int) -> bool:
+        """Whether this row speaks about that field of that frame."""
+        return (
+            fnmatch.fnmatchcase(name, self.field)
+            and self.code in {"*", code}
+            and (not self.lines or number in self.lines)
+            and fnmatch.fnmatchcase(capture, self.capture)
+        )
+
+    def label(self) -> str:
+        """How a failure names the row."""
+        lines = f" lines {sorted(self.lines)}" if self.lines else ""
+        return f"{self.capture} code {self.code} {self.field}{lines}"
+
+
+@dataclass
+class Table:
+    """Rows, where remarks are compared, what stood before a capture began, and the numbers."""
+
+    rows: list[Row]
+    remarks: list[Row]
+    scenarios: dict[str, dict[str, Any]]
+    numbers: dict[str, dict[str, int]]
+
+    def permit(self, capture: str, code: int, name: str, number: int) -> bool:
+        """Use the first row that covers the field; False if there is none."""
+        for row in self.rows:
+            if row.covers(capture, code, name, number):
+                row.used[capture] = row.used.get(capture, 0) + 1
+                return True
+        return False
+
+    def compares_remark(self, capture: str, code: int, number: int) -> bool:
+        """Whether the remark of this answer must be equal."""
+        for row in self.remarks:
+            if row.covers(capture, code, "remark", number):
+                row.used[capture] = row.used.get(capture, 0) + 1
+                return True
+        return False
+
+
+def load_table() -> Table:
+    """The table as it stands in the file, nothing used yet."""
+    raw = tomllib.loads(PATH.read_text(encoding="utf-8"))
+    return Table(
+        [_row(item) for item in raw.get("row", [])],
+        [_row(item | {"field": "remark"}) for item in raw.get("remark", [])],
+        {item["capture"]: item for item in raw.get("scenario", [])},
+        {item["set"]: {k: v for k, v in item.items() if k != "set"} for item in raw["numbers"]},
+    )
+
+
+def _row(item: dict[str, Any]) -> Row:
+    unknown = item.keys() - {"capture", "code", "field", "reason", "lines"}
+    assert not unknown and item["reason"].strip(), item
+    return Row(
+        item["capture"],
+        item["code"],
+        item["field"],
+        item["reason"],
+        frozenset(item.get("lines", [])),
+    )
