@@ -56,7 +56,7 @@ def _decode_leniently(header: bytes) -> RemotingCommand:
 class FrameReader:
     """Turns received bytes into commands; one per direction of a connection."""
 
-    __slots__ = ("_error", "_frame_bytes_max", "_needed", "_pending")
+    __slots__ = ("_complete", "_error", "_frame_bytes_max", "_needed", "_pending")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         """``frame_bytes_max`` includes the length field."""
@@ -65,6 +65,7 @@ class FrameReader:
         self._pending = bytearray()
         self._needed = 0
         self._error: str | None = None
+        self._complete: list[RemotingCommand] = []
 
     @property
     def is_closed(self) -> bool:
@@ -80,7 +81,7 @@ class FrameReader:
         """Return the commands that these bytes complete, in order; an empty list asks for more.
 
         Raises RemoteProtocolError on bytes that are no frame, now and on every later call.
-        Commands before the bad bytes are lost with it: the connection is to be cut.
+        ``take_complete`` then gives the commands before the bad bytes.
         """
         if self._error is not None:
             raise RemoteProtocolError(self._error)
@@ -93,15 +94,22 @@ class FrameReader:
             self._needed = 0
         elif type(data) is not bytes:
             data = bytes(data)
+        commands: list[RemotingCommand] = []
         try:
-            return self._parse(data)
+            self._parse(data, commands)
         except RemoteProtocolError as error:
             self._error = str(error)
             self._pending.clear()
+            self._complete = commands
             raise
+        return commands
 
-    def _parse(self, data: bytes) -> list[RemotingCommand]:
-        commands: list[RemotingCommand] = []
+    def take_complete(self) -> list[RemotingCommand]:
+        """Return, once, the commands that preceded the bytes that closed this reader."""
+        complete, self._complete = self._complete, []
+        return complete
+
+    def _parse(self, data: bytes, commands: list[RemotingCommand]) -> None:
         position = 0
         end = len(data)
         while end - position >= _HEAD_BYTES:
@@ -135,7 +143,6 @@ class FrameReader:
             position = frame_end
         if position < end:
             self._keep(data, position)
-        return commands
 
     def _keep(self, data: bytes, position: int) -> None:
         """Hold the rest of the data until its frame can be complete."""
