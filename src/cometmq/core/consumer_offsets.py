@@ -47,14 +47,16 @@ class ConsumerOffsetTable:
         """Give the live table, to read only."""
         return self._table
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+    def commit(
+        self, group: str, topic: str, queue_id: int, consumer_offset: int, now_ms: int
+    ) -> None:
         """Store the next offset to consume."""
         queues = self._table.get(topic + _SEPARATOR + group)
         if queues is None:
             queues = self._table[topic + _SEPARATOR + group] = {}
-        if queues.get(queue_id) == offset:
+        if queues.get(queue_id) == consumer_offset:
             return
-        queues[queue_id] = offset
+        queues[queue_id] = consumer_offset
         self.revision += 1
         self._commits += 1
         if self._commits % self._version_step == 0:
@@ -70,10 +72,12 @@ class ConsumerOffsetTable:
         queues = self._table.get(key)
         return None if queues is None else queues.get(queue_id)
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+    def reset(
+        self, group: str, topic: str, queue_id: int, consumer_offset: int, now_ms: int
+    ) -> None:
         """Set an offset by order of an operator: it holds until the group's next pull."""
-        self.commit(group, topic, queue_id, offset, now_ms)
-        self._resets.setdefault(topic + _SEPARATOR + group, {})[queue_id] = offset
+        self.commit(group, topic, queue_id, consumer_offset, now_ms)
+        self._resets.setdefault(topic + _SEPARATOR + group, {})[queue_id] = consumer_offset
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Say whether a reset waits for the group's next pull of the queue."""
