@@ -120,6 +120,10 @@ class RouteTable:
     ) -> RegistrationResult:
         """Take in a broker's registration; a refused one leaves the routes as they were."""
         member = registration.member
+        before = self._live.get((member.cluster, member.address))
+        if before is not None and before.member.broker_name != member.broker_name:
+            # The process came back under another name; its old one would never fall silent.
+            self.unregister(before.member)
         group = self._groups.get(member.broker_name)
         known = group is not None
         addresses = dict(group.addresses) if group is not None else {}
@@ -132,7 +136,8 @@ class RouteTable:
         if self._is_superseded(registration, addresses.get(member.broker_id)):
             # An old master that comes back after a failover: its claim is ignored, as in Java,
             # and it is told nothing, since the controller will tell it its new role.
-            self._live.pop((member.cluster, member.address), None)
+            if before is not None:
+                self.unregister(before.member)
             return RegistrationResult(accepted=True)
         if member.broker_id not in addresses and len(registration.topics) == 1:
             # One topic alone is an update; from an unknown broker it would hide all its others.
@@ -214,9 +219,11 @@ class RouteTable:
 
     def unregister(self, member: BrokerMember) -> None:
         """Drop one broker; the last member of a name takes its topics along."""
-        live = self._live.pop((member.cluster, member.address), None)
+        live = self._live.get((member.cluster, member.address))
+        if live is not None and live.member.broker_name == member.broker_name:
+            del self._live[(member.cluster, member.address)]
         group = self._groups.get(member.broker_name)
-        if group is None or (live is None and member.address not in group.addresses.values()):
+        if group is None or member.address not in group.addresses.values():
             return
         group.addresses = {
             broker_id: address

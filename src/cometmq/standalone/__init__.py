@@ -1,4 +1,5 @@
-"""Name server and broker in one process, for the command line, the test kit and Spark.
+"""Name server and broker in one process, for the command line, tests and Spark."""
 
-It wires and decides nothing.
-"""
+from cometmq.standalone.standalone import Standalone
+
+__all__ = ["Standalone"]

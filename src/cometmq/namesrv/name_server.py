@@ -1,0 +1,154 @@
+"""A name server: routing table, KV configuration and server, wired together.
+
+Job: own their lives and timers.  Must not: know request codes (see `processor`).
+
+State is memory only, but for the KV configuration: brokers register again every 30 s with every
+name server, so name servers need not know each other and any number runs side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from cometmq.core.route_table import RouteTable
+from cometmq.errors import CometError
+from cometmq.namesrv.config import LoadedNameServerConfig, NameServerConfig
+from cometmq.namesrv.kv_config import KvConfig
+from cometmq.namesrv.processor import NameServerProcessor
+from cometmq.net.env import Environment, system_environment
+from cometmq.net.loop import wait_for_stop_signal
+from cometmq.net.network import format_address
+from cometmq.net.server import RemotingServer, ServerConnection
+from cometmq.store.disk import Disk, RealDisk
+
+__all__ = ["NameServer", "serve"]
+
+log = logging.getLogger("cometmq.namesrv")
+
+
+class NameServer:
+    """One name server; `await start()`, `await stop()`, each once."""
+
+    def __init__(self, config: NameServerConfig, env: Environment, disk: Disk) -> None:
+        self._config = config
+        self._env = env
+        self._disk = disk
+        self.routes = RouteTable(
+            support_acting_master=config.support_acting_master,
+            delete_missing_topics=config.delete_topic_with_broker_registration,
+        )
+        self._kv = KvConfig(expand_home(config.kv_config_path), disk, env.workers)
+        self._processor = NameServerProcessor(
+            config,
+            self.routes,
+            self._kv,
+            started_ms=env.clock.now_ms(),
+            save_config=self._save_config,
+        )
+        self._server = RemotingServer(
+            env, self._processor.handlers(), on_close=self._connection_closed
+        )
+        self._scan: asyncio.TimerHandle | None = None
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The bound port; 0 before `start`."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """`host:port` a client on this machine can dial."""
+        host = self._config.bind_address
+        return format_address("127.0.0.1" if host in {"0.0.0.0", "::", ""} else host, self._port)  # noqa: S104
+
+    @property
+    def config(self) -> NameServerConfig:
+        """The configuration in force, updates included."""
+        return self._processor.config
+
+    async def start(self) -> None:
+        """Load the KV configuration and listen.
+
+        Raises:
+            StoreCorrupt: the KV configuration cannot be read.
+            ConnectFailed: the port cannot be bound.
+        """
+        self._kv.load()
+        self._port = await self._server.listen(self._config.bind_address, self._config.listen_port)
+        self._schedule_scan()
+        log.info("name server listens on %s", self.address)
+
+    async def stop(self) -> None:
+        """Stop listening and close every connection."""
+        if self._scan is not None:
+            self._scan.cancel()
+            self._scan = None
+        await self._server.stop()
+
+    def _schedule_scan(self) -> None:
+        interval_s = self.config.scan_not_active_broker_interval / 1000
+        self._scan = asyncio.get_running_loop().call_later(interval_s, self._drop_silent_brokers)
+
+    def _drop_silent_brokers(self) -> None:
+        now_ms = self._env.clock.now_ms()
+        for live in self.routes.expired(now_ms):
+            log.warning(
+                "broker dropped: %s was silent for %d ms, %d are allowed",
+                live.member,
+                now_ms - live.last_seen_ms,
+                live.timeout_ms,
+            )
+            self.routes.unregister(live.member)
+            if isinstance(live.connection, ServerConnection):
+                live.connection.abort("its broker fell silent")
+        self._schedule_scan()
+
+    def _connection_closed(self, connection: ServerConnection) -> None:
+        for member in self.routes.disconnect(connection):
+            log.warning("broker dropped: %s closed its connection", member)
+
+    def _save_config(
+        self, config: NameServerConfig, done: Callable[[Exception | None], None]
+    ) -> None:
+        path = expand_home(config.config_store_path)
+        data = config.properties_text().encode()
+        disk = self._disk
+
+        def work() -> None:
+            disk.makedirs(str(PurePosixPath(path).parent))
+            disk.write_atomic(path, data)
+
+        def written(result: BaseException | None) -> None:
+            if result is None:
+                done(None)
+            else:
+                done(CometError(f"{path} could not be written: {result}"))
+
+        self._env.workers.submit(work, written)
+
+
+async def serve(
+    loaded: LoadedNameServerConfig, ready: Callable[[NameServer], None] | None = None
+) -> None:
+    """Run a name server until SIGTERM or SIGINT; `ready` is called once it listens."""
+    for key, value in sorted(loaded.ignored.items()):
+        log.info("%s=%s is known to RocketMQ and has no effect here", key, value)
+    env = system_environment()
+    server = NameServer(loaded.config, env, RealDisk())
+    await server.start()
+    try:
+        if ready is not None:
+            ready(server)
+        name = await wait_for_stop_signal()
+        log.info("%s: stopping", name)
+    finally:
+        await server.stop()
+
+
+def expand_home(path: str) -> str:
+    """`~` and Java's `${user.home}` replaced by the user's directory."""
+    return str(Path(path.replace("${user.home}", "~")).expanduser())

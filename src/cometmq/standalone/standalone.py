@@ -1,0 +1,102 @@
+"""Name server and broker in one process.
+
+Job: start both in the right order on free ports and stop them in the reverse one.  Must not:
+decide anything about messages or routes.
+
+The broker announces itself to the name server over a real connection, as it would to another
+process, so a client cannot tell the difference.  The name server's two files live in the folder
+`namesrv` of the store directory, a name that RocketMQ ignores.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.config import BrokerConfig
+from cometmq.namesrv.config import NameServerConfig
+from cometmq.namesrv.name_server import NameServer
+from cometmq.net.env import Environment, system_environment
+from cometmq.store.disk import RealDisk
+
+if TYPE_CHECKING:
+    from cometmq.store.disk import Disk
+
+__all__ = ["Standalone"]
+
+
+class Standalone:
+    """One name server and one broker; `await start()`, `await stop()`, each once.
+
+    Args:
+        config: the broker's; its `namesrv_addr` is replaced by our own name server's address
+            (name servers named there are kept beside it).
+        name_server_port: 0 lets the system choose.
+        name_server_host: the address the name server listens on.
+        env: clock, chance, network and workers; the machine's by default.
+        disk: where the store lives; the machine's by default.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        name_server_port: int = 9876,
+        name_server_host: str = "127.0.0.1",
+        env: Environment | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        self._config = config
+        self._env = env if env is not None else system_environment()
+        self._disk = disk if disk is not None else RealDisk()
+        folder = f"{config.store_path()}/namesrv"
+        self.name_server = NameServer(
+            NameServerConfig(
+                listen_port=name_server_port,
+                bind_address=name_server_host,
+                kv_config_path=f"{folder}/kvConfig.json",
+                config_store_path=f"{folder}/namesrv.properties",
+            ),
+            self._env,
+            self._disk,
+        )
+        self._broker: Broker | None = None
+
+    @property
+    def name_server_address(self) -> str:
+        """`host:port` of the name server."""
+        return self.name_server.address
+
+    @property
+    def broker(self) -> Broker:
+        """The broker, once started."""
+        assert self._broker is not None
+        return self._broker
+
+    @property
+    def broker_address(self) -> str:
+        """`host:port` that the broker announces."""
+        return self.broker.address
+
+    async def start(self) -> None:
+        """Start the name server, then the broker, which registers before this returns.
+
+        Raises:
+            ConnectFailed: a port cannot be bound.
+            StoreError: the store cannot be opened.
+        """
+        await self.name_server.start()
+        addresses = (self.name_server_address, *self._config.name_servers())
+        config = msgspec.structs.replace(self._config, namesrv_addr=";".join(addresses))
+        self._broker = Broker(config, self._env, self._disk)
+        await self._broker.start()
+
+    async def stop(self) -> None:
+        """Stop the broker, then the name server; what was acknowledged is on disk."""
+        try:
+            if self._broker is not None:
+                await self._broker.stop()
+        finally:
+            await self.name_server.stop()
