@@ -16,11 +16,12 @@ __all__ = [
     "Kind",
     "Load",
     "Round",
+    "Rounds",
     "WorkOrder",
     "custom_load",
 ]
 
-Kind = Literal["send", "batch", "pull", "end-to-end", "client"]
+Kind = Literal["send", "batch", "pull", "end-to-end", "client", "fill", "check"]
 Flush = Literal["async", "sync"]
 
 
@@ -29,7 +30,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     `target` is the rate per second the issue asks for (None: none), `echo_target` the median
     latency allowed as a multiple of the echo server's. `settings` are broker settings the row
-    needs. `unit` names what is counted. For kind "client" `program` names the client program.
+    needs. `unit` names what is counted. For kind "client" `program` names the client program. With
+    `may_expire` the oldest messages of a queue may be gone when it is read back. Kinds "fill" and
+    "check" belong to the restart operation: one writes, the other reads back after the restart.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     echo_target: float | None = None
     program: str = ""
     has_echo: bool = True
+    may_expire: bool = False
 
     @property
     def unit(self) -> str:
@@ -57,11 +61,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker process does: a load against a server, so many rounds of so many seconds.
 
-    `verify` is False only against the echo server, which stores nothing.
+    With an `echo_address` each round is preceded by one against the echo server. `verify` is
+    False only against a server that stores nothing. `state_path` is where "fill" leaves the
+    acknowledgements for "check".
     """
 
     load: Load
     address: str
+    echo_address: str = ""
+    echo_pid: int = 0
     name_server: str = ""
     broker_name: str = "broker-a"
     server_pid: int = 0
@@ -72,6 +80,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     fill_messages: int = 200_000
     verify: bool = True
     seed: int = 1
+    state_path: str = ""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +88,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     `rate` counts `Load.unit` a second, `messages_rate` messages a second; latencies in us;
     CPU in seconds over `seconds`; memory in KiB at the end of the timed part. `acknowledged`
-    and `read_back` count messages of the whole round, warm-up included.
+    and `read_back` count messages of the whole round, warm-up included; `expired` ones were
+    deleted by retention before they could be read.
     """
 
     rate: float
@@ -95,6 +105,14 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     generator_cpu_s: float = 0.0
     acknowledged: int = 0
     read_back: int = 0
+    expired: int = 0
+
+
+class Rounds(msgspec.Struct, frozen=True, kw_only=True):
+    """All rounds of an order: against the server and, one before each, against the echo server."""
+
+    rounds: list[Round]
+    echo: list[Round] = []
 
 
 RAW_LOADS: Final = (

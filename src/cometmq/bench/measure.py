@@ -26,11 +26,13 @@ __all__ = [
     "ProcessReading",
     "cores",
     "fdatasync_us",
+    "file_system",
     "machine_conditions",
     "median_of",
     "on_core",
     "pin",
     "read_process",
+    "stolen_s",
 ]
 
 PERCENTILES: Final = (50.0, 99.0, 99.9)
@@ -84,6 +86,31 @@ def read_process(pid: int) -> ProcessReading | None:
         if name in sizes:
             sizes[name] = int(rest.split()[0])
     return ProcessReading(ticks / os.sysconf("SC_CLK_TCK"), sizes["VmRSS"], sizes["RssAnon"])
+
+
+def stolen_s() -> float | None:
+    """CPU seconds that other guests of the host took from this machine since it started."""
+    try:
+        first = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    except OSError:
+        return None
+    return int(first[8]) / os.sysconf("SC_CLK_TCK") if len(first) > 8 else None
+
+
+def file_system(folder: Path) -> str:
+    """Type and mount point of the file system that holds `folder`, as /proc/mounts tells."""
+    try:
+        lines = Path("/proc/mounts").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    best, kind = "", "unknown"
+    real = str(folder.resolve())
+    for line in lines:
+        _, mount, name, *_ = line.split(" ")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) > len(best):
+            best, kind = mount, name
+    return f"{kind} on {best}" if best else kind
 
 
 def cores() -> tuple[int, ...]:
@@ -187,7 +214,7 @@ def machine_conditions(
             ),
         ),
         ("cores", pinning),
-        ("store folder", str(folder)),
+        ("store folder", f"{folder} ({file_system(folder)})"),
         (
             "load before",
             " ".join(f"{x:.2f}" for x in os.getloadavg())

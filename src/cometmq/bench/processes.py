@@ -128,7 +128,7 @@ def start_broker(
     name_server_port, broker_port = free_ports(2)
     address = f"127.0.0.1:{broker_port}"
     command = broker_command(store, name_server_port, broker_port, settings or {})
-    log = store.parent / f"{store.name}.log"
+    log = store.with_suffix(".log")
     begin = time.monotonic()
     process = _spawn(command, log, core)
     ready_s = _wait(process, address, begin, log, ready_s_max)

@@ -53,10 +53,11 @@ class VerifyFailed(CometError):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many messages were acknowledged and read back; equal, or the run failed."""
+    """How many messages were acknowledged and read back; equal up to the expired ones."""
 
     acknowledged: int
     read_back: int
+    expired: int = 0
 
 
 @dataclass(slots=True)
@@ -183,8 +184,27 @@ def acknowledged_rows(ring: FrameRing, sent: Sent) -> Ints:
     return np.stack([places[order], offsets[order], ids[order]], axis=1)
 
 
-def compare_with_acks(ring: FrameRing, sent: Sent, reader: RecordReader) -> Verdict:
-    """Equality of acknowledged and read (queue, queue offset, message id); raises VerifyFailed."""
+def _still_there(acknowledged: Ints, found: Ints) -> Ints:
+    """Acknowledged rows from the oldest one on that its queue still holds."""
+    if not len(found):
+        return acknowledged
+    places = int(max(acknowledged[:, 0].max(initial=0), found[:, 0].max())) + 1
+    oldest = np.full(places, np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(oldest, found[:, 0], found[:, 1])
+    return acknowledged[acknowledged[:, 1] >= oldest[acknowledged[:, 0]]]
+
+
+def compare_with_acks(
+    ring: FrameRing, sent: Sent, reader: RecordReader, *, may_expire: bool = False
+) -> Verdict:
+    """Equality of acknowledged and read (queue, queue offset, message id).
+
+    With `may_expire` each queue may lack its oldest messages, but none after the first one read.
+
+    Raises:
+        VerifyFailed: something was refused, is missing, changed, or there without having been
+            acknowledged.
+    """
     if sent.refused:
         (code, remark), times = sent.refused.most_common(1)[0]
         raise VerifyFailed(
@@ -195,14 +215,15 @@ def compare_with_acks(ring: FrameRing, sent: Sent, reader: RecordReader) -> Verd
         raise VerifyFailed(
             f"{reader.fault_count} records read back are wrong: " + "; ".join(reader.faults)
         )
-    acknowledged = acknowledged_rows(ring, sent)
+    everything = acknowledged_rows(ring, sent)
     found = reader.table()[:, :3]
+    acknowledged = _still_there(everything, found) if may_expire else everything
     if acknowledged.shape == found.shape and bool((acknowledged == found).all()):
-        return Verdict(len(acknowledged), len(found))
-    lost = {tuple(row) for row in acknowledged.tolist()} - {tuple(row) for row in found.tolist()}
-    example = sorted(lost)[:3]
+        return Verdict(len(everything), len(found), len(everything) - len(acknowledged))
+    wanted, there = set(map(tuple, acknowledged.tolist())), set(map(tuple, found.tolist()))
     raise VerifyFailed(
         f"{len(acknowledged)} messages were acknowledged and {len(found)} read back; "
-        f"{len(lost)} acknowledged ones are missing or changed, the first (queue, queue offset, "
-        f"message id): {example}"
+        f"{len(wanted - there)} acknowledged ones are missing or changed, "
+        f"{len(there - wanted)} others are there; the first of each (queue, queue offset, "
+        f"message id): {sorted(wanted - there)[:2]} {sorted(there - wanted)[:2]}"
     )

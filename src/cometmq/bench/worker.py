@@ -18,7 +18,7 @@ import numpy.typing as npt
 from cometmq.bench.control import create_topics, join_group
 from cometmq.bench.frames import MESSAGES_PER_FRAME_MAX, FrameRing, Targets
 from cometmq.bench.generator import SendRun, Sent
-from cometmq.bench.loads import Round, WorkOrder
+from cometmq.bench.loads import Round, Rounds, WorkOrder
 from cometmq.bench.measure import Latency, ProcessReading, pin, read_process
 from cometmq.bench.pulls import Cursor, Follow, PullLoad, PullRun
 from cometmq.bench.verify import (
@@ -37,6 +37,7 @@ from cometmq.net.loop import run
 __all__ = ["Moment", "main", "make_round", "run_order"]
 
 FILL_BATCH: int = 100
+FILL_WINDOW: int = 4
 CATCH_UP_S_MAX: float = 30.0
 FINISH_S_MAX: float = 60.0
 
@@ -87,6 +88,7 @@ def make_round(
         generator_cpu_s=end.own_cpu_s - begin.own_cpu_s,
         acknowledged=verdict.acknowledged if verdict else 0,
         read_back=verdict.read_back if verdict else 0,
+        expired=verdict.expired if verdict else 0,
     )
 
 
@@ -122,6 +124,10 @@ class _Work:
             return await self._pull_round(number)
         if self.load.kind == "end-to-end":
             return await self._end_to_end_round(number)
+        if self.load.kind == "fill":
+            return await self._fill_round(number)
+        if self.load.kind == "check":
+            return await self._check_round(number)
         return await self._send_round(number)
 
     async def _timed(self, part: SendRun | PullRun) -> tuple[Moment, Moment]:
@@ -147,7 +153,8 @@ class _Work:
         sent = sends.settle()
         verdict = None
         if self.order.verify:
-            verdict = compare_with_acks(ring, sent, await read_back(ring, self.order.address))
+            reader = await read_back(ring, self.order.address)
+            verdict = compare_with_acks(ring, sent, reader, may_expire=self.load.may_expire)
         elif sent.refused:
             raise VerifyFailed(f"the server refused requests: {dict(sent.refused)}")
         return make_round(
@@ -165,18 +172,16 @@ class _Work:
 
     # -- pulls --------------------------------------------------------------------------------
 
-    async def _fill(self, ring: FrameRing) -> tuple[Sent, RecordReader, Verdict]:
-        """Send batches until every queue holds its share, then read it all back."""
-        fill = SendRun(ring, 1, 4, self.env.clock)
+    async def _fill(self, ring: FrameRing) -> Sent:
+        """Send batches until every queue holds its share."""
+        fill = SendRun(ring, 1, FILL_WINDOW, self.env.clock)
         await fill.open(self.order.address)
         fill.start()
         frames = max(self.order.fill_messages // ring.messages_per_frame, ring.targets.queues)
         while ring.sent < frames:
             await fill.run_for(0.01)
         await fill.stop()
-        sent = fill.settle()
-        reader = await read_back(ring, self.order.address)
-        return sent, reader, compare_with_acks(ring, sent, reader)
+        return fill.settle()
 
     async def _pull_round(self, number: int) -> Round:
         targets = self._targets(number)
@@ -186,7 +191,9 @@ class _Work:
         ring: FrameRing | None = None
         if self.order.verify:
             ring = await self._prepare(number, FILL_BATCH)
-            _, reader, verdict = await self._fill(ring)
+            sent = await self._fill(ring)
+            reader = await read_back(ring, self.order.address)
+            verdict = compare_with_acks(ring, sent, reader)
             table = reader.table()
             ends = np.bincount(table[:, 0], minlength=len(cursors))
             for cursor in cursors:
@@ -218,6 +225,41 @@ class _Work:
             messages_each=messages / max(len(inside), 1),
             latency=Latency.of(inside[:, 5] - inside[:, 4]),
             verdict=verdict,
+        )
+
+    # -- restart ------------------------------------------------------------------------------
+
+    async def _fill_round(self, number: int) -> Round:
+        """Fill and leave the acknowledgements for `_check_round`, in another process."""
+        ring = await self._prepare(number, self.load.batch_count)
+        begin = Moment.take(self.order.server_pid)
+        sent = await self._fill(ring)
+        np.savez(
+            self.order.state_path,
+            frame_number=sent.frame_number,
+            queue_id=sent.queue_id,
+            queue_offset=sent.queue_offset,
+        )
+        if sent.refused:
+            raise VerifyFailed(f"the server refused requests: {dict(sent.refused)}")
+        done = ring.sent * ring.messages_per_frame
+        end = Moment.take(self.order.server_pid)
+        return make_round(begin, end, done=done, messages_each=1, latency=None, verdict=None)
+
+    async def _check_round(self, number: int) -> Round:
+        """Read back what `_fill_round` had acknowledged before the server was killed."""
+        ring = await self._prepare(number, self.load.batch_count)
+        with np.load(self.order.state_path) as state:
+            frames = state["frame_number"]
+            nothing = np.zeros(len(frames), np.int64)
+            sent = Sent(frames, state["queue_id"], state["queue_offset"], nothing, nothing)
+        ring.sent = int(frames.max(initial=-1)) + 1
+        begin = Moment.take(self.order.server_pid)
+        reader = await read_back(ring, self.order.address)
+        verdict = compare_with_acks(ring, sent, reader)
+        end = Moment.take(self.order.server_pid)
+        return make_round(
+            begin, end, done=verdict.read_back, messages_each=1, latency=None, verdict=verdict
         )
 
     # -- end to end ---------------------------------------------------------------------------
@@ -289,10 +331,27 @@ def check_pulls(
         raise VerifyFailed("a pulled body is wrong: " + "; ".join(samples.faults))
 
 
-async def run_order(order: WorkOrder, env: Environment | None = None) -> list[Round]:
-    """All rounds of an order, on the running loop."""
-    work = _Work(order, env or system_environment())
-    return [await work.round(number) for number in range(order.rounds)]
+async def run_order(order: WorkOrder, env: Environment | None = None) -> Rounds:
+    """All rounds of an order, each right after one against the echo server, on this loop."""
+    environment = env or system_environment()
+    work = _Work(order, environment)
+    yardstick = (
+        _Work(
+            msgspec.structs.replace(
+                order, address=order.echo_address, server_pid=order.echo_pid, verify=False
+            ),
+            environment,
+        )
+        if order.echo_address
+        else None
+    )
+    rounds: list[Round] = []
+    echo: list[Round] = []
+    for number in range(order.rounds):
+        if yardstick is not None:
+            echo.append(await yardstick.round(number))
+        rounds.append(await work.round(number))
+    return Rounds(rounds=rounds, echo=echo)
 
 
 def main() -> int:
@@ -302,7 +361,7 @@ def main() -> int:
     try:
         rounds = run(run_order(order))
     except CometError as error:
-        print(f"{order.load.name}: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return 1
     sys.stdout.buffer.write(msgspec.json.encode(rounds))
     return 0

@@ -1,0 +1,329 @@
+"""The command: which rows, how long, where; then the report and an exit code.
+
+Exit code 0 says that every row ran and everything acknowledged was read back unharmed; missed
+targets are printed, not punished, since they depend on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, Load, custom_load
+from cometmq.bench.measure import Conditions, cores, machine_conditions
+from cometmq.bench.operations import OPERATIONS, measure_operation
+from cometmq.bench.processes import start_echo
+from cometmq.bench.report import Fact, Row, as_json, as_text
+from cometmq.bench.suite import Settings, run_row
+from cometmq.errors import ConfigError
+
+__all__ = ["bench_command", "run"]
+
+SUITES: Final = ("raw", "client", "operations", "all")
+QUICK_SECONDS: Final = 1.0
+QUICK_FILL: Final = 50_000
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _pick_cores(wanted: bool) -> tuple[int | None, int | None]:
+    available = cores()
+    if not wanted or len(available) < 2:
+        return None, None
+    return available[0], available[-1]
+
+
+def _assignments(pairs: Sequence[str]) -> dict[str, str]:
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {pair!r} is not KEY=VALUE")
+        settings[key] = value
+    return settings
+
+
+def _chosen(suites: Sequence[str], only: Sequence[str]) -> tuple[list[Load], list[str]]:
+    """Loads and operations of the wanted suites whose names contain one of `only`."""
+    wanted = set(suites or ("raw",))
+    every = "all" in wanted
+    loads: list[Load] = []
+    if every or "raw" in wanted:
+        loads += RAW_LOADS
+    if every or "client" in wanted:
+        loads += CLIENT_LOADS
+    operations = list(OPERATIONS) if every or "operations" in wanted else []
+    if only:
+        loads = [load for load in loads if any(part in load.name for part in only)]
+        operations = [name for name in operations if any(part in name for part in only)]
+        if not loads and not operations:
+            raise ConfigError(
+                f"no row of {', '.join(sorted(wanted))} is called like {' or '.join(only)}; "
+                "see cometmq bench --list"
+            )
+    return loads, operations
+
+
+def _list_rows() -> None:
+    for suite, loads in (("raw", RAW_LOADS), ("client", CLIENT_LOADS)):
+        for load in loads:
+            target = f"target {load.target:,.0f} {load.unit}/s" if load.target else ""
+            print(f"{suite:11} {load.name:22} {target}".rstrip())
+    for name in OPERATIONS:
+        print(f"{'operations':11} {name}")
+
+
+@click.command("bench", short_help="Measure throughput and latency.")
+@click.option(
+    "--suite",
+    "suites",
+    multiple=True,
+    type=click.Choice(SUITES),
+    help="raw frames (default), our client, operations, or all; may be repeated.",
+)
+@click.option("--only", multiple=True, metavar="TEXT", help="Rows whose name contains TEXT.")
+@click.option("--list", "list_rows", is_flag=True, help="Print the rows and their targets.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Rounds a row; figures are their medians.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.05, 60),
+    default=3.0,
+    show_default=True,
+    help="Timed part of a round.",
+)
+@click.option("--quick", is_flag=True, help="One round of one second, smaller fills.")
+@click.option(
+    "--kind",
+    type=click.Choice(("send", "batch", "pull", "end-to-end")),
+    help="One row of your own instead of a suite, from the options below.",
+)
+@click.option(
+    "--body",
+    "body_bytes",
+    type=click.IntRange(12, 4_000_000),
+    default=128,
+    show_default=True,
+    metavar="BYTES",
+    help="Size of a body.",
+)
+@click.option("--connections", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Requests in flight on each connection.",
+)
+@click.option(
+    "--batch",
+    "batch_count",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    help="Messages in a batch, for --kind batch.",
+)
+@click.option("--topics", type=click.IntRange(1, 10_000), default=1, show_default=True)
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 10),
+    default=8,
+    show_default=True,
+    help="Queues of each topic.",
+)
+@click.option(
+    "--flush",
+    type=click.Choice(("async", "sync")),
+    default="async",
+    show_default=True,
+    help="Flush mode of the broker.",
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Broker setting by RocketMQ's name; may be repeated.",
+)
+@click.option(
+    "--broker",
+    "external",
+    metavar="HOST:PORT",
+    default="",
+    help="Load this running broker instead of starting one.",
+)
+@click.option(
+    "-n",
+    "--name-server",
+    "external_name_server",
+    metavar="HOST:PORT",
+    default="",
+    help="Its name server, for client rows.",
+)
+@click.option("--broker-name", default="broker-a", show_default=True)
+@click.option(
+    "--broker-pid",
+    "external_pid",
+    type=int,
+    default=0,
+    help="Its process id on this machine, for CPU and memory.",
+)
+@click.option(
+    "--store",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the stores; a temporary one by default. Its disk is measured.",
+)
+@click.option("--restart-gb", type=click.FloatRange(0.001), default=6.0, show_default=True)
+@click.option("--restart-queues", type=click.IntRange(8), default=1000, show_default=True)
+@click.option(
+    "--pin/--no-pin",
+    default=True,
+    show_default=True,
+    help="Server on one core, generator on another.",
+)
+@click.option(
+    "--echo/--no-echo",
+    "with_echo",
+    default=True,
+    show_default=True,
+    help="Run the echo server in turn with every row.",
+)
+@click.option("--json", "json_path", metavar="FILE", help="Write JSON too; - prints only JSON.")
+def bench_command(**options: Any) -> int:  # fmt: skip
+    """Measure throughput and latency, and read back everything that was acknowledged.
+
+    Each row gets a fresh broker process on one core and a load generator on another. In turn
+    with it the same load runs against an echo server that only parses and answers, so that
+    figures can be compared between machines as a share of echo. A row counts only when every
+    acknowledged message was read back with the right checksum. Exit code 1: a row failed.
+    """
+    if options["list_rows"]:
+        _list_rows()
+        return 0
+    return _measure(options)
+
+
+def _settings(options: dict[str, Any], folder: Path) -> Settings:
+    server_core, generator_core = _pick_cores(options["pin"])
+    quick = options["quick"]
+    return Settings(
+        folder=folder,
+        rounds=1 if quick else options["rounds"],
+        seconds=min(options["seconds"], QUICK_SECONDS) if quick else options["seconds"],
+        server_core=server_core,
+        generator_core=generator_core,
+        fill_messages=QUICK_FILL if quick else 200_000,
+        broker_settings=_assignments(options["assignments"]),
+        broker_name=options["broker_name"],
+        external=options["external"],
+        external_name_server=options["external_name_server"],
+        external_pid=options["external_pid"],
+    )
+
+
+def _conditions(settings: Settings) -> Conditions:
+    machine = machine_conditions(settings.folder, settings.server_core, settings.generator_core)
+    run_rows = (
+        ("rounds", f"{settings.rounds} of {settings.seconds:g} s, medians shown"),
+        ("server", f"running broker {settings.external}" if settings.external
+         else "cometmq up, a fresh store for each row"),
+        ("broker settings", ", ".join(f"{k}={v}" for k, v in settings.broker_settings.items())
+         or "defaults"),
+    )  # fmt: skip
+    return Conditions(machine.rows + run_rows)
+
+
+def _measure(options: dict[str, Any]) -> int:
+    loads, operations = _chosen(options["suites"], options["only"])
+    if options["kind"]:
+        loads, operations = [_own_row(options)], list[str]()
+    if options["external"] and operations:
+        raise ConfigError("operations start and kill their own brokers; leave out --broker")
+    folder = options["folder"]
+    own_folder = folder is None
+    folder = Path(tempfile.mkdtemp(prefix="cometmq-bench-")) if own_folder else folder
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    facts: list[Fact] = []
+    try:
+        settings = _settings(options, folder)
+        conditions = _conditions(settings)
+        _run_loads(loads, settings, options["with_echo"], rows)
+        for name in operations:
+            more_rows, more_facts = measure_operation(
+                name,
+                settings,
+                _say,
+                gigabytes=min(options["restart_gb"], 0.2)
+                if options["quick"]
+                else options["restart_gb"],
+                queues=options["restart_queues"],
+            )
+            rows += more_rows
+            facts += more_facts
+    finally:
+        if own_folder:
+            shutil.rmtree(folder, ignore_errors=True)
+    _print(conditions, rows, facts, options["json_path"])
+    return 1 if any(row.error for row in rows) else 0
+
+
+def _own_row(options: dict[str, Any]) -> Load:
+    return custom_load(
+        options["kind"],
+        connections=options["connections"],
+        window=options["window"],
+        body_bytes=options["body_bytes"],
+        batch_count=options["batch_count"] if options["kind"] == "batch" else 0,
+        topics=options["topics"],
+        queues=options["queues"],
+        flush=options["flush"],
+    )
+
+
+def _run_loads(loads: list[Load], settings: Settings, with_echo: bool, rows: list[Row]) -> None:
+    with ExitStack() as stack:
+        echo = None
+        if with_echo and any(load.has_echo for load in loads):
+            echo = stack.enter_context(start_echo(settings.folder, core=settings.server_core))
+        for number, load in enumerate(loads, 1):
+            _say(f"{number}/{len(loads)} {load.name}")
+            rows.append(run_row(load, settings, echo))
+
+
+def _print(
+    conditions: Conditions, rows: list[Row], facts: list[Fact], json_path: str | None
+) -> None:
+    document = json.dumps(as_json(conditions, rows, facts), indent=2)
+    if json_path == "-":
+        print(document)
+        return
+    print(as_text(conditions, rows, facts))
+    if json_path:
+        Path(json_path).write_text(document + "\n")
+
+
+def run(argv: Sequence[str]) -> int:
+    """`cometmq bench` with arguments as a list; returns the exit code."""
+    result = bench_command.main(list(argv), prog_name="cometmq bench", standalone_mode=False)
+    return int(result or 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(sys.argv[1:]))

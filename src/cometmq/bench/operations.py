@@ -1,0 +1,202 @@
+"""What is not a rate: start-up, idle memory, restart after kill -9, many queues, rolling files.
+
+start       `cometmq up` on an empty store until it answers a request, and its memory when idle
+restart     N GB over Q queues, kill -9, `cometmq up` until it answers, everything read back
+queues      the same load over 8 and over 10,000 queues, round by round in turn
+rolling     p99.9 to p50 while small log files roll, are flushed and expire
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.bench.loads import Load, Rounds, WorkOrder
+from cometmq.bench.measure import median_of, read_process
+from cometmq.bench.processes import Server, run_worker, start_broker
+from cometmq.bench.report import Fact, Row
+from cometmq.bench.suite import Settings, run_row
+from cometmq.errors import CometError
+
+__all__ = ["OPERATIONS", "measure_operation"]
+
+READY_S_LIMIT: Final = 0.4
+IDLE_MB_LIMIT: Final = 60.0
+RESTART_S_LIMIT: Final = 1.0
+QUEUES_RATIO_LIMIT: Final = 1.2
+ROLLING_RATIO_LIMIT: Final = 10.0
+IDLE_AFTER_S: Final = 2.0
+RESTART_BODY_BYTES: Final = 4096
+FILL_BATCH: Final = 100
+READY_AFTER_KILL_S_MAX: Final = 300.0
+
+Say = Callable[[str], None]
+
+FEW_QUEUES: Final = Load(name="send 4x64, 8 queues", kind="send", connections=4, has_echo=False)
+MANY_QUEUES: Final = Load(
+    name="send 4x64, 10,000 queues", kind="send", connections=4, topics=1250, has_echo=False
+)
+ROLLING: Final = Load(
+    name="send 4x64, rolling",
+    kind="send",
+    connections=4,
+    has_echo=False,
+    may_expire=True,
+    settings={
+        "mappedFileSizeCommitLog": str(16 << 20),
+        "mappedFileSizeConsumeQueue": str(20 * 3000),
+        "fileReservedTime": "0",
+        "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
+        "cleanResourceInterval": "500",
+    },
+)
+
+
+def _start(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
+    ready: list[float] = []
+    resident: list[float] = []
+    anonymous: list[float] = []
+    for number in range(settings.rounds):
+        say(f"start {number + 1} of {settings.rounds}")
+        store = settings.folder / f"start-{time.monotonic_ns()}"
+        try:
+            with start_broker(
+                store, core=settings.server_core, settings=settings.broker_settings
+            ) as server:
+                ready.append(server.ready_s)
+                time.sleep(IDLE_AFTER_S)
+                reading = read_process(server.pid)
+                if reading is not None:
+                    resident.append(reading.resident_kb / 1024)
+                    anonymous.append(reading.anonymous_kb / 1024)
+        finally:
+            _remove(store)
+    facts = [Fact("ready on an empty store", _median(ready), "s", READY_S_LIMIT, _spread(ready))]
+    if resident:
+        note = f"of it anonymous {_median(anonymous):.1f} MB"
+        facts.append(Fact("idle resident memory", _median(resident), "MB", IDLE_MB_LIMIT, note))
+    return [], facts
+
+
+def _restart(settings: Settings, say: Say, *, gigabytes: float, queues: int) -> list[Fact]:
+    """Fill over `queues` queues, kill -9 right after the last answer, start again, read back."""
+    store = settings.folder / f"restart-{time.monotonic_ns()}"
+    topics = max(queues // 8, 1)
+    record_bytes = RESTART_BODY_BYTES + 250
+    load = Load(
+        name="restart",
+        kind="fill",
+        connections=1,
+        window=4,
+        body_bytes=RESTART_BODY_BYTES,
+        batch_count=FILL_BATCH,
+        topics=topics,
+        queues=min(queues, 8),
+    )
+    try:
+        say(f"filling {gigabytes:g} GB over {topics * load.queues} queues")
+        with start_broker(
+            store, core=settings.server_core, settings=settings.broker_settings
+        ) as server:
+            order = WorkOrder(
+                load=load,
+                address=server.address,
+                core=settings.generator_core,
+                rounds=1,
+                fill_messages=int(gigabytes * 1e9 / record_bytes),
+                broker_name=settings.broker_name,
+                state_path=str(store.with_suffix(".npz")),
+            )
+            _worker(order, settings)
+            server.kill()
+        say("killed; starting again")
+        with start_broker(
+            store,
+            core=settings.server_core,
+            settings=settings.broker_settings,
+            ready_s_max=READY_AFTER_KILL_S_MAX,
+        ) as server:
+            ready_s = server.ready_s
+            say("serving again; reading everything back")
+            checked = _check_after_restart(order, server, settings)
+    finally:
+        _remove(store)
+        store.with_suffix(".npz").unlink(missing_ok=True)
+    name = f"ready after kill -9, {gigabytes:g} GB, {topics * load.queues} queues"
+    note = f"{checked:,} acknowledged messages read back"
+    return [Fact(name, ready_s, "s", RESTART_S_LIMIT, note)]
+
+
+def _check_after_restart(order: WorkOrder, server: Server, settings: Settings) -> int:
+    check = msgspec.structs.replace(
+        order,
+        address=server.address,
+        load=msgspec.structs.replace(order.load, kind="check"),
+    )
+    return _worker(check, settings).rounds[0].read_back
+
+
+def _worker(order: WorkOrder, settings: Settings) -> Rounds:
+    answer = run_worker("cometmq.bench.worker", msgspec.json.encode(order), settings.generator_core)
+    return msgspec.json.decode(answer, type=Rounds)
+
+
+def _queues(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
+    rows: list[Row] = []
+    for load in (FEW_QUEUES, MANY_QUEUES):
+        say(load.name)
+        rows.append(run_row(load, settings, None))
+    few, many = (row.median("rate") for row in rows)
+    if few is None or many is None:
+        return rows, []
+    return rows, [
+        Fact("cost of a send over 10,000 queues to 8", few / many, "x", QUEUES_RATIO_LIMIT)
+    ]
+
+
+def _rolling(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
+    say(ROLLING.name)
+    row = run_row(ROLLING, settings, None)
+    p50, p999 = row.median("p50_us"), row.median("p999_us")
+    if p50 is None or p999 is None:
+        return [row], []
+    return [row], [Fact("p99.9 to p50 while files roll", p999 / p50, "x", ROLLING_RATIO_LIMIT)]
+
+
+OPERATIONS: Final = ("start", "restart", "queues", "rolling")
+
+
+def measure_operation(
+    name: str, settings: Settings, say: Say, *, gigabytes: float, queues: int
+) -> tuple[list[Row], list[Fact]]:
+    """Rows and facts of one operation; a failure becomes a row with an error."""
+    try:
+        if name == "start":
+            return _start(settings, say)
+        if name == "restart":
+            return [], _restart(settings, say, gigabytes=gigabytes, queues=queues)
+        if name == "queues":
+            return _queues(settings, say)
+        return _rolling(settings, say)
+    except CometError as error:
+        return [Row(Load(name=name, kind="send"), error=str(error))], []
+
+
+def _median(values: list[float]) -> float:
+    median = median_of(list(values))
+    assert median is not None
+    return median
+
+
+def _spread(values: list[float]) -> str:
+    return f"{min(values):.3f} to {max(values):.3f}" if len(values) > 1 else ""
+
+
+def _remove(store: Path) -> None:
+    shutil.rmtree(store, ignore_errors=True)
+    store.with_suffix(".log").unlink(missing_ok=True)

@@ -1,0 +1,266 @@
+"""What is printed: one table for people, one JSON document for machines, from the same rows.
+
+Every figure is the median over the rounds of a row. A row shows what it must reach beside what it
+reached; marks say when a figure is not the server's: `G` the generator's core was more than 90 %
+busy, `S` other guests of the host took more than 2 % of the machine's time meanwhile. A row whose
+verification failed shows no figure at all, only why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.bench.loads import Load, Round
+from cometmq.bench.measure import Conditions, median_of
+
+__all__ = ["Fact", "Row", "as_json", "as_text"]
+
+GENERATOR_BOUND: Final = 0.90
+STOLEN_SHARE: Final = 0.02
+FIGURES: Final = (
+    "rate",
+    "messages_rate",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "max_us",
+    "server_cpu_s",
+    "server_resident_kb",
+    "server_anonymous_kb",
+    "generator_cpu_s",
+    "seconds",
+)
+
+
+@dataclass(slots=True)
+class Row:
+    """One load with its rounds, those of the echo server, or the error that voids it.
+
+    `stolen_share` is the part of the machine's time that other guests took during the row.
+    """
+
+    load: Load
+    rounds: list[Round] = field(default_factory=list)
+    echo: list[Round] = field(default_factory=list)
+    error: str = ""
+    stolen_share: float = 0.0
+
+    def median(self, figure: str) -> float | None:
+        """Median of a `Round` figure over the rounds."""
+        return median_of([getattr(one, figure) for one in self.rounds])
+
+    def echo_median(self, figure: str) -> float | None:
+        """The same of the echo server."""
+        return median_of([getattr(one, figure) for one in self.echo])
+
+    @property
+    def generator_share(self) -> float:
+        """Busy part of the generator's core."""
+        busy, seconds = self.median("generator_cpu_s"), self.median("seconds")
+        return busy / seconds if busy is not None and seconds else 0.0
+
+    @property
+    def server_share(self) -> float | None:
+        """Busy part of the server's core."""
+        busy, seconds = self.median("server_cpu_s"), self.median("seconds")
+        return busy / seconds if busy is not None and seconds else None
+
+    @property
+    def share_of_echo(self) -> float | None:
+        """Rate as a part of the echo server's."""
+        rate, echo = self.median("rate"), self.echo_median("rate")
+        return rate / echo if rate is not None and echo else None
+
+    @property
+    def latency_to_echo(self) -> float | None:
+        """Median latency as a multiple of the echo server's."""
+        p50, echo = self.median("p50_us"), self.echo_median("p50_us")
+        return p50 / echo if p50 is not None and echo else None
+
+    @property
+    def marks(self) -> str:
+        """`G`: generator-bound, `S`: disturbed by other guests of the host."""
+        marks = "G" if self.generator_share > GENERATOR_BOUND else ""
+        return marks + ("S" if self.stolen_share > STOLEN_SHARE else "")
+
+    @property
+    def reached(self) -> float | None:
+        """Figure over target; 1.0 and more is good. For latency rows the inverse."""
+        if self.load.echo_target is not None and self.latency_to_echo:
+            return self.load.echo_target / self.latency_to_echo
+        rate = self.median("rate")
+        if self.load.target is not None and rate is not None:
+            return rate / self.load.target
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure that is not a load: start-up, idle memory, a ratio of two rows."""
+
+    name: str
+    value: float
+    unit: str
+    limit: float | None = None
+    note: str = ""
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the value is at most its limit."""
+        return None if self.limit is None else self.value <= self.limit
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _target(row: Row) -> str:
+    load = row.load
+    if load.echo_target is not None:
+        ratio = row.latency_to_echo
+        return f"{_number(ratio, 2)} <= {load.echo_target}x echo"
+    if load.target is None:
+        return ""
+    return f"{load.target:,.0f}"
+
+
+def _verdict(row: Row) -> str:
+    reached = row.reached
+    if reached is None:
+        return ""
+    return ("met" if reached >= 1 else "MISSED") + f" {reached:.2f}"
+
+
+HEADINGS: Final = (
+    "load",
+    "rate/s",
+    "unit",
+    "p50 us",
+    "p99 us",
+    "p99.9 us",
+    "max us",
+    "srv cpu",
+    "srv MB",
+    "anon MB",
+    "gen cpu",
+    "echo/s",
+    "of echo",
+    "target",
+    "",
+    "verified",
+    "",
+)
+LEFT: Final = frozenset({0, 2, 13, 14, 16})
+
+
+def _cells(row: Row) -> list[str]:
+    resident, anonymous = row.median("server_resident_kb"), row.median("server_anonymous_kb")
+    return [
+        row.load.name,
+        _number(row.median("rate")),
+        row.load.unit,
+        _number(row.median("p50_us")),
+        _number(row.median("p99_us")),
+        _number(row.median("p999_us")),
+        _number(row.median("max_us")),
+        _percent(row.server_share),
+        _number(resident / 1024 if resident else None),
+        _number(anonymous / 1024 if anonymous else None),
+        _percent(row.generator_share),
+        _number(row.echo_median("rate")),
+        _percent(row.share_of_echo),
+        _target(row),
+        _verdict(row),
+        _number(sum(one.read_back for one in row.rounds)),
+        row.marks,
+    ]
+
+
+def _table(rows: list[Row]) -> list[str]:
+    lines = [list(HEADINGS)] + [_cells(row) for row in rows if not row.error]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    text = []
+    for line in lines:
+        cells = [
+            cell.ljust(width) if column in LEFT else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        text.append("  ".join(cells).rstrip())
+    return text
+
+
+def as_text(conditions: Conditions, rows: list[Row], facts: list[Fact]) -> str:
+    """The report for a person."""
+    width = max((len(name) for name, _ in conditions.rows), default=0)
+    text = [f"{name.ljust(width)}  {value}" for name, value in conditions.rows]
+    if any(not row.error for row in rows):
+        text += ["", *_table(rows)]
+        if any("G" in row.marks for row in rows):
+            text.append("G: the generator's core was over 90 % busy; the server could do more.")
+        if any("S" in row.marks for row in rows):
+            text.append("S: other guests of the host took over 2 % of the machine's time.")
+    if facts:
+        text.append("")
+    name_width = max((len(fact.name) for fact in facts), default=0)
+    for fact in facts:
+        limit = ""
+        if fact.limit is not None:
+            word = "met" if fact.holds else "MISSED"
+            limit = f"  (at most {fact.limit:g} {fact.unit}: {word})".replace(" :", ":")
+        note = f"  {fact.note}" if fact.note else ""
+        text.append(f"{fact.name.ljust(name_width)}  {fact.value:,.3g} {fact.unit}{limit}{note}")
+    failed = [row for row in rows if row.error]
+    if failed:
+        text.append("")
+    text += [f"FAILED  {row.load.name}: {row.error}" for row in failed]
+    return "\n".join(text)
+
+
+def as_json(conditions: Conditions, rows: list[Row], facts: list[Fact]) -> dict[str, Any]:
+    """The report for a machine: conditions, rows with medians and all rounds, facts."""
+    return {
+        "conditions": conditions.as_dict(),
+        "rows": [_row_json(row) for row in rows],
+        "facts": [
+            {
+                "name": fact.name,
+                "value": fact.value,
+                "unit": fact.unit,
+                "limit": fact.limit,
+                "holds": fact.holds,
+                "note": fact.note,
+            }
+            for fact in facts
+        ],
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    builtins = msgspec.to_builtins
+    return {
+        "name": row.load.name,
+        "unit": row.load.unit,
+        "load": builtins(row.load),
+        "error": row.error or None,
+        "median": {figure: row.median(figure) for figure in FIGURES},
+        "echo": {figure: row.echo_median(figure) for figure in FIGURES} if row.echo else None,
+        "share_of_echo": row.share_of_echo,
+        "latency_to_echo": row.latency_to_echo,
+        "generator_share": row.generator_share,
+        "generator_bound": "G" in row.marks,
+        "stolen_share": row.stolen_share,
+        "target": row.load.target,
+        "echo_target": row.load.echo_target,
+        "reached": row.reached,
+        "acknowledged": sum(one.acknowledged for one in row.rounds),
+        "read_back": sum(one.read_back for one in row.rounds),
+        "rounds": [builtins(one) for one in row.rounds],
+        "echo_rounds": [builtins(one) for one in row.echo],
+    }

@@ -1,0 +1,124 @@
+"""Runs rows: a fresh broker and store for each, the echo server beside it, a worker for the load.
+
+Server and echo server share one core, of which the idle one uses nothing; the worker has the
+other. The store of a row is removed when the row is done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from cometmq.bench.loads import Load, Rounds, WorkOrder
+from cometmq.bench.measure import stolen_s
+from cometmq.bench.processes import Server, run_worker, start_broker
+from cometmq.bench.report import Row
+from cometmq.errors import CometError
+
+__all__ = ["Settings", "run_row"]
+
+SYNC_FLUSH: dict[str, str] = {"flushDiskType": "SYNC_FLUSH"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How all rows of a session are run.
+
+    `folder` takes the stores. `external` is the address of a running broker to load instead of
+    starting one, `external_pid` its process for /proc readings (0: none).
+    """
+
+    folder: Path
+    rounds: int = 5
+    seconds: float = 3.0
+    server_core: int | None = None
+    generator_core: int | None = None
+    fill_messages: int = 200_000
+    broker_settings: Mapping[str, str] = field(default_factory=dict)
+    broker_name: str = "broker-a"
+    external: str = ""
+    external_name_server: str = ""
+    external_pid: int = 0
+
+    @property
+    def warm_up_s(self) -> float:
+        """Untimed part before each round."""
+        return min(0.5, self.seconds / 5)
+
+
+def _order(load: Load, settings: Settings, server: Server | None, echo: Server | None) -> WorkOrder:
+    uses_echo = echo is not None and load.has_echo
+    return WorkOrder(
+        load=load,
+        address=server.address if server else settings.external,
+        name_server=server.name_server if server else settings.external_name_server,
+        echo_address=echo.address if echo is not None and uses_echo else "",
+        echo_pid=echo.pid if echo is not None and uses_echo else 0,
+        broker_name=settings.broker_name,
+        server_pid=server.pid if server else settings.external_pid,
+        core=settings.generator_core,
+        rounds=settings.rounds,
+        seconds=settings.seconds,
+        warm_up_s=settings.warm_up_s,
+        fill_messages=settings.fill_messages,
+        # Topics of a broker that is already running must not meet those of an earlier session.
+        seed=time.time_ns() // 1_000_000 % 1_000_000_000,  # noqa: TID251
+    )
+
+
+def worker_module(load: Load) -> str:
+    """The program that makes a load."""
+    return "cometmq.bench.client_worker" if load.kind == "client" else "cometmq.bench.worker"
+
+
+def run_row(load: Load, settings: Settings, echo: Server | None) -> Row:
+    """One row; a failure becomes the row's error, so that the others still run."""
+    stolen, begin = stolen_s(), time.monotonic()
+    row = Row(load)
+    try:
+        if settings.external:
+            _work(row, _order(load, settings, None, echo), settings)
+        else:
+            _run_with_own_broker(row, settings, echo)
+    except CometError as error:
+        row.error = str(error)
+    now_stolen = stolen_s()
+    if stolen is not None and now_stolen is not None:
+        whole = (time.monotonic() - begin) * (os.cpu_count() or 1)
+        row.stolen_share = (now_stolen - stolen) / whole if whole else 0.0
+    return row
+
+
+def _run_with_own_broker(row: Row, settings: Settings, echo: Server | None) -> None:
+    load = row.load
+    store = settings.folder / f"store-{os.getpid()}-{time.monotonic_ns()}"
+    wanted = {
+        **(SYNC_FLUSH if load.flush == "sync" else {}),
+        **load.settings,
+        **settings.broker_settings,
+    }
+    try:
+        with start_broker(store, core=settings.server_core, settings=wanted) as server:
+            try:
+                _work(row, _order(load, settings, server, echo), settings)
+            except CometError as error:
+                tail = server.log_tail()
+                row.error = f"{error}\n{tail}" if tail else str(error)
+    finally:
+        shutil.rmtree(store, ignore_errors=True)
+        store.with_suffix(".log").unlink(missing_ok=True)
+
+
+def _work(row: Row, order: WorkOrder, settings: Settings) -> None:
+    answer = run_worker(
+        worker_module(row.load), msgspec.json.encode(order), settings.generator_core
+    )
+    result = msgspec.json.decode(answer, type=Rounds)
+    row.rounds = result.rounds
+    row.echo = result.echo
