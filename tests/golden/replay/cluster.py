@@ -1,4 +1,4 @@
-"""Our name server and broker with the capture's settings, and one connection of a replayed client."""
+"""Our servers with the capture's settings, and one connection of a replayed client."""
 
 import asyncio
 import random
@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from cometmq.net.env import Environment, system_environment
-
 from tests.golden.replay.frames import Frame, decode_frame, encode_frame
+
+from cometmq.net.env import Environment, system_environment
 
 __all__ = ["Client", "Cluster", "ReplayClock"]
 
@@ -32,7 +32,7 @@ SETTINGS = {
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
 }
-"""Section 1 of the captures' page; ports are the system's choice, the last four keep files small."""
+"""Section 1 of the captures' page; the system chooses ports, the last four keep files small."""
 BARRIER_CODE = 9999
 """A code nobody serves: the answer to it says that what went before on the wire was looked at."""
 BARRIER_OPAQUE = -1_000_000
@@ -169,9 +169,10 @@ class Cluster:
     async def start(self, settings: dict[str, str]) -> None:
         """Start both; returns when the broker is registered."""
         from cometmq.broker.broker import Broker
+        from cometmq.namesrv.name_server import NameServer
+
         from cometmq.broker.config import load_config
         from cometmq.namesrv.config import load_name_server_config
-        from cometmq.namesrv.server import NameServer
         from cometmq.store.disk import RealDisk
 
         disk = RealDisk()

@@ -9,7 +9,14 @@ from tests.golden.replay.captures import Line
 from tests.golden.replay.frames import Frame, loads_java, stored_messages
 from tests.golden.replay.translate import Translation
 
-__all__ = ["Difference", "compare", "place_of_send", "rewrite"]
+__all__ = [
+    "MESSAGE_MAGIC",
+    "Difference",
+    "compare",
+    "place_of_send",
+    "properties_of",
+    "rewrite",
+]
 
 SENDS = {10, 310, 320, 324, 325}
 PULLS = {11, 361}
@@ -31,7 +38,7 @@ class Difference:
 
 
 def place_of_send(frame: Frame) -> tuple[str, int]:
-    """The topic and queue whose offset a send's answer tells (queue −1: as answered)."""
+    """The topic and queue whose offset a send's answer tells (queue -1: as answered)."""
     ext = frame.ext
     topic = ext.get("b") or ext.get("topic") or ""
     queue_id = int(ext.get("e") or ext.get("queueId") or -1)

@@ -50,7 +50,8 @@ def decode_frame(data: bytes) -> Frame:
     length, meta = struct.unpack_from(">iI", data)
     assert length == len(data) - 4, (length, len(data))
     kind, header_length = meta >> 24, meta & 0xFFFFFF
-    assert kind in {0, 1} and 8 + header_length <= len(data), (kind, header_length, len(data))
+    assert kind in {0, 1}, kind
+    assert 8 + header_length <= len(data), (header_length, len(data))
     header, body = data[8 : 8 + header_length], data[8 + header_length :]
     return _decode_json(header, body) if kind == 0 else _decode_binary(header, body)
 
@@ -147,7 +148,8 @@ def stored_messages(body: bytes) -> list[dict[str, Any]]:
 
 def _stored_message(data: bytes, start: int) -> tuple[dict[str, Any], int]:
     size, magic, crc, queue_id, flag = struct.unpack_from(">iIIii", data, start)
-    assert magic in MAGICS and start + size <= len(data), (hex(magic), start, size, len(data))
+    assert magic in MAGICS, (hex(magic), start)
+    assert start + size <= len(data), (start, size, len(data))
     queue_offset, physical_offset, sys_flag, born = struct.unpack_from(">qqiq", data, start + 20)
     position = start + 48
     hosts = []

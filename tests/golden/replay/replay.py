@@ -9,15 +9,23 @@ out in the capture is sent with a short hold.
 import asyncio
 import json
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tests.golden.replay.captures import Line, Scenario
+from tests.golden.replay.captures import Line, Scenario, load_scenario
 from tests.golden.replay.cluster import Client, Cluster, ReplayClock
-from tests.golden.replay.compare import Difference, compare, properties_of, rewrite
-from tests.golden.replay.frames import Frame, encode_frame, loads_java
+from tests.golden.replay.compare import (
+    MESSAGE_MAGIC,
+    Difference,
+    compare,
+    properties_of,
+    rewrite,
+)
+from tests.golden.replay.frames import Frame, encode_frame, loads_java, stored_messages
 from tests.golden.replay.table import Table
-from tests.golden.replay.translate import Translation
+from tests.golden.replay.translate import Translation, split_offset_id
 
 __all__ = ["Counts", "replay"]
 
@@ -29,6 +37,7 @@ SUSPEND = 2
 BUILT_IN = {"TBW102", "RMQ_SYS_TRACE_TOPIC", "DefaultCluster", "broker-a"}
 LEVELS_MS = [1000, 5000, 10_000, 30_000, *(60_000 * n for n in range(1, 15))]
 DELAY_SLACK_S = 0.15
+ADDED_BY_BROKER = {"MSG_REGION", "TRACE_ON", "CLUSTER"}
 
 
 @dataclass
@@ -90,8 +99,8 @@ class _Player:
             clock.now_ms,
         )
 
-    def _permit(self, code: int, name: str, number: int) -> bool:
-        return self._table.permit(self._scenario.name, code, name, number)
+    def _permit(self, code: int, name: str, number: int, properties: Collection[str] = ()) -> bool:
+        return self._table.permit(self._scenario.name, code, name, number, properties)
 
     # -- what stood before the capture began ---------------------------------------------------
 
@@ -122,8 +131,40 @@ class _Player:
         for group in groups:
             made = await broker.ask(352, {"group": group})
             assert made.code == 0, (group, made)
+        if "messages_of" in options:
+            await self._send_before(broker, str(options["messages_of"]))
         broker.close()
         name_server.close()
+
+    async def _send_before(self, broker: Client, name: str) -> None:
+        """Send the messages a capture delivers, as their stored copies say they were sent."""
+        self._pairs.our_ports.add(broker.port)
+        stored: dict[int, dict[str, Any]] = {}
+        for line in load_scenario(name).lines:
+            if not line.from_client and line.frame.body[4:8] == MESSAGE_MAGIC:
+                for message in stored_messages(line.frame.body):
+                    stored[message["commitLogOffset"]] = message
+        for position, message in sorted(stored.items()):
+            properties = "".join(
+                f"{key}\x01{value}\x02"
+                for key, value in message["properties"].items()
+                if key not in ADDED_BY_BROKER
+            )
+            ext = {
+                "a": "ADM_PG",
+                "b": message["topic"],
+                "c": "TBW102",
+                "d": "4",
+                "e": str(message["queueId"]),
+                "f": str(message["sysFlag"]),
+                "g": str(message["bornTimestamp"]),
+                "h": str(message["flag"]),
+                "i": properties,
+            }
+            answer = await broker.ask(310, ext, message["body"])
+            assert answer.code == 0, answer
+            ours = split_offset_id(answer.ext["msgId"])[1]
+            assert self._pairs.same_physical(str(position), str(ours))
 
     @staticmethod
     async def _wait_for_route(name_server: Client, topic: str) -> None:
@@ -182,7 +223,7 @@ class _Player:
 
     async def _request(self, line: Line) -> None:
         client = await self._client(line)
-        if self._permit(line.code, "skip", line.number):
+        if self._permit(line.code, "skip", line.number, properties_of(line.frame)):
             self._skipped.add(line.number)
             self.counts.skipped += 1
             return

@@ -8,12 +8,14 @@ Fields:
   request.<name>       the request is changed before it is sent;
   shared <topic>       queue offsets of this topic start elsewhere: compared by distance;
   anything else        this field of the answer is not compared.
-`lines` narrows a row to frames (numbers of the answer, or of the request for skip and request.*).
+`lines` narrows a row to frames (numbers of the answer, or of the request for skip and request.*);
+`property` narrows a skip to sends that carry this message property.
 A row that hides nothing fails the test, and so does a difference without a row.
 """
 
 import fnmatch
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,21 +34,25 @@ class Row:
     field: str
     reason: str
     lines: frozenset[int] = frozenset()
+    property: str = ""
     used: dict[str, int] = field(default_factory=dict)
 
-    def covers(self, capture: str, code: int, name: str, number: int) -> bool:
+    def covers(
+        self, capture: str, code: int, name: str, number: int, properties: Collection[str] = ()
+    ) -> bool:
         """Whether this row speaks about that field of that frame."""
         return (
             fnmatch.fnmatchcase(name, self.field)
             and self.code in {"*", code}
             and (not self.lines or number in self.lines)
+            and (not self.property or self.property in properties)
             and fnmatch.fnmatchcase(capture, self.capture)
         )
 
     def label(self) -> str:
         """How a failure names the row."""
         lines = f" lines {sorted(self.lines)}" if self.lines else ""
-        return f"{self.capture} code {self.code} {self.field}{lines}"
+        return f"{self.capture} code {self.code} {self.field}{lines} {self.property}".rstrip()
 
 
 @dataclass
@@ -58,10 +64,12 @@ class Table:
     scenarios: dict[str, dict[str, Any]]
     numbers: dict[str, dict[str, int]]
 
-    def permit(self, capture: str, code: int, name: str, number: int) -> bool:
+    def permit(
+        self, capture: str, code: int, name: str, number: int, properties: Collection[str] = ()
+    ) -> bool:
         """Use the first row that covers the field; False if there is none."""
         for row in self.rows:
-            if row.covers(capture, code, name, number):
+            if row.covers(capture, code, name, number, properties):
                 row.used[capture] = row.used.get(capture, 0) + 1
                 return True
         return False
@@ -87,12 +95,14 @@ def load_table() -> Table:
 
 
 def _row(item: dict[str, Any]) -> Row:
-    unknown = item.keys() - {"capture", "code", "field", "reason", "lines"}
-    assert not unknown and item["reason"].strip(), item
+    unknown = item.keys() - {"capture", "code", "field", "reason", "lines", "property"}
+    assert not unknown, unknown
+    assert item["reason"].strip(), item
     return Row(
         item["capture"],
         item["code"],
         item["field"],
         item["reason"],
         frozenset(item.get("lines", [])),
+        item.get("property", ""),
     )

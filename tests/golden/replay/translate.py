@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Translation"]
+__all__ = ["Translation", "join_offset_id", "split_offset_id"]
 
 CAPTURED_BROKER = "127.0.0.1:41011"
 CAPTURED_NAME_SERVER = "127.0.0.1:41001"
