@@ -1,1 +1,60 @@
-"""The shipped test kit: in-process cluster, virtual clock, fault injection, simulator."""
+"""The shipped test kit: in-process cluster, virtual clock, fault injection, simulator.
+
+`embedded_cluster` and `threaded_cluster` run the real thing on free ports; `simulate` runs a
+whole cluster on virtual time from a seed.  Names are imported on first use, so that the pytest
+plugin stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cometmq.testing.clock import VirtualClock
+    from cometmq.testing.cluster import EmbeddedCluster, embedded_cluster, threaded_cluster
+    from cometmq.testing.disk import SimDisk
+    from cometmq.testing.loop import SimLoop
+    from cometmq.testing.network import NetworkFaults, SimNetwork
+    from cometmq.testing.simulate import Node, Outcome, World, simulate
+    from cometmq.testing.workers import SimWorkers
+
+__all__ = [
+    "EmbeddedCluster",
+    "NetworkFaults",
+    "Node",
+    "Outcome",
+    "SimDisk",
+    "SimLoop",
+    "SimNetwork",
+    "SimWorkers",
+    "VirtualClock",
+    "World",
+    "embedded_cluster",
+    "simulate",
+    "threaded_cluster",
+]
+
+_HOME = {
+    "EmbeddedCluster": "cluster",
+    "NetworkFaults": "network",
+    "Node": "simulate",
+    "Outcome": "simulate",
+    "SimDisk": "disk",
+    "SimLoop": "loop",
+    "SimNetwork": "network",
+    "SimWorkers": "workers",
+    "VirtualClock": "clock",
+    "World": "simulate",
+    "embedded_cluster": "cluster",
+    "simulate": "simulate",
+    "threaded_cluster": "cluster",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module on first use (PEP 562)."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"cometmq.testing.{home}"), name)
