@@ -9,7 +9,6 @@ out in the capture is sent with a short hold.
 import asyncio
 import json
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,11 +61,14 @@ class Counts:
 async def replay(scenario: Scenario, table: Table, directory: Path) -> Counts:
     """Start a cluster, play the scenario, stop the cluster."""
     options = table.scenarios.get(scenario.name, {})
+    skipped = lines_skipped(scenario, table)
+    if len(skipped) == len(scenario.lines):
+        return Counts(frames=len(scenario.lines), skipped=len(skipped))
     clock = ReplayClock(scenario.epoch_ms)
     cluster = Cluster(directory, clock, options.get("seed", 1))
     await cluster.start(options.get("settings", {}))
     try:
-        player = _Player(scenario, table, cluster, clock)
+        player = _Player(scenario, table, cluster, clock, skipped)
         await player.prepare(options)
         await player.play()
         return player.counts
@@ -74,11 +76,30 @@ async def replay(scenario: Scenario, table: Table, directory: Path) -> Counts:
         await cluster.stop()
 
 
+def lines_skipped(scenario: Scenario, table: Table) -> frozenset[int]:
+    """The numbers of the requests and calls the table leaves out, and of their answers."""
+    left_out: set[int] = set()
+    for line in scenario.lines:
+        if not line.is_request:
+            continue
+        properties = properties_of(line.frame)
+        if table.permit(scenario.name, line.code, "skip", line.number, properties):
+            left_out.add(line.number)
+            if line.answer is not None:
+                left_out.add(line.answer.number)
+    return frozenset(left_out)
+
+
 class _Player:
     def __init__(
-        self, scenario: Scenario, table: Table, cluster: Cluster, clock: ReplayClock
+        self,
+        scenario: Scenario,
+        table: Table,
+        cluster: Cluster,
+        clock: ReplayClock,
+        skipped: frozenset[int] = frozenset(),
     ) -> None:
-        self.counts = Counts(frames=len(scenario.lines))
+        self.counts = Counts(frames=len(scenario.lines), skipped=len(skipped))
         self._scenario = scenario
         self._table = table
         self._clock = clock
@@ -88,7 +109,7 @@ class _Player:
         }
         self._clients: dict[int, Client] = {}
         self._last_line = {line.connection: line.number for line in scenario.lines}
-        self._skipped: set[int] = set()
+        self._skipped = skipped
         self._calls: dict[int, Frame] = {}
         self._delays: list[tuple[float, float]] = []
         self._pairs = Translation(
@@ -99,8 +120,8 @@ class _Player:
             clock.now_ms,
         )
 
-    def _permit(self, code: int, name: str, number: int, properties: Collection[str] = ()) -> bool:
-        return self._table.permit(self._scenario.name, code, name, number, properties)
+    def _permit(self, code: int, name: str, number: int) -> bool:
+        return self._table.permit(self._scenario.name, code, name, number)
 
     # -- what stood before the capture began ---------------------------------------------------
 
@@ -200,7 +221,9 @@ class _Player:
         """Every line in order, then what is left over."""
         for line in self._scenario.lines:
             self._clock.advance(line.at_ms)
-            if line.from_client and line.is_request:
+            if line.number in self._skipped:
+                pass
+            elif line.from_client and line.is_request:
                 await self._request(line)
             elif line.from_client:
                 await self._answer_call(line)
@@ -223,10 +246,6 @@ class _Player:
 
     async def _request(self, line: Line) -> None:
         client = await self._client(line)
-        if self._permit(line.code, "skip", line.number, properties_of(line.frame)):
-            self._skipped.add(line.number)
-            self.counts.skipped += 1
-            return
         await self._wait_for_delays(line)
         client.send(self._bytes_of(line))
         self.counts.sent += 1
@@ -288,19 +307,11 @@ class _Player:
             await asyncio.sleep(max(0.0, max(due) - time.monotonic()))
 
     async def _answered(self, line: Line) -> None:
-        assert line.request is not None
-        if line.request.number in self._skipped:
-            self.counts.skipped += 1
-            return
         client = await self._client(line)
         ours = await client.answer(line.frame.opaque, ANSWER_TIMEOUT_S)
         self._judge(line, ours)
 
     async def _called(self, line: Line) -> None:
-        if self._permit(line.code, "skip", line.number):
-            self._skipped.add(line.number)
-            self.counts.skipped += 1
-            return
         client = await self._client(line)
         group = line.frame.ext.get("consumerGroup")
         ours = await client.call(line.frame.code, group, ANSWER_TIMEOUT_S)
@@ -310,10 +321,10 @@ class _Player:
 
     async def _answer_call(self, line: Line) -> None:
         assert line.request is not None
-        if line.request.number in self._skipped:
+        call = self._calls.get(line.request.number)
+        if call is None:  # the call itself did not come and was judged
             self.counts.skipped += 1
             return
-        call = self._calls[line.request.number]
         client = await self._client(line)
         client.send(encode_frame(Frame(**{**vars(line.frame), "opaque": call.opaque})))
         self.counts.sent += 1

@@ -1,6 +1,7 @@
 """The one table of everything the replay does not demand: `table.toml`, read and kept honest.
 
-A row names captures (a glob over `set/file`), a request code ("*" for any), a field and a reason.
+A row names captures (a glob over `set/file`), a request code ("*" for any; a list stands for as
+many rows), a field and a reason.
 Fields:
   skip                 the request (or the call of the server) is left out with its answer;
   frame                the answer has another code, or there is none: nothing more is compared;
@@ -87,22 +88,21 @@ def load_table() -> Table:
     """The table as it stands in the file, nothing used yet."""
     raw = tomllib.loads(PATH.read_text(encoding="utf-8"))
     return Table(
-        [_row(item) for item in raw.get("row", [])],
-        [_row(item | {"field": "remark"}) for item in raw.get("remark", [])],
+        [row for item in raw.get("row", []) for row in _rows(item)],
+        [row for item in raw.get("remark", []) for row in _rows(item | {"field": "remark"})],
         {item["capture"]: item for item in raw.get("scenario", [])},
         {item["set"]: {k: v for k, v in item.items() if k != "set"} for item in raw["numbers"]},
     )
 
 
-def _row(item: dict[str, Any]) -> Row:
+def _rows(item: dict[str, Any]) -> list[Row]:
+    """A row for each code it names: each must be used."""
     unknown = item.keys() - {"capture", "code", "field", "reason", "lines", "property"}
     assert not unknown, unknown
     assert item["reason"].strip(), item
-    return Row(
-        item["capture"],
-        item["code"],
-        item["field"],
-        item["reason"],
-        frozenset(item.get("lines", [])),
-        item.get("property", ""),
-    )
+    codes = item["code"] if isinstance(item["code"], list) else [item["code"]]
+    lines = frozenset(item.get("lines", []))
+    return [
+        Row(item["capture"], code, item["field"], item["reason"], lines, item.get("property", ""))
+        for code in codes
+    ]
