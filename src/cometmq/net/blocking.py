@@ -102,6 +102,10 @@ class BlockingChannel:
         self.is_closed = True
         self._socket.close()
 
+    def fileno(self) -> int:
+        """The socket's descriptor, or -1 once closed."""
+        return self._socket.fileno()
+
     # -- inside -----------------------------------------------------------------------------
 
     def _set_timeout(self, timeout_s: float) -> None:

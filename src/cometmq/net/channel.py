@@ -7,7 +7,7 @@ per channel sweeps the expired ones. Writes of one loop turn leave in one system
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
 from cometmq.net.env import Environment
@@ -145,6 +145,13 @@ class Channel(asyncio.Protocol):
         """Drop the connection at once."""
         if self._transport is not None and not self.is_closed:
             self._transport.abort()
+
+    def fileno(self) -> int:
+        """The socket's descriptor, or -1; a forked child needs it to let go of the socket."""
+        if self._transport is None or self.is_closed:
+            return -1
+        inherited = self._transport.get_extra_info("socket")
+        return inherited.fileno() if inherited is not None else -1
 
     # -- the transport's side ---------------------------------------------------------------
 

@@ -1,0 +1,201 @@
+"""A message as a consumer gets it: a view of the pulled bytes that decodes on first use.
+
+Job: cut a pull answer into messages, and give their fields under readable names.
+Must not: know how messages were pulled or what becomes of them.
+
+Theory: most handlers look at the body and nothing else, so a message is a slice of the answer
+(one object of six fields) until somebody asks.  The first question decodes the whole record, and
+the properties only when one of them is asked for.
+"""
+
+import struct
+from typing import Final
+
+import msgspec
+
+from cometmq.codec.compression import decompress
+from cometmq.codec.properties import find_property
+from cometmq.codec.stored_message import (
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    StoredMessage,
+    decode_message,
+)
+from cometmq.errors import CodecError
+from cometmq.model import MessageQueue
+from cometmq.model.names import RETRY_PREFIX
+
+__all__ = ["ReceivedMessage", "split_messages"]
+
+_CUT: Final = struct.Struct(">ii12xq")  # total size, magic, (crc, queue, flag), queue offset
+_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
+
+
+class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
+    """One message of a queue.
+
+    ``message_queue`` is where it was pulled from (for a retry that is the group's retry topic);
+    ``topic`` is the topic it was sent to.  Equality is identity.
+    """
+
+    message_queue: MessageQueue
+    queue_offset: int
+    size_bytes: int
+    _buffer: bytes
+    _position: int
+    _stored: StoredMessage | None = None
+    _body: bytes | None = None
+
+    @property
+    def stored(self) -> StoredMessage:
+        """The decoded record; CodecError names the position if it is broken."""
+        stored = self._stored
+        if stored is None:
+            stored = self._stored = decode_message(self._buffer, self._position)
+        return stored
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent, decompressed."""
+        body = self._body
+        if body is None:
+            stored = self._stored
+            if stored is None:
+                stored = self._stored = decode_message(self._buffer, self._position)
+            body = stored.body
+            if stored.sys_flag & 1:
+                body = decompress(body, stored.sys_flag)
+            self._body = body
+        return body
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, RocketMQ's own included."""
+        return self.stored.properties
+
+    @property
+    def topic(self) -> str:
+        """The topic the producer sent to, also for a message that comes for another try."""
+        topic = self.stored.topic
+        if topic.startswith(RETRY_PREFIX):
+            return self.stored.properties.get("RETRY_TOPIC", topic)
+        return topic
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, if any."""
+        raw = find_property(self.stored.raw_properties, b"TAGS")
+        return raw.decode() if raw else None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The business keys."""
+        raw = find_property(self.stored.raw_properties, b"KEYS")
+        return tuple(raw.decode().split()) if raw else ()
+
+    @property
+    def message_id(self) -> str:
+        """The producer's unique id, or the broker's id for a message without one."""
+        raw = find_property(self.stored.raw_properties, b"UNIQ_KEY")
+        return raw.decode() if raw else self.stored.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The broker's id: its address and the position in its commit log, in hex."""
+        return self.stored.offset_message_id
+
+    @property
+    def message_group(self) -> str | None:
+        """The group whose messages keep their order (``__SHARDINGKEY``)."""
+        return self.properties.get("__SHARDINGKEY")
+
+    @property
+    def delay_level(self) -> int:
+        """The delay level it was sent with; 0 for none."""
+        return int(self.properties.get("DELAY", "0"))
+
+    @property
+    def queue_id(self) -> int:
+        """Number of the queue it was pulled from."""
+        return self.message_queue.queue_id
+
+    @property
+    def broker_name(self) -> str:
+        """Name of the broker it was pulled from."""
+        return self.message_queue.broker_name
+
+    @property
+    def physical_offset(self) -> int:
+        """Position in the broker's commit log."""
+        return self.stored.physical_offset
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        """When the producer made it, by the producer's clock."""
+        return self.stored.born_timestamp_ms
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """When the broker stored it, by the broker's clock."""
+        return self.stored.store_timestamp_ms
+
+    @property
+    def born_host(self) -> str:
+        """``ip:port`` of the producer."""
+        return self.stored.born_address
+
+    @property
+    def store_host(self) -> str:
+        """``ip:port`` of the broker."""
+        return self.stored.store_address
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often this group has already failed to take it."""
+        return self.stored.reconsume_times
+
+    @property
+    def flag(self) -> int:
+        """The producer's own flag."""
+        return self.stored.flag
+
+    @property
+    def sys_flag(self) -> int:
+        """The bits of ``model.flags``."""
+        return self.stored.sys_flag
+
+    def __repr__(self) -> str:
+        return f"<ReceivedMessage {self.message_queue} at {self.queue_offset}, {self.size_bytes} B>"
+
+
+def split_messages(buffer: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
+    """The messages of a pull answer, not yet decoded.
+
+    Raises:
+        CodecError: lengths or magic do not hold; the text names position and field.
+    """
+    messages: list[ReceivedMessage] = []
+    position = 0
+    end = len(buffer)
+    cut = _CUT.unpack_from
+    while position < end:
+        if position + RECORD_BYTES_MIN > end:
+            raise CodecError(
+                f"record at position {position}: {end - position} bytes left, a record has at "
+                f"least {RECORD_BYTES_MIN}"
+            )
+        size, magic, queue_offset = cut(buffer, position)
+        if magic not in _MAGICS or size < RECORD_BYTES_MIN:
+            raise CodecError(
+                f"record at position {position}: magic {magic & 0xFFFFFFFF:#010x} and total size "
+                f"{size} are not those of a record"
+            )
+        if position + size > end:
+            raise CodecError(
+                f"record at position {position}: total size {size}, only {end - position} bytes "
+                "are there"
+            )
+        messages.append(ReceivedMessage(queue, queue_offset, size, buffer, position))
+        position += size
+    return messages

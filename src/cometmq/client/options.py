@@ -1,0 +1,91 @@
+"""Settings that producers, consumers and the admin client share, and how they are checked.
+
+Job: one frozen value made from keyword arguments, with RocketMQ's defaults.
+Must not: connect to anything.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cometmq.errors import ConfigError
+from cometmq.net.env import Environment, system_environment
+from cometmq.net.network import parse_address
+
+__all__ = ["ClientOptions", "name_server_addresses"]
+
+NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
+DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+
+
+def name_server_addresses(name_server: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Addresses from ``a:9876;b:9876``, a sequence, ``NAMESRV_ADDR``, or the local default.
+
+    Raises:
+        ConfigError: an entry is not ``host:port``.
+    """
+    if name_server is None:
+        name_server = os.environ.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
+    if isinstance(name_server, str):
+        name_server = name_server.replace(",", ";").split(";")
+    addresses: list[str] = []
+    for part in name_server:
+        address = part.strip().removeprefix("http://")
+        if not address:
+            continue
+        try:
+            parse_address(address)
+        except Exception as error:
+            raise ConfigError(
+                f"name server address {address!r} is not host:port; set name_server= or "
+                f"{NAME_SERVER_VARIABLE} to something like 127.0.0.1:9876"
+            ) from error
+        addresses.append(address)
+    if not addresses:
+        raise ConfigError(
+            f"no name server address given; set name_server= or {NAME_SERVER_VARIABLE} to "
+            "something like 127.0.0.1:9876"
+        )
+    return tuple(addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What every client needs to know; times in ms, RocketMQ's defaults.
+
+    ``instance_name`` replaces the process id in the client id (two clients must not share one);
+    ``client_ip`` replaces the address of the interface that routes outwards.
+    """
+
+    name_servers: tuple[str, ...]
+    env: Environment = field(default_factory=system_environment)
+    instance_name: str | None = None
+    client_ip: str | None = None
+    process_id: int | None = None
+    request_timeout_ms: int = 3_000
+    heartbeat_interval_ms: int = 30_000
+    route_interval_ms: int = 30_000
+    persist_interval_ms: int = 5_000
+    rebalance_interval_ms: int = 20_000
+
+    @classmethod
+    def of(
+        cls,
+        name_server: str | Sequence[str] | None,
+        *,
+        env: Environment | None = None,
+        instance_name: str | None = None,
+        client_ip: str | None = None,
+        request_timeout_ms: int = 3_000,
+    ) -> "ClientOptions":
+        """Options from the keyword arguments all clients have."""
+        if request_timeout_ms <= 0:
+            raise ConfigError(f"request_timeout_ms is {request_timeout_ms}; it must be positive")
+        return cls(
+            name_server_addresses(name_server),
+            env=env if env is not None else system_environment(),
+            instance_name=instance_name,
+            client_ip=client_ip,
+            request_timeout_ms=request_timeout_ms,
+        )

@@ -1,0 +1,370 @@
+"""Pulling one queue: always one request ahead, and never silently none.
+
+Job: send pulls, read their answers, hand messages to a sink, wait and retry as the answer says.
+Must not: know handlers, polls or commits; the sink does.
+
+Theory: the loop is a state machine driven by answers, not a task: an answer is handed to the sink
+and the next pull leaves in the same turn, so the broker works while the messages are handled.
+
+    IDLE --pull()--> PULLING --answer--> IDLE, pull() at once or after a pause
+    IDLE --sink.hold()--> HELD --wake()--> IDLE
+
+``restart()`` leaves any state: answers of an earlier life carry an old number and are ignored.
+Reactions to codes follow ``DefaultMQPushConsumerImpl`` of RocketMQ 5.4.0; different is that 24
+and 25 (the broker does not know this consumer) cause a heartbeat at once, and that an illegal
+offset is corrected in place instead of waiting for the next rebalance.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cometmq.client.instance import ClientInstance
+from cometmq.client.message import ReceivedMessage, split_messages
+from cometmq.codec.stored_message import decode_messages_lenient
+from cometmq.core.process_queue import ProcessQueue
+from cometmq.core.subscription import SQL92
+from cometmq.errors import CodecError, CometError, RequestTimeout, ResponseCode
+from cometmq.model import MessageQueue, SubscriptionData
+from cometmq.model.flags import PULL_COMMIT_OFFSET
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.fast_encode import PullRequestTemplate
+from cometmq.wire.headers import PullResponseHeader
+
+__all__ = ["PullLoop", "PullSettings", "PullSink"]
+
+log = logging.getLogger("cometmq.client")
+
+PAUSE_ERROR_S: Final = 1.0
+PAUSE_ERROR_S_MAX: Final = 5.0
+PAUSE_BUSY_S: Final = 0.02
+PAUSE_UNKNOWN_S: Final = 0.1
+UNHELD_S: Final = 0.02
+"""An empty answer that comes sooner was not held: pulling again at once would spin."""
+PAUSE_UNHELD_S: Final = 0.1
+HOLD_RECHECK_S: Final = 1.0
+"""A held loop looks again after this time even if nobody wakes it."""
+PULL_TIMEOUT_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """What all pulls of a consumer have in common."""
+
+    code: int
+    group: str
+    sys_flag: int
+    suspend_ms: int
+    max_count: int = 32
+    max_bytes: int = 262_144
+    sends_expression: bool = False
+
+
+class PullSink(Protocol):
+    """Where the messages of a queue go."""
+
+    def hold(self, loop: "PullLoop") -> str | None:
+        """Why the loop must not pull now, or None; the sink calls ``wake`` when that is over."""
+        ...
+
+    def accept(self, loop: "PullLoop", messages: list[ReceivedMessage], next_offset: int) -> None:
+        """Take matching messages, possibly none; the next pull starts at ``next_offset``."""
+        ...
+
+    def commit_hint(self, loop: "PullLoop") -> int:
+        """An offset to commit along with a pull, or -1."""
+        ...
+
+    def offset_moved(self, loop: "PullLoop", queue_offset: int) -> None:
+        """The broker does not have the offset that was asked for; go on from this one."""
+        ...
+
+
+class PullLoop:
+    """The pulls of one queue."""
+
+    __slots__ = (
+        "_broker_id",
+        "_errors_in_row",
+        "_instance",
+        "_loop",
+        "_number",
+        "_sent_at",
+        "_settings",
+        "_sink",
+        "_sub_version",
+        "_template",
+        "_timer",
+        "held_because",
+        "is_pulling",
+        "is_stopped",
+        "last_error",
+        "process_queue",
+        "pull_count",
+        "queue",
+        "subscription",
+    )
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        queue: MessageQueue,
+        process_queue: ProcessQueue,
+        subscription: SubscriptionData,
+        settings: PullSettings,
+        sink: PullSink,
+    ) -> None:
+        self._instance = instance
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._sink = sink
+        self._number = 0
+        self._broker_id = 0
+        self._errors_in_row = 0
+        self._sent_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.queue = queue
+        self.process_queue = process_queue
+        self.subscription = subscription
+        self.held_because: str | None = None
+        self.is_pulling = False
+        self.is_stopped = False
+        self.last_error: str | None = None
+        self.pull_count = 0
+        self._sub_version = subscription.sub_version
+        if settings.sends_expression and subscription.expression_type != SQL92:
+            self._sub_version = 0  # as Java's lite consumer: the request carries the expression
+        self._template = PullRequestTemplate(
+            settings.group,
+            queue.topic,
+            queue.queue_id,
+            expression_type=subscription.expression_type,
+            subscription=subscription.sub_string if settings.sends_expression else None,
+            broker_name=queue.broker_name,
+            code=settings.code,
+        )
+
+    # -- driving ----------------------------------------------------------------------------
+
+    def pull(self) -> None:
+        """Send the next pull unless one is in flight or the sink says no."""
+        if self.is_stopped or self.is_pulling:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        reason = self._sink.hold(self)
+        if reason is not None:
+            self.held_because = reason
+            self._timer = self._loop.call_later(HOLD_RECHECK_S, self.pull)
+            return
+        self.held_because = None
+        address = self._instance.routes.address(self.queue.broker_name, self._broker_id)
+        channel = self._instance.pool.open_channel(address) if address is not None else None
+        if channel is None or not self._instance.is_greeted(channel):
+            self.is_pulling = True
+            self._instance.spawn(self._connect(address), f"connect-{self.queue}")
+            return
+        self.is_pulling = True
+        self._number += 1
+        number = self._number
+        opaque = channel.next_opaque()
+        self._sent_at = self._loop.time()
+        channel.call(
+            opaque,
+            self._frame(opaque),
+            PULL_TIMEOUT_MS + self._settings.suspend_ms,
+            lambda answer: self._answered(number, answer),
+        )
+
+    def wake(self) -> None:
+        """The reason to hold is gone."""
+        if self.held_because is not None:
+            self.pull()
+
+    def restart(self) -> None:
+        """Forget the pull in flight, if any, and pull anew."""
+        self._number += 1
+        self.is_pulling = False
+        self.pull()
+
+    def stop(self) -> None:
+        """Pull no more; an answer still to come is ignored."""
+        self.is_stopped = True
+        self._number += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _after(self, pause_s: float) -> None:
+        if self.is_stopped:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(pause_s, self.pull)
+
+    async def _connect(self, address: str | None) -> None:
+        number = self._number
+        try:
+            if address is None:
+                await self._instance.refresh_route(self.queue.topic)
+                address = self._instance.routes.any_address(self.queue.broker_name)
+            if address is None:
+                raise CometError(f"the route has no address for {self.queue.broker_name}")
+            await self._instance.io.channel(address, self._instance.options.request_timeout_ms)
+        except CometError as error:
+            if number == self._number:
+                self.is_pulling = False
+                self._broker_id = 0
+                self._failed(f"{error}")
+            return
+        if number == self._number:
+            self.is_pulling = False
+            self.pull()
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def _answered(self, number: int, answer: RemotingCommand | Exception) -> None:
+        if number != self._number or self.is_stopped:
+            return
+        self.is_pulling = False
+        self.pull_count += 1
+        try:
+            if isinstance(answer, Exception):
+                self._broker_id = 0
+                self._failed(str(answer), at_once=isinstance(answer, RequestTimeout))
+            elif answer.code in _PULL_ANSWERS:
+                self._errors_in_row = 0
+                self._take(answer)
+            else:
+                self._refused(answer)
+        except Exception as error:
+            # Whatever went wrong, a queue must not stop being pulled because of it.
+            log.exception("a pull of %s could not be handled", self.queue)
+            self._failed(f"{type(error).__name__}: {error}")
+
+    def _take(self, answer: RemotingCommand) -> None:
+        header = PullResponseHeader.from_command(answer)
+        process_queue = self.process_queue
+        process_queue.broker_max_offset = header.max_offset
+        self._broker_id = header.suggest_which_broker_id
+        code = answer.code
+        next_offset = header.next_begin_offset
+        if code == 0:
+            self._sink.accept(self, self._matching(answer.body), next_offset)
+            self.pull()
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
+            log.warning(
+                "%s of group %s: offset %d is outside the broker's %d to %d; going on from %d",
+                self.queue,
+                self._settings.group,
+                process_queue.pull_offset,
+                header.min_offset,
+                header.max_offset,
+                next_offset,
+            )
+            self._sink.offset_moved(self, next_offset)
+            self.pull()
+        else:
+            self._sink.accept(self, [], next_offset)
+            unheld = self._loop.time() - self._sent_at < UNHELD_S
+            if unheld and code == ResponseCode.PULL_NOT_FOUND:
+                self._after(PAUSE_UNHELD_S)
+            else:
+                self.pull()
+
+    def _matching(self, body: bytes) -> list[ReceivedMessage]:
+        try:
+            messages = split_messages(body, self.queue)
+        except CodecError as error:
+            messages = self._salvage(body, error)
+        tags = self.subscription.tags_set
+        if not tags:
+            return messages
+        return [message for message in messages if message.tags in tags]
+
+    def _salvage(self, body: bytes, error: CodecError) -> list[ReceivedMessage]:
+        """What can be read of a damaged answer; the rest is named in the log and passed over."""
+        good, broken = decode_messages_lenient(body)
+        log.error(
+            "%s: an answer of %d bytes is damaged (%s); %d messages read, passed over: %s",
+            self.queue,
+            len(body),
+            error,
+            len(good),
+            "; ".join(f"{part.size} bytes at {part.position}: {part.reason}" for part in broken),
+        )
+        return [
+            ReceivedMessage(self.queue, one.queue_offset, one.total_size, b"", 0, one)
+            for one in good
+        ]
+
+    def _refused(self, answer: RemotingCommand) -> None:
+        code = answer.code
+        text = f"code {code} {answer.remark or ''}".strip()
+        if code in (ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY):
+            self._after(PAUSE_BUSY_S)
+        elif code in (
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+            ResponseCode.FILTER_DATA_NOT_EXIST,
+            ResponseCode.FILTER_DATA_NOT_LATEST,
+        ):
+            log.debug("%s: %s; sending a heartbeat", self.queue, text)
+            self._errors_in_row += 1
+            self._instance.spawn(self._introduce(), f"heartbeat-{self.queue.broker_name}")
+        else:
+            self._failed(text)
+
+    async def _introduce(self) -> None:
+        """The broker does not know us (yet): say who we are, then pull again."""
+        address = self._instance.routes.address(self.queue.broker_name)
+        if address is not None:
+            await self._instance.heartbeat_to(address)
+        self._after(PAUSE_UNKNOWN_S if self._errors_in_row < 5 else PAUSE_ERROR_S)
+
+    def _failed(self, text: str, *, at_once: bool = False) -> None:
+        if self._instance.is_closed:
+            return
+        self._errors_in_row += 1
+        self.last_error = text
+        # The first fault and then ever fewer: 1, 2, 4, 8, ...
+        if self._errors_in_row & (self._errors_in_row - 1) == 0:
+            log.warning(
+                "pull of %s failed (%d in a row): %s", self.queue, self._errors_in_row, text
+            )
+        pause_s = min(PAUSE_ERROR_S * self._errors_in_row, PAUSE_ERROR_S_MAX)
+        self._after(0.0 if at_once and self._errors_in_row < 2 else pause_s)
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def _frame(self, opaque: int) -> bytes:
+        """The next pull request; HOT."""
+        settings = self._settings
+        sys_flag = settings.sys_flag
+        commit_offset = self._sink.commit_hint(self)
+        if commit_offset >= 0:
+            sys_flag |= PULL_COMMIT_OFFSET
+        else:
+            commit_offset = 0
+        return self._template.encode(
+            opaque,
+            self.process_queue.pull_offset,
+            settings.max_count,
+            sys_flag,
+            commit_offset,
+            settings.suspend_ms,
+            self._sub_version,
+            settings.max_bytes,
+        )
+
+
+_PULL_ANSWERS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)

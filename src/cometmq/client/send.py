@@ -1,0 +1,293 @@
+"""What a send is made of, without sending it: checks, properties, frames, answers.
+
+Job: turn a `Message` into the bytes of a SEND_MESSAGE_V2 (or SEND_BATCH_MESSAGE) request, and a
+response into a `SendResult` or an exception.  Shared by both faces of the producer.
+Must not: do I/O or decide about retries.
+
+Theory: a message is checked and turned into properties and body once; a frame is made of that for
+each try, from a template that holds everything but the few numbers that change.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.codec.batch import BATCH_ITEM_OVERHEAD_BYTES, encode_batch
+from cometmq.codec.compression import compress, compression_flag
+from cometmq.codec.ids import UniqIdFactory
+from cometmq.codec.properties import PROPERTIES_BYTES_MAX, encode_properties_text
+from cometmq.core.batching import MESSAGE_BYTES_MAX
+from cometmq.errors import (
+    LocalProtocolError,
+    ResponseCode,
+    remote_error,
+)
+from cometmq.model import Message, MessageQueue, SendResult, SendStatus
+from cometmq.model.names import check_topic
+from cometmq.model.properties import RESERVED_PROPERTIES
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.fast_encode import SendRequestTemplate
+from cometmq.wire.headers import SendResponseHeader
+
+__all__ = ["Prepared", "SendCodec", "is_retriable"]
+
+COMPRESS_ABOVE_BYTES: Final = 4096
+_SEND_OK: Final = SendStatus.SEND_OK
+_SEND_STATUS: Final = {int(status): status for status in SendStatus}
+# Response codes after which another broker may do better (DefaultMQProducerImpl.sendDefaultImpl).
+_RETRIABLE_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
+)
+
+
+def is_retriable(code: int) -> bool:
+    """Whether a send answered with ``code`` may be tried again on another broker."""
+    return code in _RETRIABLE_CODES
+
+
+class Prepared(msgspec.Struct, gc=False):
+    """A checked message in the form that travels."""
+
+    topic: str
+    body: bytes
+    sys_flag: int
+    flag: int
+    properties: str
+    message_id: str
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+    batch_count: int = 0
+    """0 for a single message, else how many messages the body holds."""
+
+
+class SendCodec:
+    """Encodes and decodes the sends of one producer group."""
+
+    __slots__ = (
+        "_compress_above_bytes",
+        "_compression",
+        "_compression_flag",
+        "_compression_level",
+        "_known_topics",
+        "_now_ms",
+        "_templates",
+        "group",
+        "message_bytes_max",
+        "new_id",
+    )
+
+    def __init__(
+        self,
+        group: str,
+        ids: UniqIdFactory,
+        now_ms: Callable[[], int],
+        *,
+        compression: str = "ZLIB",
+        compression_level: int = 5,
+        compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+    ) -> None:
+        self.group = group
+        self.new_id = ids.next_id
+        self.message_bytes_max = message_bytes_max
+        self._now_ms = now_ms
+        self._compression = compression.upper()
+        self._compression_flag = compression_flag(self._compression)
+        self._compression_level = compression_level
+        self._compress_above_bytes = compress_above_bytes
+        self._known_topics: set[str] = set()
+        self._templates: dict[tuple[str, str, bool], SendRequestTemplate] = {}
+
+    # -- messages ---------------------------------------------------------------------------
+
+    def prepare(self, message: Message) -> Prepared:
+        """Check, compress and encode a message that travels alone.
+
+        Raises:
+            LocalProtocolError: topic, body or properties break a limit; the text names which.
+        """
+        body = self._checked_body(message)
+        message_id = self.new_id()
+        sys_flag = 0
+        if len(body) >= self._compress_above_bytes:
+            packed, flag = compress(body, self._compression, self._compression_level)
+            if len(packed) < len(body):
+                body = packed
+                sys_flag = flag
+        if len(body) > self.message_bytes_max:
+            raise LocalProtocolError(
+                f"the body for {message.topic} has {len(body)} bytes; the limit is "
+                f"{self.message_bytes_max} (max_message_bytes here, maxMessageSize at the broker)"
+            )
+        text = self.properties_text(message, message_id)
+        return Prepared(message.topic, body, sys_flag, message.flag, text, message_id)
+
+    def prepare_batch(
+        self, topic: str, items: Sequence[tuple[int, bytes, bytes]], ids: str
+    ) -> Prepared:
+        """A batch of encoded items ``(flag, body, properties)`` with the joined unique ids."""
+        return Prepared(
+            topic,
+            encode_batch(items),
+            0,
+            0,
+            "WAIT\x01true\x02",
+            ids,
+            batch_count=len(items),
+        )
+
+    def batch_item(self, message: Message) -> tuple[tuple[int, bytes, bytes], str]:
+        """``(flag, body, properties)`` of a message inside a batch, and its unique id."""
+        body = self._checked_body(message)
+        message_id = self.new_id()
+        properties = self.properties_text(message, message_id).encode()
+        size = BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties)
+        if size > self.message_bytes_max:
+            raise LocalProtocolError(
+                f"a message for {message.topic} takes {size} bytes in a batch; the limit is "
+                f"{self.message_bytes_max}"
+            )
+        return (message.flag, body, properties), message_id
+
+    def _checked_body(self, message: Message) -> bytes:
+        topic = message.topic
+        if topic not in self._known_topics:
+            fault = check_topic(topic)
+            if fault is not None:
+                raise LocalProtocolError(fault)
+            self._known_topics.add(topic)
+        body = message.body
+        if type(body) is not bytes:
+            if not isinstance(body, (bytes, bytearray, memoryview)):
+                raise LocalProtocolError(
+                    f"the body for {topic} is {type(body).__name__}; encode it to bytes first"
+                )
+            body = bytes(body)
+        if not body:
+            raise LocalProtocolError(
+                f"the body for {topic} is empty; a frame cannot tell an empty body from none, "
+                "so send at least one byte"
+            )
+        return body
+
+    def properties_text(self, message: Message, message_id: str) -> str:
+        """The property string of a message with its separators."""
+        text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
+        if not message.wait_store_ok:
+            text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01false\x02"
+        if message.tags:
+            text = f"{text}TAGS\x01{_checked(message.tags, 'tag')}\x02"
+        if message.keys:
+            keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+            text = f"{text}KEYS\x01{_checked(keys, 'keys')}\x02"
+        if message.message_group:
+            group = _checked(message.message_group, "message group")
+            text = f"{text}__SHARDINGKEY\x01{group}\x02"
+        if message.delay_level:
+            text = f"{text}DELAY\x01{int(message.delay_level)}\x02"
+        if message.properties:
+            reserved = RESERVED_PROPERTIES.intersection(message.properties)
+            if reserved:
+                raise LocalProtocolError(
+                    f"the properties {', '.join(sorted(reserved))} belong to RocketMQ; use the "
+                    "fields of Message, or other names"
+                )
+            text += encode_properties_text(message.properties)
+        if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
+            raise LocalProtocolError(
+                f"the properties of a message for {message.topic} take {len(text.encode())} "
+                f"bytes; the limit is {PROPERTIES_BYTES_MAX}"
+            )
+        return text
+
+    # -- frames -----------------------------------------------------------------------------
+
+    def frame(
+        self, prepared: Prepared, queue: MessageQueue, opaque: int, *, oneway: bool = False
+    ) -> bytes:
+        """The complete request frame; HOT."""
+        is_batch = prepared.batch_count > 0
+        key = (queue.topic, queue.broker_name, is_batch)
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = SendRequestTemplate(
+                self.group, queue.topic, queue.broker_name, is_batch=is_batch
+            )
+        return template.encode(
+            opaque,
+            queue.queue_id,
+            prepared.sys_flag,
+            self._now_ms(),
+            prepared.flag,
+            prepared.properties,
+            prepared.body,
+            oneway=oneway,
+            reconsume_times=prepared.reconsume_times,
+            max_reconsume_times=prepared.max_reconsume_times,
+        )
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def result(
+        self, prepared: Prepared, queue: MessageQueue, answer: RemotingCommand
+    ) -> SendResult:
+        """What the broker did with the message; HOT.
+
+        Raises:
+            RemoteError: it was not stored; the class follows the response code.
+            RemoteProtocolError: the answer lacks a field that every broker sends.
+        """
+        status = _SEND_OK if answer.code == 0 else _SEND_STATUS.get(answer.code)
+        if status is None:
+            raise remote_error(answer.code, answer.remark)
+        fields = SendResponseHeader.from_command(answer)
+        if fields.queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, fields.queue_id)
+        return SendResult(
+            status,
+            prepared.message_id,
+            queue,
+            fields.queue_offset,
+            fields.msg_id,
+            fields.transaction_id,
+            fields.recall_handle,
+        )
+
+    def batch_results(
+        self, ids: Sequence[str], queue: MessageQueue, answer: RemotingCommand
+    ) -> list[SendResult]:
+        """One result per message of a batch; raises as `result` does."""
+        status = _SEND_OK if answer.code == 0 else _SEND_STATUS.get(answer.code)
+        if status is None:
+            raise remote_error(answer.code, answer.remark)
+        fields = SendResponseHeader.from_command(answer)
+        if fields.queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, fields.queue_id)
+        offset_ids = fields.msg_id.split(",")
+        if len(offset_ids) != len(ids):
+            # An inner-batch queue stores the batch as one record, which has one id.
+            offset_ids = [fields.msg_id] * len(ids)
+        first = fields.queue_offset
+        return [
+            SendResult(status, message_id, queue, first + index, offset_id)
+            for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
+        ]
+
+
+def _checked(value: str, what: str) -> str:
+    if "\x01" in value or "\x02" in value:
+        raise LocalProtocolError(
+            f"the {what} {value!r} contains U+0001 or U+0002, which separate properties"
+        )
+    return value

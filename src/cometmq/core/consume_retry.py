@@ -1,0 +1,61 @@
+"""What happens to a message whose handler did not take it.
+
+Job: levels, counts and the header fields of a failed message's way to retry or dead letters.
+Must not: send anything.
+
+Source: ``ConsumeMessageConcurrentlyService`` and ``DefaultMQPushConsumerImpl.sendMessageBack``
+of RocketMQ 5.4.0.  The broker chooses level ``3 + reconsumeTimes`` for 0; our own re-send (when
+the send-back itself failed) must come to the same level.
+"""
+
+from typing import Final
+
+from cometmq.model.names import retry_topic
+
+__all__ = [
+    "DELAY_LEVEL_BY_BROKER",
+    "DELAY_LEVEL_DEAD_LETTER",
+    "MAX_RECONSUME_TIMES",
+    "fallback_properties",
+    "fallback_topic",
+]
+
+MAX_RECONSUME_TIMES: Final = 16
+"""Tries after the first before a message becomes a dead letter."""
+DELAY_LEVEL_BY_BROKER: Final = 0
+DELAY_LEVEL_DEAD_LETTER: Final = -1
+_FIRST_RETRY_LEVEL: Final = 3
+_DELAY_LEVEL_MAX: Final = 18
+
+
+def fallback_topic(consumer_group: str) -> str:
+    """Where a message goes that we re-send ourselves; the broker diverts spent ones to DLQ."""
+    return retry_topic(consumer_group)
+
+
+def fallback_properties(
+    properties: dict[str, str],
+    *,
+    topic: str,
+    message_id: str,
+    reconsume_times: int,
+    max_reconsume_times: int,
+    delay_level: int,
+) -> dict[str, str]:
+    """Properties of the copy we send to the retry topic when the broker refused code 36.
+
+    ``topic`` and ``message_id`` are the message's own; an earlier try's origin is kept.  A dead
+    letter is asked for by a count above the maximum, since an ordinary send has no level -1.
+    """
+    copy = dict(properties)
+    copy.setdefault("RETRY_TOPIC", topic)
+    copy.setdefault("ORIGIN_MESSAGE_ID", message_id)
+    times = reconsume_times + 1
+    if delay_level < 0:
+        times = max_reconsume_times + 1
+    copy["RECONSUME_TIME"] = str(times)
+    copy["MAX_RECONSUME_TIMES"] = str(max_reconsume_times)
+    level = delay_level if delay_level > 0 else _FIRST_RETRY_LEVEL + reconsume_times
+    copy["DELAY"] = str(min(level, _DELAY_LEVEL_MAX))
+    copy.pop("TRAN_MSG", None)
+    return copy

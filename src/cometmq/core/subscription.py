@@ -1,0 +1,44 @@
+"""Subscriptions as a consumer states them, and the consumer's own look at the tag.
+
+Job: check what a user wrote (``tag_filter`` parses), and say when the exact check is needed.
+Must not: evaluate SQL92; that is the broker's work.
+
+Theory: a broker compares 32-bit hashes of tags and therefore lets through a message whose tag
+merely hashes alike; the consumer compares the text.  ``*``, the empty string and None mean all.
+"""
+
+from typing import Final
+
+from cometmq.core.tag_filter import TAG, parse_subscription
+from cometmq.errors import ConfigError, RemoteProtocolError
+from cometmq.model import SUBSCRIBE_ALL, SubscriptionData
+
+__all__ = ["SQL92", "needs_tag_check", "subscription_of"]
+
+SQL92: Final = "SQL92"
+
+
+def subscription_of(
+    topic: str, expression: str | None, sub_version: int, expression_type: str = TAG
+) -> SubscriptionData:
+    """The subscription for ``TagA || TagB``, ``*``, or an SQL92 expression.
+
+    Raises:
+        ConfigError: an unknown expression type, or an expression that selects nothing.
+    """
+    if expression_type not in (TAG, SQL92):
+        raise ConfigError(f"expression type {expression_type!r} is neither {TAG} nor {SQL92}")
+    text = (expression or "").strip()
+    if expression_type == SQL92 and not text:
+        raise ConfigError(f"the {SQL92} subscription of {topic} has an empty expression")
+    if expression_type == TAG and not text:
+        text = SUBSCRIBE_ALL
+    try:
+        return parse_subscription(topic, text, expression_type, sub_version)
+    except RemoteProtocolError as error:
+        raise ConfigError(str(error)) from error
+
+
+def needs_tag_check(subscription: SubscriptionData) -> bool:
+    """Whether pulled messages must be compared with ``tags_set``."""
+    return bool(subscription.tags_set) and not subscription.class_filter_mode
