@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from cometmq.core.route_table import RouteTable
 from cometmq.errors import CometError
 from cometmq.namesrv.config import LoadedNameServerConfig, NameServerConfig
-from cometmq.namesrv.kv_config import KvConfig
+from cometmq.namesrv.kv_config import KvConfig, make_directory
 from cometmq.namesrv.processor import NameServerProcessor
 from cometmq.net.env import Environment, system_environment
 from cometmq.net.loop import wait_for_stop_signal
@@ -119,7 +119,7 @@ class NameServer:
         disk = self._disk
 
         def work() -> None:
-            disk.makedirs(str(PurePosixPath(path).parent))
+            make_directory(disk, str(PurePosixPath(path).parent))
             disk.write_atomic(path, data)
 
         def written(result: BaseException | None) -> None:

@@ -3,15 +3,15 @@
 Job: headers and bodies in, a decision of `core.RouteTable` or `KvConfig`, headers and bodies out.
 Must not: decide about routes itself, or block.  Every method has the shape of `net.Handler`.
 
-Two dialects of map keys.  Java writes numbers as keys without quotes (`{0:"host:port"}`), which
-is not JSON.  Clients that announce version 401 (4.9.4) or `acceptStandardJsonOnly` get quoted
-ones in routes, older ones get what they have always got; the other bodies keep Java's form.
+Broker ids are quoted in every body.  Java leaves the quotes away for clients below version 401
+(`{0:"host:port"}`), but clients of every age and language read both, so one form serves all.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from cometmq.codec.crc import body_crc
@@ -23,11 +23,10 @@ from cometmq.core.route_table import (
     RouteTable,
 )
 from cometmq.errors import ConfigError, ResponseCode
-from cometmq.model.topic import BrokerData, DataVersion, TopicConfig
+from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.namesrv.config import NameServerConfig, updated_config
 from cometmq.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from cometmq.net.server import Handler, ServerConnection
-from cometmq.wire import bodies
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand, encode_command
 from cometmq.wire.namesrv_headers import (
@@ -49,6 +48,17 @@ from cometmq.wire.namesrv_headers import (
     RegisterTopicHeader,
     WipeWritePermResponseHeader,
 )
+from cometmq.wire.route_bodies import (
+    BrokerMemberGroup,
+    ClusterInfo,
+    RegisterBrokerBody,
+    TopicList,
+    decode_data_version,
+    decode_topic_route,
+    encode_data_version,
+    encode_kv_table,
+    encode_topic_route,
+)
 
 __all__ = ["NameServerProcessor"]
 
@@ -56,10 +66,6 @@ log = logging.getLogger("cometmq.namesrv")
 
 _Answer = RemotingCommand | None
 
-# 4.9.4 is the first client that reads routes with a strict JSON parser.
-QUOTED_KEYS_VERSION: Final = 401
-# Before 3.0.11 the body of a registration was the topic table alone.
-REGISTER_BODY_VERSION: Final = 37
 EMPTY: Final[dict[str, str]] = {}
 
 
@@ -126,14 +132,10 @@ class NameServerProcessor:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {header.topic or 'null'}",
             )
-        order_conf = None
         if config.order_message_enable:
             order_conf = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)
-        quoted = bool(header.accept_standard_json_only) or request.version >= QUOTED_KEYS_VERSION
-        return request.answer(
-            ResponseCode.SUCCESS,
-            body=bodies.encode_topic_route(route, order_conf, quoted_keys=quoted),
-        )
+            route = replace(route, order_topic_conf=order_conf)
+        return request.answer(ResponseCode.SUCCESS, body=encode_topic_route(route))
 
     def get_topics(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """206: every topic with a queue, system topics included."""
@@ -173,7 +175,7 @@ class NameServerProcessor:
         """217: answered 0 in any case, as Java does; a broker that is unknown adds nothing."""
         header = RegisterTopicHeader.from_command(request)
         if request.body:
-            queue_datas = bodies.decode_topic_route(request.body).queue_datas
+            queue_datas = decode_topic_route(request.body).queue_datas
             if not self._routes.register_topic(header.topic, queue_datas):
                 log.warning("topic %s not registered: unknown broker", header.topic)
         return request.answer(ResponseCode.SUCCESS)
@@ -216,7 +218,7 @@ class NameServerProcessor:
         if self.config.return_order_topic_config_to_broker:
             order_table = self._kv.table(ORDER_TOPIC_NAMESPACE)
             if order_table is not None:
-                body = bodies.encode_kv_table(order_table)
+                body = encode_kv_table(order_table)
         answer = RegisterBrokerResponseHeader(result.ha_address, result.master_address)
         return request.answer(ResponseCode.SUCCESS, None, answer.to_ext(), body)
 
@@ -236,12 +238,10 @@ class NameServerProcessor:
         """322: whether the broker should register again; a sign of life as well."""
         header = BrokerIdentityHeader.from_command(request)
         cluster, address = header.cluster_name, header.broker_addr
-        changed = self._routes.is_changed(
-            cluster, address, bodies.decode_data_version(request.body)
-        )
+        changed = self._routes.is_changed(cluster, address, decode_data_version(request.body))
         self._routes.touch(cluster, address, now_ms)
         known = self._routes.data_version(cluster, address)
-        body = b"" if known is None else bodies.encode_data_version(known)
+        body = b"" if known is None else encode_data_version(known)
         answer = QueryDataVersionResponseHeader(changed)
         return request.answer(ResponseCode.SUCCESS, None, answer.to_ext(), body)
 
@@ -256,21 +256,19 @@ class NameServerProcessor:
     def get_member_group(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """901: the remark is what Java's answer carries."""
         header = BrokerMemberGroupHeader.from_command(request)
-        group = BrokerData(
+        group = BrokerMemberGroup(
             header.cluster_name, header.broker_name, self._routes.member_group(header.broker_name)
         )
         return request.answer(
             ResponseCode.SUCCESS,
             "not set any response code",
-            body=bodies.encode_member_group(group),
+            body=group.encode(),
         )
 
     def get_cluster_info(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """106."""
         brokers, clusters = self._routes.cluster_info()
-        return request.answer(
-            ResponseCode.SUCCESS, body=bodies.encode_cluster_info(brokers, clusters)
-        )
+        return request.answer(ResponseCode.SUCCESS, body=ClusterInfo(brokers, clusters).encode())
 
     def wipe_write_perm(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """205: an unknown broker has no topics, so its count is 0."""
@@ -324,7 +322,7 @@ class NameServerProcessor:
             return request.answer(
                 ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}"
             )
-        return request.answer(ResponseCode.SUCCESS, body=bodies.encode_kv_table(table))
+        return request.answer(ResponseCode.SUCCESS, body=encode_kv_table(table))
 
     def update_config(
         self, request: RemotingCommand, connection: ServerConnection, _: int
@@ -365,19 +363,14 @@ def _registered_topics(
     """Data version and topics of a registration, in whichever form its version has."""
     if not request.body:
         return DataVersion(), ()
-    if request.version < REGISTER_BODY_VERSION:
-        wrapper = bodies.decode_topic_config_wrapper(request.body)
-    else:
-        wrapper = bodies.decode_register_broker_body(
-            request.body, compressed=compressed, version=request.version
-        )
-    return wrapper.data_version, tuple(wrapper.topics.values())
+    body = RegisterBrokerBody.decode(request.body, compressed=compressed, version=request.version)
+    return body.data_version, tuple(body.topics.values())
 
 
 def _topic_list(
     request: RemotingCommand, topics: tuple[str, ...], address: str | None = None
 ) -> RemotingCommand:
-    return request.answer(ResponseCode.SUCCESS, body=bodies.encode_topic_list(topics, address))
+    return request.answer(ResponseCode.SUCCESS, body=TopicList(topics, address).encode())
 
 
 def _answer_later(

@@ -1,0 +1,95 @@
+"""Configuration: RocketMQ's keys, clear refusals, and changes at run time."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.codec.java_properties import format_properties, parse_properties
+from cometmq.errors import ConfigError
+from cometmq.namesrv.config import NameServerConfig, load_name_server_config, updated_config
+
+
+def test_an_unmodified_java_file_loads(tmp_path: Path) -> None:
+    """Effective keys take effect, keys without effect here are listed."""
+    path = tmp_path / "namesrv.conf"
+    path.write_text(
+        "# name server\nlistenPort = 9877\norderMessageEnable=true\n"
+        "clientRequestThreadPoolNums=8\nrocketmqHome=C:\\\\rocketmq\n"
+    )
+    loaded = load_name_server_config(str(path), overrides={"listenPort": 0})
+    assert loaded.config.listen_port == 0
+    assert loaded.config.order_message_enable
+    assert loaded.ignored == {"clientRequestThreadPoolNums": "8", "rocketmqHome": "C:\\rocketmq"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("listenPort=66000", r"listenPort=66000 \(.*\) is not accepted: .* from 0 to 65535"),
+        ("listenPort=x", "listenPort=x .* a whole number"),
+        ("orderMessageEnable=maybe", "expected true or false"),
+        ("orderMesageEnable=true", "unknown configuration key orderMesageEnable; did you mean ord"),
+        ("enableControllerInNamesrv=true", "cannot be served: controller mode"),
+        ("zzz=1", r"unknown configuration key zzz \(from"),
+    ],
+)
+def test_a_bad_value_names_key_value_and_range(tmp_path: Path, text: str, message: str) -> None:
+    """So that nobody has to guess."""
+    path = tmp_path / "namesrv.conf"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_name_server_config(str(path))
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    """A missing one, and one that is not text."""
+    with pytest.raises(ConfigError, match="cannot read configuration file"):
+        load_name_server_config(str(tmp_path / "missing"))
+    path = tmp_path / "binary.conf"
+    path.write_bytes(b"listenPort=1\n\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8 text at byte 13"):
+        load_name_server_config(str(path))
+
+
+def test_changes_at_run_time_are_all_or_nothing() -> None:
+    """Ports need a restart; ignored keys are accepted."""
+    config = NameServerConfig()
+    changed = updated_config(config, {"orderMessageEnable": "true", "clusterTest": "false"})
+    assert changed.order_message_enable
+    assert not config.order_message_enable
+    with pytest.raises(ConfigError, match="restart"):
+        updated_config(config, {"listenPort": "1"})
+    with pytest.raises(ConfigError, match="unknown"):
+        updated_config(config, {"orderMessageEnable": "true", "nonsense": "1"})
+
+
+def test_the_properties_text_reads_back() -> None:
+    """What 319 answers is what a file may hold."""
+    config = NameServerConfig(order_message_enable=True, listen_port=1)
+    text = config.properties_text()
+    assert "orderMessageEnable=true\n" in text
+    values = parse_properties(text)
+    assert load_name_server_config(overrides=values).config == config
+    assert format_properties(values) == text
+    assert config.black_list() >= {"kvConfigPath", "configStorePath", "rocketmqHome"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=1\n!b=2\n#c=3\n\n  d : 4", {"a": "1", "d": "4"}),
+        ("a = one \\\n   two\nb=2", {"a": "one two", "b": "2"}),
+        ("a\\ b=c\\td", {"a b": "c\td"}),
+        ("path=C:\\\\x\nuni=\\u00e9", {"path": "C:\\x", "uni": "é"}),
+        ("k v", {"k": "v"}),
+        ("lonely", {"lonely": ""}),
+        ("=nothing", {}),
+        ("end=of file\\", {"end": "of file"}),
+        ("a=1\ra=2\r\nb=3", {"a": "2", "b": "3"}),
+        ("a=x\u2028y", {"a": "x\u2028y"}),
+        ("a=\\\n#b", {"a": "#b"}),
+    ],
+)
+def test_properties_grammar(text: str, expected: dict[str, str]) -> None:
+    """Comments, escapes, continued lines and separators as java.util.Properties reads them."""
+    assert parse_properties(text) == expected
