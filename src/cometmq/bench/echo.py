@@ -24,7 +24,7 @@ from cometmq.net.network import TcpNetwork
 from cometmq.wire.command import frame_json
 from cometmq.wire.framing import FrameReader
 
-__all__ = ["EchoConnection", "main", "serve"]
+__all__ = ["EchoConnection", "main", "pull_body", "serve"]
 
 PULLS: Final = frozenset({11, 361})
 SENDS: Final = frozenset({10, 310, 320})
@@ -55,7 +55,7 @@ class _Ext(msgspec.Struct, gc=False):
 _decode_ext: Final = msgspec.json.Decoder(_Ext, strict=False).decode
 
 
-def _pull_body(body_bytes: int) -> bytes:
+def pull_body(body_bytes: int) -> bytes:
     """32 stored messages (wire.md 4.1) with bodies of zeros, as one pull answer carries them."""
     body = bytes(body_bytes)
     topic = b"bench0000"
@@ -106,7 +106,7 @@ class EchoConnection(asyncio.Protocol):
 
 async def serve(port: int, body_bytes: int) -> None:
     """Serve until a stop signal."""
-    body = _pull_body(body_bytes)
+    body = pull_body(body_bytes)
     listener = await TcpNetwork().listen("127.0.0.1", port, lambda: EchoConnection(body))
     print(f"echo ready 127.0.0.1:{listener.port}", flush=True)
     gc.freeze()

@@ -1,0 +1,73 @@
+"""The yardstick answers what it is asked, and the loads run against it in real processes."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cometmq.bench.echo import PULL_COUNT, EchoConnection, pull_body
+from cometmq.bench.frames import OPAQUE_BASE, FrameRing, Targets
+from cometmq.bench.loads import RAW_LOADS, Load, Rounds, WorkOrder
+from cometmq.bench.processes import run_worker, start_echo
+from cometmq.codec.stored_message import decode_messages
+from cometmq.errors import ClientError
+from cometmq.wire.framing import FrameReader
+
+
+class Wire:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.writes = 0
+
+    def write(self, data: bytes) -> None:
+        """One more write."""
+        self.written += data
+        self.writes += 1
+
+
+def test_every_frame_is_answered_in_order_with_one_write() -> None:
+    """A burst of sends gives as many code-0 answers that carry queue and offset."""
+    connection, wire = EchoConnection(pull_body(16)), Wire()
+    connection.connection_made(wire)  # type: ignore[arg-type]
+    ring = FrameRing(Targets("T", 1, 4), body_bytes=32)
+    connection.data_received(ring.burst(10, 1))
+    answers = FrameReader().receive(wire.written)
+    assert wire.writes == 1
+    assert [a.opaque for a in answers] == [OPAQUE_BASE + n for n in range(10)]
+    assert [a.ext_fields["queueId"] for a in answers[:5]] == ["0", "1", "2", "3", "0"]
+    assert all(a.code == 0 and a.is_response for a in answers)
+
+
+def test_a_pull_is_answered_with_thirty_two_readable_messages() -> None:
+    """The canned body decodes, so that its size is an honest one."""
+    messages = decode_messages(pull_body(100))
+    assert len(messages) == PULL_COUNT
+    assert all(len(m.body) == 100 for m in messages)
+
+
+@pytest.mark.processes
+def test_loads_run_against_an_echo_process(tmp_path: Path) -> None:
+    """Start, be ready, serve a worker process, stop."""
+    loads = [load for load in RAW_LOADS if load.name in {"send 4x64", "pull32 x4"}]
+    with start_echo(tmp_path) as server:
+        for load in loads:
+            order = WorkOrder(
+                load=load, address=server.address, server_pid=server.pid,
+                rounds=1, seconds=0.1, warm_up_s=0.02, verify=False,
+            )  # fmt: skip
+            answer = run_worker("cometmq.bench.worker", msgspec.json.encode(order), None)
+            (one,) = msgspec.json.decode(answer, type=Rounds).rounds
+            assert one.rate > 0
+            assert one.p50_us is not None
+            assert one.generator_cpu_s > 0
+    assert server.process.poll() is not None
+
+
+@pytest.mark.processes
+def test_a_worker_that_fails_says_why() -> None:
+    """Nobody listens: the parent gets the sentence, not a traceback."""
+    order = WorkOrder(load=Load(name="x", kind="send"), address="127.0.0.1:1", rounds=1)
+    with pytest.raises(ClientError, match=r"127\.0\.0\.1:1"):
+        run_worker("cometmq.bench.worker", msgspec.json.encode(order), None)

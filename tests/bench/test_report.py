@@ -1,0 +1,122 @@
+"""The report says what was measured, what bound it, and nothing where nothing counts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cometmq.bench.loads import Load, Round
+from cometmq.bench.measure import (
+    Conditions,
+    Latency,
+    cores,
+    machine_conditions,
+    median_of,
+    on_core,
+    read_process,
+)
+from cometmq.bench.report import Fact, Row, as_json, as_text
+
+CONDITIONS = Conditions((("python", "3"), ("cores", "two")))
+
+
+def one_round(rate: float, **figures: float) -> Round:
+    """A round of a second."""
+    return Round(
+        rate=rate, messages_rate=rate, seconds=1.0, **figures,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_figures_are_medians_and_shares_of_echo() -> None:
+    """Odd rounds out do not move a figure; the share divides medians."""
+    load = Load(name="row", kind="send", target=100.0)
+    row = Row(load, [one_round(r) for r in (90, 120, 5000)], [one_round(r) for r in (240, 240, 1)])
+    assert row.median("rate") == 120
+    assert row.share_of_echo == 0.5
+    assert row.reached == pytest.approx(1.2)
+    text = as_text(CONDITIONS, [row], [])
+    assert "50%" in text
+    assert "met 1.20" in text
+
+
+def test_generator_bound_and_disturbed_rows_are_marked() -> None:
+    """Over 90 % of the generator's core, over 2 % stolen: a letter each, with its meaning."""
+    row = Row(Load(name="row", kind="send"), [one_round(1, generator_cpu_s=0.95)])
+    row.stolen_share = 0.05
+    assert row.marks == "GS"
+    text = as_text(CONDITIONS, [row], [])
+    assert "generator's core" in text
+    assert "other guests" in text
+    calm = Row(Load(name="row", kind="send"), [one_round(1, generator_cpu_s=0.5)])
+    assert calm.marks == ""
+
+
+def test_a_failed_row_has_no_figures() -> None:
+    """Only the reason is printed."""
+    row = Row(Load(name="bad row", kind="send"), [one_round(777)], error="3 messages missing")
+    text = as_text(CONDITIONS, [row], [])
+    assert "777" not in text
+    assert "FAILED  bad row: 3 messages missing" in text
+
+
+def test_latency_target_is_a_multiple_of_echo() -> None:
+    """A row with `echo_target` is judged by its median latency."""
+    load = Load(name="row", kind="send", echo_target=1.25)
+    row = Row(load, [one_round(1, p50_us=75.0)], [one_round(1, p50_us=50.0)])
+    assert row.latency_to_echo == 1.5
+    assert "MISSED" in as_text(CONDITIONS, [row], [])
+
+
+def test_json_carries_all_rounds_and_serialises() -> None:
+    """A machine gets conditions, medians, rounds and facts."""
+    row = Row(Load(name="row", kind="send"), [one_round(1), one_round(3)])
+    document = as_json(CONDITIONS, [row], [Fact("ready", 0.3, "s", 0.4)])
+    again = json.loads(json.dumps(document))
+    assert again["conditions"] == {"python": "3", "cores": "two"}
+    assert [r["rate"] for r in again["rows"][0]["rounds"]] == [1, 3]
+    assert again["rows"][0]["median"]["rate"] == 2
+    assert again["facts"][0]["holds"] is True
+
+
+def test_percentiles_are_ordered_and_in_microseconds() -> None:
+    """Nanoseconds in, microseconds out."""
+    import numpy as np
+
+    latency = Latency.of(np.arange(1, 100_001, dtype=np.int64) * 1000)
+    assert latency is not None
+    assert latency.p50_us == pytest.approx(50_000, rel=0.01)
+    assert latency.p50_us < latency.p99_us < latency.p999_us <= latency.max_us == 100_000
+    assert Latency.of(np.empty(0, np.int64)) is None
+
+
+def test_conditions_name_what_a_reader_needs(tmp_path: Path) -> None:
+    """Machine, Python, cores and the disk's fdatasync are all there."""
+    rows = machine_conditions(tmp_path, None, None).as_dict()
+    assert {"machine", "python", "libraries", "cores", "store folder"} <= rows.keys()
+    assert any(name.startswith("fdatasync") for name in rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_readings_of_a_process_that_has_gone_are_none() -> None:
+    """No /proc entry, no reading; our own process has one where there is a /proc."""
+    import os
+
+    assert read_process(2**22 + 1) is None
+    if Path("/proc/self/stat").exists():
+        reading = read_process(os.getpid())
+        assert reading is not None
+        assert reading.resident_kb > reading.anonymous_kb > 0
+
+
+def test_pinning_is_undone() -> None:
+    """Children are pinned, this process is not afterwards."""
+    before = cores()
+    with on_core(before[0] if before else None):
+        assert len(cores()) == (1 if before else 0)
+    assert cores() == before
+
+
+def test_median_ignores_what_is_missing() -> None:
+    """Rounds without a figure do not count as zero."""
+    assert median_of([None, 2, 4]) == 3
+    assert median_of([None]) is None
