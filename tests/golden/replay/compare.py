@@ -22,6 +22,7 @@ SENDS = {10, 310, 320, 324, 325}
 PULLS = {11, 361}
 MESSAGE_MAGIC = b"\xda\xa3\x20\xa7"
 QUEUE_OFFSETS = {"nextBeginOffset", "minOffset", "maxOffset", "offset", "queueOffset"}
+OFFSET_ID_PROPERTIES = {"ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID"}
 DELAY_LEVEL_MAX = 18
 
 
@@ -186,9 +187,9 @@ def _properties(
         theirs, mine = left.get(name), right.get(name)
         if theirs == mine:
             continue
-        offset_ids = {"ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID"}
-        known = name in offset_ids and theirs is not None and mine is not None
-        if not known or not pairs.same_offset_id(theirs, mine):
+        if theirs is None or mine is None or name not in OFFSET_ID_PROPERTIES:
+            yield Difference(f"body.properties.{name}", theirs, mine)
+        elif not pairs.same_offset_id(theirs, mine):
             yield Difference(f"body.properties.{name}", theirs, mine)
 
 

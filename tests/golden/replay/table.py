@@ -35,7 +35,7 @@ class Row:
     field: str
     reason: str
     lines: frozenset[int] = frozenset()
-    property: str = ""
+    message_property: str = ""
     used: dict[str, int] = field(default_factory=dict)
 
     def covers(
@@ -46,14 +46,16 @@ class Row:
             fnmatch.fnmatchcase(name, self.field)
             and self.code in {"*", code}
             and (not self.lines or number in self.lines)
-            and (not self.property or self.property in properties)
+            and (not self.message_property or self.message_property in properties)
             and fnmatch.fnmatchcase(capture, self.capture)
         )
 
     def label(self) -> str:
         """How a failure names the row."""
         lines = f" lines {sorted(self.lines)}" if self.lines else ""
-        return f"{self.capture} code {self.code} {self.field}{lines} {self.property}".rstrip()
+        return (
+            f"{self.capture} code {self.code} {self.field}{lines} {self.message_property}".rstrip()
+        )
 
 
 @dataclass

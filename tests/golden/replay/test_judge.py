@@ -25,8 +25,8 @@ class Parrot:
         self._told: set[int] = set()
         self.all_writers: list[asyncio.StreamWriter] = []
 
-    async def serve(self, peer: str, reader: asyncio.StreamReader, writer: Any) -> None:
-        """One connection; the n-th of a peer is the capture's n-th, after the harness's own."""
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection; its first frame tells which of the capture's it is."""
         connection = None
         self.all_writers.append(writer)
         try:
@@ -85,13 +85,7 @@ def play(name: str, spoil: Callable[[Line], bytes], monkeypatch: pytest.MonkeyPa
 
     async def run() -> Counts:
         parrot = Parrot(scenario, spoil)
-        servers = []
-        for peer in ("broker", "namesrv"):
-            servers.append(
-                await asyncio.start_server(
-                    lambda r, w, peer=peer: parrot.serve(peer, r, w), "127.0.0.1", 0
-                )
-            )
+        servers = [await asyncio.start_server(parrot.serve, "127.0.0.1", 0) for _ in range(2)]
         ports = [f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers]
         cluster: Any = SimpleNamespace(
             broker=SimpleNamespace(address=ports[0]), name_server=SimpleNamespace(address=ports[1])
