@@ -39,7 +39,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "demo",
         "Send 336,776 real flights through a cluster and check every count.",
     ),
-    "bench": ("cometmq.cli.bench", "bench", "Measure throughput and latency."),
+    "bench": ("cometmq.bench.main", "bench_command", "Measure throughput and latency."),
     "completion": ("cometmq.cli.completion", "completion", "Print a shell's completion script."),
 }
 
