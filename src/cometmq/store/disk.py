@@ -54,7 +54,9 @@ MAP_GRANULARITY: Final = mmap.ALLOCATIONGRANULARITY
 """`LogFile.map` positions are multiples of this (4096 on Linux)."""
 
 _ZEROS: Final = bytes(1 << 20)
-_RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+_RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+# Stores this process has open: closing a second descriptor would drop fcntl's lock.
+_HELD: Final[set[str]] = set()
 # Errors by which kernels and file systems say that RWF_NOWAIT is not theirs.
 _NOWAIT_REFUSED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -66,7 +68,6 @@ class Mapping(Protocol):
     """A writable window on a log file; `buffer[a:b] = data` writes, `memoryview(buffer)` reads."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, index: slice, /) -> bytes | memoryview: ...
     def __setitem__(self, index: slice, value: bytes, /) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -295,14 +296,16 @@ class _RealLogFile(_RealFile):
 class _RealLock:
     """Both kinds of lock: fcntl's is the one Java takes, flock's works inside one process."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "_key")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, key: str) -> None:
         self._fd = fd
+        self._key = key
 
     def release(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            _HELD.discard(self._key)
             os.close(fd)
 
 
@@ -316,6 +319,14 @@ def _lock_holder(fd: int) -> int:
     except (OSError, struct.error):
         return 0
     return int(pid) if kind != fcntl.F_UNLCK and pid > 0 else 0
+
+
+def _locked(path: str, pid: int) -> StoreLocked:
+    holder = f"process {pid}" if pid else "another process"
+    return StoreLocked(
+        f"store {os.path.dirname(path)} is in use by {holder};"
+        " stop that process or choose another store directory"
+    )
 
 
 class RealDisk:
@@ -389,13 +400,19 @@ class RealDisk:
         flags = os.O_RDWR | os.O_CLOEXEC
         if not create:
             return _RealLogFile(path, os.open(path, flags), size)
-        fd = os.open(path, flags | os.O_CREAT, 0o644)
+        try:
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+            is_new = True
+        except FileExistsError:
+            fd = os.open(path, flags)
+            is_new = False
         try:
             self._reserve(fd, size)
         except OSError as error:
             os.close(fd)
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            if is_new:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
             if error.errno in _FULL:
                 raise _full(path, f"reserving {size} bytes for", error) from error
             raise
@@ -426,25 +443,28 @@ class RealDisk:
         return _RealFile(path, fd)
 
     def lock(self, path: str) -> StoreLock:
+        # A fork keeps the set but not the lock, so the process is part of the key.
+        key = f"{os.getpid()} {os.path.realpath(path)}"
+        if key in _HELD:
+            raise _locked(path, os.getpid())
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
-            pid = _lock_holder(fd) or os.getpid()
+            pid = _lock_holder(fd)
             os.close(fd)
             if error.errno not in {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK}:
                 raise
-            raise StoreLocked(
-                f"store {os.path.dirname(path)} is in use by process {pid};"
-                " stop that process or choose another store directory"
-            ) from None
+            raise _locked(path, pid) from None
         os.pwrite(fd, b"lock", 0)
-        return _RealLock(fd)
+        _HELD.add(key)
+        return _RealLock(fd, key)
 
     def usage(self, path: str) -> tuple[int, int]:
-        total, used, _ = shutil.disk_usage(path)
-        return total, used
+        # As Java counts: what only root may use is neither used nor there.
+        _, used, free = shutil.disk_usage(path)
+        return used + free, used
 
     def sync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

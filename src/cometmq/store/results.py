@@ -1,0 +1,123 @@
+"""What the store answers: plain values, cheap to make (one is made for every message)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "BatchItem",
+    "ColdRead",
+    "GetResult",
+    "GetStatus",
+    "IndexKeys",
+    "PutResult",
+    "QueryResult",
+    "RecoveryReport",
+    "TimeBoundary",
+]
+
+IndexKeys = tuple[str | None, str | None, str | None]
+"""UNIQ_KEY, KEYS (separated by spaces) and TAGS of a message, as the index wants them."""
+
+BatchItem = tuple[int, bytes, bytes, int, IndexKeys | None]
+"""flag, body, properties (encoded), tags code, index keys of one message of a batch."""
+
+
+class PutResult(msgspec.Struct, gc=False, frozen=True):
+    """Where a message, or a batch of consecutive ones, was stored."""
+
+    physical_offset: int
+    """Of the first message."""
+    queue_offset: int
+    """Of the first message."""
+    end_offset: int
+    """Physical offset after the last byte: what `when_durable` wants."""
+    physical_offsets: tuple[int, ...] = ()
+    """Of every message of a batch; empty for a single one."""
+
+
+class GetStatus(IntEnum):
+    """Outcome of a read, in RocketMQ's names (``GetMessageStatus``; store.md 3.9)."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+class GetResult(msgspec.Struct, gc=False, frozen=True):
+    """Records of a queue as they lie in the log; several adjacent ones may be one chunk."""
+
+    status: GetStatus
+    next_queue_offset: int
+    min_queue_offset: int
+    max_queue_offset: int
+    chunks: list[memoryview] = []
+    count: int = 0
+    byte_count: int = 0
+
+
+class ColdRead:
+    """Instead of an answer: these bytes are not in memory, so reading them here would block.
+
+    Run `warm` in a worker, then call `get` again with `allow_cold=True`.
+    """
+
+    __slots__ = ("_reads",)
+
+    def __init__(self, reads: list[Callable[[], object]]) -> None:
+        self._reads = reads
+
+    def warm(self) -> None:
+        """Bring the bytes into memory (blocks)."""
+        for read in self._reads:
+            read()
+
+
+class TimeBoundary(IntEnum):
+    """Which of the messages at a time is meant (``BoundaryType``)."""
+
+    LOWER = 0
+    UPPER = 1
+
+
+class QueryResult(msgspec.Struct, gc=False, frozen=True):
+    """Physical offsets whose index entry has the key's hash, ascending, with the index's state."""
+
+    physical_offsets: list[int]
+    last_update_timestamp_ms: int
+    last_update_physical_offset: int
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening the store took and found."""
+
+    mode: str
+    """``empty``, ``checkpoint`` (our side file held), ``normal`` or ``abnormal`` (Java's way)."""
+    reason: str = ""
+    """Why the side file was not used, empty when it was."""
+    scan_start: int = 0
+    """Physical offset from which the log was read."""
+    scan_end: int = 0
+    """Physical offset at which the log ends: where the next record goes."""
+    records_scanned: int = 0
+    units_built: int = 0
+    index_entries_built: int = 0
+    queues: int = 0
+    truncated_bytes: int = 0
+    elapsed_ms: int = 0
+    damages: list[str] = field(default_factory=list)
+    """Each names file and position, what is wrong and what was done."""
