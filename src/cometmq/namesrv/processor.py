@@ -3,15 +3,15 @@
 Job: headers and bodies in, a decision of `core.RouteTable` or `KvConfig`, headers and bodies out.
 Must not: decide about routes itself, or block.  Every method has the shape of `net.Handler`.
 
-Broker ids are quoted in every body.  Java leaves the quotes away for clients below version 401
-(`{0:"host:port"}`), but clients of every age and language read both, so one form serves all.
+Two dialects of map keys.  Java writes numbers as keys without quotes (`{0:"host:port"}`), which
+is not JSON.  Clients that announce version 401 (4.9.4) or `acceptStandardJsonOnly` get quoted
+ones in routes, older ones get what they have always got; the other bodies keep Java's form.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from cometmq.codec.crc import body_crc
@@ -23,7 +23,7 @@ from cometmq.core.route_table import (
     RouteTable,
 )
 from cometmq.errors import ConfigError, ResponseCode
-from cometmq.model.topic import DataVersion, TopicConfig
+from cometmq.model.topic import BrokerData, DataVersion, TopicConfig
 from cometmq.namesrv.config import NameServerConfig, updated_config
 from cometmq.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from cometmq.net.server import Handler, ServerConnection
@@ -49,14 +49,14 @@ from cometmq.wire.namesrv_headers import (
     WipeWritePermResponseHeader,
 )
 from cometmq.wire.route_bodies import (
-    BrokerMemberGroup,
-    ClusterInfo,
-    RegisterBrokerBody,
-    TopicList,
     decode_data_version,
+    decode_register_broker_body,
     decode_topic_route,
+    encode_cluster_info,
     encode_data_version,
     encode_kv_table,
+    encode_member_group,
+    encode_topic_list,
     encode_topic_route,
 )
 
@@ -66,6 +66,8 @@ log = logging.getLogger("cometmq.namesrv")
 
 _Answer = RemotingCommand | None
 
+# 4.9.4 is the first client that reads routes with a strict JSON parser.
+QUOTED_KEYS_VERSION: Final = 401
 EMPTY: Final[dict[str, str]] = {}
 
 
@@ -132,10 +134,14 @@ class NameServerProcessor:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {header.topic or 'null'}",
             )
+        order_conf = None
         if config.order_message_enable:
             order_conf = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)
-            route = replace(route, order_topic_conf=order_conf)
-        return request.answer(ResponseCode.SUCCESS, body=encode_topic_route(route))
+        quoted = bool(header.accept_standard_json_only) or request.version >= QUOTED_KEYS_VERSION
+        return request.answer(
+            ResponseCode.SUCCESS,
+            body=encode_topic_route(route, order_conf, quoted_keys=quoted),
+        )
 
     def get_topics(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """206: every topic with a queue, system topics included."""
@@ -256,19 +262,19 @@ class NameServerProcessor:
     def get_member_group(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """901: the remark is what Java's answer carries."""
         header = BrokerMemberGroupHeader.from_command(request)
-        group = BrokerMemberGroup(
+        group = BrokerData(
             header.cluster_name, header.broker_name, self._routes.member_group(header.broker_name)
         )
         return request.answer(
             ResponseCode.SUCCESS,
             "not set any response code",
-            body=group.encode(),
+            body=encode_member_group(group),
         )
 
     def get_cluster_info(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """106."""
         brokers, clusters = self._routes.cluster_info()
-        return request.answer(ResponseCode.SUCCESS, body=ClusterInfo(brokers, clusters).encode())
+        return request.answer(ResponseCode.SUCCESS, body=encode_cluster_info(brokers, clusters))
 
     def wipe_write_perm(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """205: an unknown broker has no topics, so its count is 0."""
@@ -363,14 +369,16 @@ def _registered_topics(
     """Data version and topics of a registration, in whichever form its version has."""
     if not request.body:
         return DataVersion(), ()
-    body = RegisterBrokerBody.decode(request.body, compressed=compressed, version=request.version)
-    return body.data_version, tuple(body.topics.values())
+    wrapper = decode_register_broker_body(
+        request.body, compressed=compressed, version=request.version
+    )
+    return wrapper.data_version, tuple(wrapper.topics.values())
 
 
 def _topic_list(
     request: RemotingCommand, topics: tuple[str, ...], address: str | None = None
 ) -> RemotingCommand:
-    return request.answer(ResponseCode.SUCCESS, body=TopicList(topics, address).encode())
+    return request.answer(ResponseCode.SUCCESS, body=encode_topic_list(topics, address))
 
 
 def _answer_later(
