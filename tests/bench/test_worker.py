@@ -25,6 +25,7 @@ def work(broker: Any, load: Load, **more: Any) -> Rounds:
                 seconds=SECONDS,
                 warm_up_s=0.01,
                 fill_messages=1600,
+                catch_up_s=0.5,
                 **{"rounds": 1, **more},
             )
             return await run_order(order)

@@ -310,6 +310,11 @@ class FrameRing:
         tail = self._tails[frame % self.rows, index]
         return zlib.crc32(tail, zlib.crc32(b"%012d" % message_id)) & 0x7FFFFFFF
 
+    def body(self, frame_number: int) -> bytes:
+        """The body of a single send, for programs that send through a client."""
+        tail: Bytes = self._tails[frame_number % self.rows, 0]
+        return b"%09d000" % frame_number + tail.tobytes()
+
     def target_of(self, frame_number: int) -> tuple[int, int]:
         """(topic index, queue id) that a frame number was sent to."""
         return self.targets.of_row(frame_number % self.rows)

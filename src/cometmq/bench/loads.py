@@ -63,7 +63,8 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     With an `echo_address` each round is preceded by one against the echo server. `verify` is
     False only against a server that stores nothing. `state_path` is where "fill" leaves the
-    acknowledgements for "check".
+    acknowledgements for "check"; `catch_up_s` is how long an end-to-end round waits for the last
+    messages after the last send.
     """
 
     load: Load
@@ -81,6 +82,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = True
     seed: int = 1
     state_path: str = ""
+    catch_up_s: float = 30.0
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,11 +34,10 @@ from cometmq.errors import CometError
 from cometmq.net.env import Environment, system_environment
 from cometmq.net.loop import run
 
-__all__ = ["Moment", "main", "make_round", "run_order"]
+__all__ = ["Moment", "Work", "main", "make_round", "run_order"]
 
 FILL_BATCH: int = 100
 FILL_WINDOW: int = 4
-CATCH_UP_S_MAX: float = 30.0
 FINISH_S_MAX: float = 60.0
 
 Ints = npt.NDArray[np.int64]
@@ -92,7 +91,7 @@ def make_round(
     )
 
 
-class _Work:
+class Work:
     """An order being worked on."""
 
     def __init__(self, order: WorkOrder, env: Environment) -> None:
@@ -104,7 +103,7 @@ class _Work:
         prefix = f"Bench{self.order.seed % 1_000_000:06d}R{number:03d}T"
         return Targets(prefix, self.load.topics, self.load.queues)
 
-    async def _prepare(self, number: int, batch_count: int) -> FrameRing:
+    async def prepare(self, number: int, batch_count: int) -> FrameRing:
         """Topics and group exist; the ring of a round is rendered."""
         targets = self._targets(number)
         if self.order.verify:
@@ -145,7 +144,7 @@ class _Work:
             gc.unfreeze()
 
     async def _send_round(self, number: int) -> Round:
-        ring = await self._prepare(number, self.load.batch_count)
+        ring = await self.prepare(number, self.load.batch_count)
         sends = SendRun(ring, self.load.connections, self.load.window, self.env.clock)
         await sends.open(self.order.address)
         begin, end = await self._timed(sends)
@@ -172,7 +171,7 @@ class _Work:
 
     # -- pulls --------------------------------------------------------------------------------
 
-    async def _fill(self, ring: FrameRing) -> Sent:
+    async def fill(self, ring: FrameRing) -> Sent:
         """Send batches until every queue holds its share."""
         fill = SendRun(ring, 1, FILL_WINDOW, self.env.clock)
         await fill.open(self.order.address)
@@ -190,8 +189,8 @@ class _Work:
         table: Ints | None = None
         ring: FrameRing | None = None
         if self.order.verify:
-            ring = await self._prepare(number, FILL_BATCH)
-            sent = await self._fill(ring)
+            ring = await self.prepare(number, FILL_BATCH)
+            sent = await self.fill(ring)
             reader = await read_back(ring, self.order.address)
             verdict = compare_with_acks(ring, sent, reader)
             table = reader.table()
@@ -231,9 +230,9 @@ class _Work:
 
     async def _fill_round(self, number: int) -> Round:
         """Fill and leave the acknowledgements for `_check_round`, in another process."""
-        ring = await self._prepare(number, self.load.batch_count)
+        ring = await self.prepare(number, self.load.batch_count)
         begin = Moment.take(self.order.server_pid)
-        sent = await self._fill(ring)
+        sent = await self.fill(ring)
         np.savez(
             self.order.state_path,
             frame_number=sent.frame_number,
@@ -248,7 +247,7 @@ class _Work:
 
     async def _check_round(self, number: int) -> Round:
         """Read back what `_fill_round` had acknowledged before the server was killed."""
-        ring = await self._prepare(number, self.load.batch_count)
+        ring = await self.prepare(number, self.load.batch_count)
         with np.load(self.order.state_path) as state:
             frames = state["frame_number"]
             nothing = np.zeros(len(frames), np.int64)
@@ -265,7 +264,7 @@ class _Work:
     # -- end to end ---------------------------------------------------------------------------
 
     async def _end_to_end_round(self, number: int) -> Round:
-        ring = await self._prepare(number, self.load.batch_count)
+        ring = await self.prepare(number, self.load.batch_count)
         cursors = cursors_of(ring.targets)
         plan = Follow()
         follow = PullRun(plan, cursors, connections=1, group=READER_GROUP, active=len(cursors))
@@ -276,7 +275,7 @@ class _Work:
         begin, end = await self._timed(sends)
         await sends.stop()
         wanted = ring.sent * ring.messages_per_frame
-        deadline = time.monotonic() + CATCH_UP_S_MAX
+        deadline = time.monotonic() + self.order.catch_up_s
         while plan.messages < wanted and time.monotonic() < deadline:
             await follow.run_for(0.005)
         follow.close()
@@ -334,9 +333,9 @@ def check_pulls(
 async def run_order(order: WorkOrder, env: Environment | None = None) -> Rounds:
     """All rounds of an order, each right after one against the echo server, on this loop."""
     environment = env or system_environment()
-    work = _Work(order, environment)
+    work = Work(order, environment)
     yardstick = (
-        _Work(
+        Work(
             msgspec.structs.replace(
                 order, address=order.echo_address, server_pid=order.echo_pid, verify=False
             ),

@@ -1,0 +1,4 @@
+#!/bin/sh
+# One round of one second for each raw row: does it run, is everything read back.
+set -eu
+exec "${PYTHON:-.venv/bin/python}" -m cometmq bench --quick "$@"

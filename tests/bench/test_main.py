@@ -1,0 +1,89 @@
+"""The command: choosing rows, refusing nonsense, exit codes, and what it prints."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS
+from cometmq.bench.main import run
+from cometmq.bench.operations import OPERATIONS
+from cometmq.errors import ConfigError
+
+
+@pytest.fixture
+def served(memory_broker: Any) -> Any:
+    """A memory broker on a loop in a thread of its own; the worker is another process."""
+    broker = memory_broker()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(broker.listen(), loop).result(10)
+    yield broker
+    loop.call_soon_threadsafe(broker.close)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line a row, none missing."""
+    assert run(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(RAW_LOADS) + len(CLIENT_LOADS) + len(OPERATIONS)
+    for load in RAW_LOADS + CLIENT_LOADS:
+        assert any(load.name in line for line in lines)
+
+
+def test_rows_have_names_of_their_own() -> None:
+    """`--only` and reports rely on it."""
+    names = [load.name for load in RAW_LOADS + CLIENT_LOADS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--only", "no such row"],
+        ["--set", "flushDiskType", "--only", "send 1x1"],
+        ["--broker", "127.0.0.1:1", "--suite", "operations"],
+    ],
+)
+def test_wrong_usage_is_refused(arguments: list[str]) -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigError):
+        run(arguments)
+
+
+@pytest.mark.processes
+def test_a_row_against_a_running_broker(
+    served: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Own row, verified, JSON written, nothing left in the folder, exit code 0."""
+    report = tmp_path / "report.json"
+    folder = tmp_path / "stores"
+    arguments = ["--broker", served.address, "--kind", "batch", "--batch", "10", "--window", "2"]
+    arguments += ["--seconds", "0.05", "--rounds", "2", "--no-echo", "--no-pin"]
+    assert run([*arguments, "--store", str(folder), "--json", str(report)]) == 0
+    document = json.loads(report.read_text())
+    (row,) = document["rows"]
+    assert row["error"] is None
+    assert row["acknowledged"] == row["read_back"] == served.messages > 0
+    assert len(row["rounds"]) == 2
+    assert document["conditions"]["server"] == f"running broker {served.address}"
+    assert list(folder.iterdir()) == []
+    assert "batch10 1x2" in capsys.readouterr().out
+
+
+@pytest.mark.processes
+def test_a_row_that_fails_gives_exit_code_one(
+    served: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reason is printed where the figures would be."""
+    served.refuse_every = 5
+    arguments = ["--broker", served.address, "--kind", "send", "--seconds", "0.05"]
+    assert run([*arguments, "--rounds", "1", "--no-echo", "--no-pin"]) == 1
+    assert "FAILED" in capsys.readouterr().out
