@@ -187,9 +187,8 @@ def _properties(
         theirs, mine = left.get(name), right.get(name)
         if theirs == mine:
             continue
-        if theirs is None or mine is None or name not in OFFSET_ID_PROPERTIES:
-            yield Difference(f"body.properties.{name}", theirs, mine)
-        elif not pairs.same_offset_id(theirs, mine):
+        known = theirs is not None and mine is not None and name in OFFSET_ID_PROPERTIES
+        if not known or not pairs.same_offset_id(str(theirs), str(mine)):
             yield Difference(f"body.properties.{name}", theirs, mine)
 
 

@@ -14,10 +14,10 @@ Fields:
 A row that hides nothing fails the test, and so does a difference without a row.
 """
 
+import dataclasses
 import fnmatch
 import tomllib
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ __all__ = ["Row", "Table", "load_table"]
 PATH = Path(__file__).with_name("table.toml")
 
 
-@dataclass
+@dataclasses.dataclass
 class Row:
     """One permitted deviation. `used` counts what it hid."""
 
@@ -36,7 +36,7 @@ class Row:
     reason: str
     lines: frozenset[int] = frozenset()
     message_property: str = ""
-    used: dict[str, int] = field(default_factory=dict)
+    used: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def covers(
         self, capture: str, code: int, name: str, number: int, properties: Collection[str] = ()
@@ -58,7 +58,7 @@ class Row:
         )
 
 
-@dataclass
+@dataclasses.dataclass
 class Table:
     """Rows, where remarks are compared, what stood before a capture began, and the numbers."""
 
