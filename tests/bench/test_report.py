@@ -15,7 +15,7 @@ from cometmq.bench.measure import (
     on_core,
     read_process,
 )
-from cometmq.bench.report import Fact, Row, as_json, as_text
+from cometmq.bench.report import Fact, Row, as_json, as_text, sync_flush_fact
 
 CONDITIONS = Conditions((("python", "3"), ("cores", "two")))
 
@@ -65,6 +65,23 @@ def test_latency_target_is_a_multiple_of_echo() -> None:
     row = Row(load, [one_round(1, p50_us=75.0)], [one_round(1, p50_us=50.0)])
     assert row.latency_to_echo == 1.5
     assert "MISSED" in as_text(CONDITIONS, [row], [])
+
+
+@pytest.mark.parametrize(
+    ("fdatasync_us", "floor"), [(None, 50_000), (100.0, 50_000), (10_000.0, 0.8 * 25_600)]
+)
+def test_synchronous_flush_is_judged_by_the_disk(fdatasync_us: float | None, floor: float) -> None:
+    """Half of the asynchronous rate, or less where the disk allows less."""
+    rows = [
+        Row(Load(name=name, kind="send"), [one_round(rate)])
+        for name, rate in (("send 4x64", 100_000), ("send sync 4x64", 30_000))
+    ]
+    (fact,) = sync_flush_fact(Conditions((), fdatasync_us), rows)
+    assert fact.floor == pytest.approx(floor)
+    assert fact.holds is (floor <= 30_000)
+    word = "met" if fact.holds else "MISSED"
+    assert word in as_text(CONDITIONS, rows, [fact])
+    assert sync_flush_fact(CONDITIONS, rows[:1]) == []
 
 
 def test_json_carries_all_rounds_and_serialises() -> None:

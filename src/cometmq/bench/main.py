@@ -21,7 +21,7 @@ from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, Load, custom_load
 from cometmq.bench.measure import Conditions, cores, machine_conditions
 from cometmq.bench.operations import OPERATIONS, measure_operation
 from cometmq.bench.processes import start_echo
-from cometmq.bench.report import Fact, Row, as_json, as_text
+from cometmq.bench.report import Fact, Row, as_json, as_text, sync_flush_fact
 from cometmq.bench.suite import Settings, run_row
 from cometmq.errors import ConfigError
 
@@ -246,7 +246,7 @@ def _conditions(settings: Settings) -> Conditions:
         ("broker settings", ", ".join(f"{k}={v}" for k, v in settings.broker_settings.items())
          or "defaults"),
     )  # fmt: skip
-    return Conditions(machine.rows + run_rows)
+    return Conditions(machine.rows + run_rows, machine.fdatasync_us)
 
 
 def _measure(options: dict[str, Any]) -> int:
@@ -280,6 +280,7 @@ def _measure(options: dict[str, Any]) -> int:
     finally:
         if own_folder:
             shutil.rmtree(folder, ignore_errors=True)
+    facts = sync_flush_fact(conditions, rows) + facts
     _print(conditions, rows, facts, options["json_path"])
     return 1 if any(row.error for row in rows) else 0
 

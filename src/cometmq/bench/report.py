@@ -16,7 +16,7 @@ import msgspec
 from cometmq.bench.loads import Load, Round
 from cometmq.bench.measure import Conditions, median_of
 
-__all__ = ["Fact", "Row", "as_json", "as_text"]
+__all__ = ["Fact", "Row", "as_json", "as_text", "sync_flush_fact"]
 
 GENERATOR_BOUND: Final = 0.90
 STOLEN_SHARE: Final = 0.02
@@ -99,18 +99,43 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A figure that is not a load: start-up, idle memory, a ratio of two rows."""
+    """A figure that is not a load: start-up, idle memory, a ratio of two rows.
+
+    It should be at most `limit`, or at least `floor`.
+    """
 
     name: str
     value: float
     unit: str
     limit: float | None = None
     note: str = ""
+    floor: float | None = None
 
     @property
     def holds(self) -> bool | None:
-        """Whether the value is at most its limit."""
-        return None if self.limit is None else self.value <= self.limit
+        """Whether the value keeps its limit or floor; None without either."""
+        if self.limit is not None:
+            return self.value <= self.limit
+        if self.floor is not None:
+            return self.value >= self.floor
+        return None
+
+
+def sync_flush_fact(conditions: Conditions, rows: list[Row]) -> list[Fact]:
+    """Synchronous flush beside asynchronous: half of it, or 80 % of what the disk allows.
+
+    The disk allows one group of 256 messages (4 connections x 64) for each fdatasync.
+    """
+    rates = {row.load.name: row.median("rate") for row in rows if not row.error}
+    asynchronous, synchronous = rates.get("send 4x64"), rates.get("send sync 4x64")
+    if asynchronous is None or synchronous is None:
+        return []
+    wanted, note = asynchronous / 2, f"half of {asynchronous:,.0f}"
+    if conditions.fdatasync_us:
+        disk = 256 / conditions.fdatasync_us * 1e6
+        if 0.8 * disk < wanted:
+            wanted, note = 0.8 * disk, f"80 % of 256 messages per fdatasync, {disk:,.0f}"
+    return [Fact("synchronous flush 4x64", synchronous, "sends/s", note=note, floor=wanted)]
 
 
 def _number(value: float | None, digits: int = 0) -> str:
@@ -196,6 +221,17 @@ def _table(rows: list[Row]) -> list[str]:
     return text
 
 
+def _fact_text(fact: Fact) -> str:
+    value = f"{fact.value:,.0f}" if fact.value >= 1000 else f"{fact.value:.3g}"
+    text = f"{value} {fact.unit}"
+    if fact.holds is not None:
+        bound = (
+            f"at most {fact.limit:g}" if fact.limit is not None else f"at least {fact.floor:,.0f}"
+        )
+        text += f"  ({bound}: {'met' if fact.holds else 'MISSED'})"
+    return f"{text}  {fact.note}" if fact.note else text
+
+
 def as_text(conditions: Conditions, rows: list[Row], facts: list[Fact]) -> str:
     """The report for a person."""
     width = max((len(name) for name, _ in conditions.rows), default=0)
@@ -210,12 +246,7 @@ def as_text(conditions: Conditions, rows: list[Row], facts: list[Fact]) -> str:
         text.append("")
     name_width = max((len(fact.name) for fact in facts), default=0)
     for fact in facts:
-        limit = ""
-        if fact.limit is not None:
-            word = "met" if fact.holds else "MISSED"
-            limit = f"  (at most {fact.limit:g} {fact.unit}: {word})".replace(" :", ":")
-        note = f"  {fact.note}" if fact.note else ""
-        text.append(f"{fact.name.ljust(name_width)}  {fact.value:,.3g} {fact.unit}{limit}{note}")
+        text.append(f"{fact.name.ljust(name_width)}  {_fact_text(fact)}")
     failed = [row for row in rows if row.error]
     if failed:
         text.append("")
@@ -234,6 +265,7 @@ def as_json(conditions: Conditions, rows: list[Row], facts: list[Fact]) -> dict[
                 "value": fact.value,
                 "unit": fact.unit,
                 "limit": fact.limit,
+                "floor": fact.floor,
                 "holds": fact.holds,
                 "note": fact.note,
             }
