@@ -50,7 +50,7 @@ ROLLING: Final = Load(
     settings={
         "mappedFileSizeCommitLog": str(16 << 20),
         "mappedFileSizeConsumeQueue": str(20 * 3000),
-        "fileReservedTime": "0",
+        "fileReservedTime": "1",  # hours, the least there is; suite._growing_old lets them pass
         "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
         "cleanResourceInterval": "500",
     },
