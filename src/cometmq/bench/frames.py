@@ -224,10 +224,13 @@ class FrameRing:
         matrix[:, header.marks["queue"]] = np.array([p[1] for p in places], np.uint8) + 48
         tail = message.marks["body_tail"]
         tail_bytes = self.body_bytes - ID_DIGITS
-        self._tails: Bytes = chance.integers(
+        tails: Bytes = chance.integers(
             0, 256, (rows, self.messages_per_frame, tail_bytes), np.uint8
         )
-        messages[:, :, tail : tail + tail_bytes] = self._tails
+        messages[:, :, tail : tail + tail_bytes] = tails
+        self._tail_bytes = tail_bytes
+        # Plain bytes: cutting them costs a fifth of indexing an array, for every message verified.
+        self._tails = tails.tobytes()
         self._fill_ids(header, message, chance, seed)
 
     def _fill_ids(
@@ -304,17 +307,17 @@ class FrameRing:
         rows[:, self._time_column : self._time_column + TIME_DIGITS] = self._time_text
         return rows.tobytes()
 
+    def _tail(self, frame_number: int, index: int) -> bytes:
+        place = frame_number % self.rows * self.messages_per_frame + index
+        start = place * self._tail_bytes
+        return self._tails[start : start + self._tail_bytes]
+
     def body_crc(self, message_id: int) -> int:
         """CRC-32 (31 bits, as stored) of the body that was rendered for a message id."""
         frame, index = divmod(message_id, MESSAGES_PER_FRAME_MAX)
-        tail = self._tails[frame % self.rows, index]
-        return zlib.crc32(tail, zlib.crc32(b"%012d" % message_id)) & 0x7FFFFFFF
+        head = b"%012d" % message_id
+        return zlib.crc32(self._tail(frame, index), zlib.crc32(head)) & 0x7FFFFFFF
 
     def body(self, frame_number: int) -> bytes:
         """The body of a single send, for programs that send through a client."""
-        tail: Bytes = self._tails[frame_number % self.rows, 0]
-        return b"%09d000" % frame_number + tail.tobytes()
-
-    def target_of(self, frame_number: int) -> tuple[int, int]:
-        """(topic index, queue id) that a frame number was sent to."""
-        return self.targets.of_row(frame_number % self.rows)
+        return b"%09d000" % frame_number + self._tail(frame_number, 0)
