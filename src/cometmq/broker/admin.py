@@ -1,0 +1,341 @@
+"""Administration: topics, groups, configuration, and whole tables for tools and slaves.
+
+Job: UPDATE_AND_CREATE_TOPIC and its kin, DELETE_TOPIC_IN_BROKER, GET_*_CONFIG, the tables of codes
+21, 43, 45 and 201, and the runtime numbers.  It must not touch messages.
+
+A topic is routable when its creation is answered: the answer waits for the name servers, at most
+a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.broker.persistence import group_snapshot
+from cometmq.broker.schedule import ScheduleService
+from cometmq.broker.state import BrokerState, Refusal, answer
+from cometmq.errors import ResponseCode
+from cometmq.model.names import check_group, check_topic, is_system_topic
+from cometmq.model.topic import DataVersion, TopicConfig
+from cometmq.net.server import Handler, ServerConnection
+from cometmq.wire.admin_headers import DeleteGroupHeader, GroupHeader, TopicHeader
+from cometmq.wire.bodies import (
+    ConsumerOffsets,
+    TopicConfigWrapper,
+    decode_group_config,
+    decode_group_config_list,
+    decode_topic_config_list,
+    encode_consumer_offsets,
+    encode_data_version,
+    encode_delay_offsets,
+    encode_group_config,
+    encode_kv_table,
+    encode_topic_config,
+    encode_topic_config_wrapper,
+    encode_topic_list,
+)
+from cometmq.wire.codes import RequestCode as Code
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.headers import CreateTopicHeader
+
+__all__ = ["AdminProcessor"]
+
+_UNSET: Final = "not set any response code"
+"""What a Java broker says beside code 0 here; tools show it."""
+QUEUE_COUNT_MAX: Final = 65_535
+"""Each queue is a directory; more is a typing error."""
+_PERM_MAX: Final = 15
+
+
+class AdminProcessor:
+    """The processors of administrative codes."""
+
+    __slots__ = ("_schedule", "_state")
+
+    def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
+        self._state = state
+        self._schedule = schedule
+
+    def handlers(self) -> dict[int, Handler]:
+        """Map each code to its processor, with refusals turned into answers."""
+        table: dict[int, Handler] = {
+            Code.UPDATE_AND_CREATE_TOPIC: self.create_topic,
+            Code.UPDATE_AND_CREATE_TOPIC_LIST: self.create_topics,
+            Code.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            Code.GET_TOPIC_CONFIG: self.get_topic,
+            Code.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create_group,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_groups,
+            Code.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            Code.GET_SUBSCRIPTIONGROUP_CONFIG: self.get_group,
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            Code.GET_ALL_CONSUMER_OFFSET: self.all_consumer_offsets,
+            Code.GET_ALL_DELAY_OFFSET: self.all_delay_offsets,
+            Code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            Code.GET_BROKER_CONFIG: self.broker_config,
+        }
+        return {code: _refusing(handler) for code, handler in table.items()}
+
+    # -- topics ---------------------------------------------------------------------------
+
+    def create_topic(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve UPDATE_AND_CREATE_TOPIC (17)."""
+        header = CreateTopicHeader.from_command(request)
+        known = self._state.topics.get(header.topic)
+        attributes = _changed_attributes(known.attributes if known else {}, header.attributes)
+        config = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+            header.order,
+            attributes,
+        )
+        return self._put_topics(request, connection, [config], now_ms)
+
+    def create_topics(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve UPDATE_AND_CREATE_TOPIC_LIST (18)."""
+        configs = decode_topic_config_list(request.body)
+        return self._put_topics(request, connection, configs, now_ms)
+
+    def _put_topics(
+        self,
+        request: RemotingCommand,
+        connection: ServerConnection,
+        configs: list[TopicConfig],
+        now_ms: int,
+    ) -> bytes | None:
+        for config in configs:
+            self._check_topic(config)
+        for config in configs:
+            if self._state.topics.get(config.topic) != config:
+                self._state.topics.put(config, now_ms)
+                self._state.on_topic_changed(config)
+        frame = answer(request, remark=_UNSET)
+        if request.is_oneway:
+            return frame
+        self._state.when_registered(lambda: connection.send(frame))
+        return None
+
+    def _check_topic(self, config: TopicConfig) -> None:
+        fault = check_topic(config.topic)
+        if fault is not None:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        self._refuse_system_topic(config.topic)
+        for name, count in (
+            ("readQueueNums", config.read_queue_count),
+            ("writeQueueNums", config.write_queue_count),
+        ):
+            if not 0 <= count <= QUEUE_COUNT_MAX:
+                raise Refusal(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{name} of topic {config.topic} is {count}, expected 0 to {QUEUE_COUNT_MAX}",
+                )
+        if not 0 <= config.perm <= _PERM_MAX:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"perm of topic {config.topic} is {config.perm}, expected 0 to {_PERM_MAX}",
+            )
+
+    def _refuse_system_topic(self, topic: str) -> None:
+        if is_system_topic(topic) or self._state.topics.is_reserved(topic):
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"The topic[{topic}] is conflict with system topic.",
+            )
+
+    def delete_topic(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve DELETE_TOPIC_IN_BROKER (215): the topic, its queues and everybody's offsets."""
+        topic = TopicHeader.from_command(request).topic
+        if not topic.strip():
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        self._refuse_system_topic(topic)
+        state = self._state
+        if state.topics.delete(topic, now_ms):
+            state.offsets.remove_topic(topic)
+            state.store.delete_topic(topic)
+            state.on_topic_deleted(topic)
+        return answer(request)
+
+    def get_topic(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve GET_TOPIC_CONFIG (351); 17 when missing, never 3 (trap T14)."""
+        topic = TopicHeader.from_command(request).topic
+        config = self._state.topics.get(topic)
+        if config is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+        return answer(request, body=encode_topic_config(config))
+
+    def all_topics(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve GET_ALL_TOPIC_CONFIG (21), all in one page."""
+        topics = self._state.topics
+        wrapper = TopicConfigWrapper(dict(topics.all()), topics.version, DataVersion(now_ms), {})
+        return answer(request, body=encode_topic_config_wrapper(wrapper))
+
+    def system_topics(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
+        topics = self._state.topics
+        own = [name for name in topics.all() if is_system_topic(name) or topics.is_reserved(name)]
+        return answer(request, body=encode_topic_list(own))
+
+    # -- groups ---------------------------------------------------------------------------
+
+    def create_group(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
+        config = decode_group_config(request.body)
+        self._check_group(config.group_name)
+        self._state.groups.put(config, now_ms)
+        self._state.on_groups_changed()
+        return answer(request)
+
+    def create_groups(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
+        configs = decode_group_config_list(request.body)
+        for config in configs:
+            self._check_group(config.group_name)
+        for config in configs:
+            self._state.groups.put(config, now_ms)
+        self._state.on_groups_changed()
+        return answer(request)
+
+    def _check_group(self, group: str) -> None:
+        fault = check_group(group)
+        if fault is not None:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+
+    def delete_group(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve DELETE_SUBSCRIPTIONGROUP (207)."""
+        header = DeleteGroupHeader.from_command(request)
+        self._state.groups.delete(header.group_name, now_ms)
+        if header.clean_offset:
+            self._state.offsets.remove_group(header.group_name)
+        self._state.on_groups_changed()
+        return answer(request)
+
+    def get_group(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve GET_SUBSCRIPTIONGROUP_CONFIG (352); creates the group where that is allowed."""
+        group = GroupHeader.from_command(request).group
+        config = self._state.groups.find(group, now_ms)
+        if config is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"No group in this broker. group: {group}",
+            )
+        return answer(request, body=encode_group_config(config))
+
+    def all_groups(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), all in one page."""
+        return answer(request, body=group_snapshot(self._state.groups)())
+
+    # -- tables and numbers ---------------------------------------------------------------
+
+    def all_consumer_offsets(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve GET_ALL_CONSUMER_OFFSET (43)."""
+        offsets = self._state.offsets
+        table = {key: dict(queues) for key, queues in offsets.all().items()}
+        return answer(
+            request, body=encode_consumer_offsets(ConsumerOffsets(table, offsets.version))
+        )
+
+    def all_delay_offsets(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve GET_ALL_DELAY_OFFSET (45)."""
+        body = encode_delay_offsets(self._schedule.offsets(), self._schedule.version)
+        return answer(request, body=body)
+
+    def broker_config(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve GET_BROKER_CONFIG (26)."""
+        version = encode_data_version(DataVersion(self._state.started_ms)).decode()
+        text = self._state.config.properties_text()
+        return answer(request, ext={"version": version}, body=text.encode())
+
+    def runtime_info(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve GET_BROKER_RUNTIME_INFO (28): what this version knows of itself."""
+        state = self._state
+        store = state.store
+        table = {
+            "brokerActive": "true",
+            "brokerVersion": "493",
+            "brokerVersionDesc": "V5_4_0",
+            "bootTimestamp": str(state.started_ms),
+            "runtime": f"[ {(now_ms - state.started_ms) // 1000} seconds ]",
+            "startAcceptSendRequestTimeStamp": str(
+                state.config.start_accept_send_request_time_stamp
+            ),
+            "commitLogMinOffset": str(store.min_physical_offset),
+            "commitLogMaxOffset": str(store.max_physical_offset),
+            "remainHowManyDataToFlush": f"{store.max_physical_offset - store.flushed_offset} B",
+            "dispatchBehindBytes": "0",
+        }
+        for level, offset in self._schedule.offsets().items():
+            end = store.max_queue_offset("SCHEDULE_TOPIC_XXXX", level - 1)
+            table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
+        return answer(request, body=encode_kv_table(table))
+
+
+def _refusing(handler: Handler) -> Handler:
+    """Turn a `Refusal` into its answer."""
+
+    def serve(request: RemotingCommand, connection: ServerConnection, now_ms: int) -> object:
+        try:
+            return handler(request, connection, now_ms)
+        except Refusal as refusal:
+            return answer(request, refusal.code, refusal.remark, refusal.ext)
+
+    return serve  # type: ignore[return-value]
+
+
+def _changed_attributes(known: Mapping[str, str], change: str | None) -> dict[str, str]:
+    """Apply ``+key=value,-key`` to a topic's attributes.
+
+    Raises:
+        Refusal: an item of another form.
+    """
+    attributes = dict(known)
+    for item in (change or "").split(","):
+        text = item.strip()
+        if not text:
+            continue
+        key, separator, value = text[1:].partition("=")
+        if text[0] == "+" and separator and key:
+            attributes[key] = value
+        elif text[0] == "-" and key and not separator:
+            attributes.pop(key, None)
+        else:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"attributes item {text!r} is not of the form +key=value or -key",
+            )
+    return attributes

@@ -1,0 +1,428 @@
+"""The broker: opens the store, wires processors, listens, registers, and stops cleanly.
+
+Job: order of start and stop, timers, and which processor serves which code.  It must not decide
+anything about messages.
+
+Start: lock and recover the store, load the tables, listen, register, begin the timers.
+Stop: unregister, accept no more, close the connections, then write the tables and the store, so
+that what was answered is on disk when `stop` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from cometmq.broker.admin import AdminProcessor
+from cometmq.broker.client import EXPIRY_SCAN_MS, ClientProcessor
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.lookup import LookupProcessor
+from cometmq.broker.offset import OffsetProcessor
+from cometmq.broker.persistence import BrokerFiles
+from cometmq.broker.pull import PullProcessor
+from cometmq.broker.registration import Registration
+from cometmq.broker.schedule import ScheduleService
+from cometmq.broker.send import SendProcessor
+from cometmq.broker.send_back import SendBackProcessor
+from cometmq.broker.state import BrokerState, answer
+from cometmq.codec.ids import HOST_V4_BYTES, encode_host
+from cometmq.core.delay import DelayLevels
+from cometmq.core.topic_table import TopicTable, system_topics
+from cometmq.errors import CometError, ConfigError, LocalProtocolError, ResponseCode
+from cometmq.model.names import is_system_topic
+from cometmq.model.topic import DataVersion, TopicConfig
+from cometmq.net.env import Environment
+from cometmq.net.network import format_address, local_ip
+from cometmq.net.server import Handler, RemotingServer, ServerConnection
+from cometmq.store.config import StoreConfig
+from cometmq.store.disk import Disk
+from cometmq.store.message_store import MessageStore
+from cometmq.store.results import RecoveryReport
+from cometmq.wire.bodies import TopicConfigWrapper, encode_register_broker_body
+from cometmq.wire.codes import RequestCode as Code
+from cometmq.wire.command import RemotingCommand
+
+__all__ = ["Broker"]
+
+log = logging.getLogger("cometmq.broker")
+
+Progress = Callable[[str, int, int], None]
+CONFIG_WRITE_WAIT_S = 10.0
+"""How long a stop waits for a configuration write that a worker has begun."""
+_VIP_PORT_DISTANCE = 2
+"""Clients up to 4.4.0 send to the port two below (wire.md 5.6)."""
+
+
+class Broker:
+    """One broker process' worth of everything; `await start()`, `await stop()`, each once.
+
+    Args:
+        config: what the operator said.
+        env: clock, chance, network and workers.
+        disk: where the store lives.
+    """
+
+    def __init__(self, config: BrokerConfig, env: Environment, disk: Disk) -> None:
+        self.config = config
+        self.env = env
+        self.recovery: RecoveryReport | None = None
+        """What opening the store took, once started."""
+        self._disk = disk
+        self._handlers: dict[int, Handler] = {}
+        self._server = RemotingServer(
+            env, self._handlers, on_open=self._opened, on_close=self._closed
+        )
+        self._delay = DelayLevels(config.message_delay_level)
+        self._files = BrokerFiles(config, disk, env.workers)
+        self._port = 0
+        self._address = ""
+        self._store: MessageStore | None = None
+        self._state: BrokerState | None = None
+        self._schedule: ScheduleService | None = None
+        self._pull: PullProcessor | None = None
+        self._client: ClientProcessor | None = None
+        self._send: SendProcessor | None = None
+        self._registration: Registration | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    # -- what others ask ------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that is announced to name servers and in message ids."""
+        return self._address
+
+    @property
+    def port(self) -> int:
+        """The bound port, also when 0 was configured."""
+        return self._port
+
+    @property
+    def state(self) -> BrokerState:
+        """Tables and store, once started; for tests and tools in the same process."""
+        assert self._state is not None
+        return self._state
+
+    # -- start ----------------------------------------------------------------------------
+
+    async def start(self, progress: Progress | None = None) -> None:
+        """Open the store, listen and register.
+
+        `progress` is told of long recoveries: what, done, total.
+
+        Raises:
+            StoreLocked: another process has the store directory; the text names it.
+            StoreError: the store or a configuration file cannot be opened.
+            ConnectFailed: the port cannot be bound.
+            ConfigError: a setting fits no such machine (brokerIP1).
+        """
+        config = self.config
+        ip = config.broker_ip1 or local_ip()
+        # With port 0 the address, which every message carries, is known only after binding.
+        self._port = config.listen_port or await self._server.listen(config.bind_address, 0)
+        try:
+            self._address = format_address(ip, self._port)
+            self._open_store(progress)
+            self._build()
+            if config.listen_port:
+                await self._server.listen(config.bind_address, config.listen_port)
+                await self._listen_vip()
+            await self._begin()
+        except BaseException:
+            await self._server.stop()
+            if self._store is not None:
+                self._store.close()
+            raise
+
+    def _open_store(self, progress: Progress | None) -> None:
+        try:
+            host = encode_host(self._address)
+        except LocalProtocolError as error:
+            raise ConfigError(
+                f"brokerIP1={self.config.broker_ip1} is not accepted: expected an IP address"
+            ) from error
+        self._store = MessageStore(
+            _store_config(self.config, self._delay, host),
+            self._disk,
+            self.env.workers,
+            self.env.clock.now_ms,
+        )
+        self.recovery = self._store.load(progress)
+        for damage in self.recovery.damages:
+            log.error("%s", damage)
+
+    def _build(self) -> None:
+        """Load the tables and make the processors."""
+        assert self._store is not None
+        config, env, store = self.config, self.env, self._store
+        now_ms = env.clock.now_ms()
+        topics = self._files.load_topics()
+        groups = self._files.load_groups()
+        offsets = self._files.load_consumer_offsets()
+        topics.seed(_system_topics(config), now_ms)
+        _adopt_queues(topics, store, now_ms)
+        groups.seed(now_ms)
+        state = BrokerState(config, env, store, topics, groups, offsets, self._delay, self._address)
+        self._state = state
+        schedule = ScheduleService(state, *self._files.load_delay_offsets())
+        self._schedule = schedule
+        self._files.attach(topics, groups, offsets, schedule)
+        self._send = SendProcessor(state, schedule)
+        self._pull = PullProcessor(state)
+        self._client = ClientProcessor(state)
+        store.arrival_listener = self._pull.hold.arrived
+        state.on_topic_changed = self._topic_changed
+        state.on_topic_deleted = self._topic_deleted
+        state.on_groups_changed = self._files.groups_changed
+        self._handlers.update(self._processors(state, schedule))
+
+    def _processors(self, state: BrokerState, schedule: ScheduleService) -> dict[int, Handler]:
+        assert self._send is not None
+        assert self._pull is not None
+        assert self._client is not None
+        offset = OffsetProcessor(state)
+        lookup = LookupProcessor(state)
+        send_back = SendBackProcessor(state, schedule)
+        handlers: dict[int, Handler] = {
+            Code.SEND_MESSAGE: self._send.send,
+            Code.SEND_MESSAGE_V2: self._send.send,
+            Code.SEND_BATCH_MESSAGE: self._send.send,
+            Code.PULL_MESSAGE: self._pull.pull,
+            Code.LITE_PULL_MESSAGE: self._pull.pull,
+            Code.QUERY_CONSUMER_OFFSET: offset.query,
+            Code.UPDATE_CONSUMER_OFFSET: offset.update,
+            Code.SEARCH_OFFSET_BY_TIMESTAMP: offset.search,
+            Code.GET_MAX_OFFSET: offset.max_offset,
+            Code.GET_MIN_OFFSET: offset.min_offset,
+            Code.GET_EARLIEST_MSG_STORETIME: offset.earliest_time,
+            Code.HEART_BEAT: self._client.heartbeat,
+            Code.UNREGISTER_CLIENT: self._client.unregister,
+            Code.GET_CONSUMER_LIST_BY_GROUP: self._client.consumer_list,
+            Code.CHECK_CLIENT_CONFIG: self._client.check_config,
+            Code.CONSUMER_SEND_MSG_BACK: send_back.send_back,
+            Code.QUERY_MESSAGE: lookup.query,
+            Code.VIEW_MESSAGE_BY_ID: lookup.view,
+            Code.END_TRANSACTION: _not_yet("transactions (END_TRANSACTION)"),
+            Code.LOCK_BATCH_MQ: _not_yet("ordering locks (LOCK_BATCH_MQ)"),
+            Code.UNLOCK_BATCH_MQ: _not_yet("ordering locks (UNLOCK_BATCH_MQ)"),
+        }
+        handlers.update(AdminProcessor(state, schedule).handlers())
+        return handlers
+
+    async def _listen_vip(self) -> None:
+        """Listen on the port of old clients too; somebody else having it is no fault."""
+        port = self._port - _VIP_PORT_DISTANCE
+        if port <= 0:
+            return
+        try:
+            await self._server.listen(self.config.bind_address, port)
+        except CometError as error:
+            log.info("not serving clients up to 4.4.0 on their port: %s", error)
+
+    async def _begin(self) -> None:
+        """Start timers and register; from here on the broker serves."""
+        assert self._store is not None
+        assert self._schedule is not None
+        assert self._state is not None
+        loop = asyncio.get_running_loop()
+        self._store.start(loop.call_later)
+        self._schedule.start()
+        self._files.start()
+        self._files.topics_changed()
+        self._files.groups_changed()
+        self._registration = self._make_registration(self._state)
+        self._state.when_registered = self._registration.when_told
+        self._expiry = loop.call_later(EXPIRY_SCAN_MS / 1000, self._scan_clients)
+        await self._registration.start()
+
+    def _make_registration(self, state: BrokerState) -> Registration:
+        config = self.config
+        ha_port = config.ha_listen_port or self._port + 1
+        host = self._address.rpartition(":")[0]
+        identity = {
+            "brokerName": config.broker_name,
+            "brokerAddr": self._address,
+            "clusterName": config.broker_cluster_name,
+            "brokerId": str(config.broker_id),
+            "haServerAddr": f"{host}:{ha_port}",
+        }
+
+        def encode(topics: Iterable[TopicConfig]) -> bytes:
+            perm = config.broker_permission
+            table = {topic.topic: _masked(topic, perm) for topic in topics}
+            version = DataVersion(self.env.clock.now_ms())
+            wrapper = TopicConfigWrapper(table, state.topics.version, version, {}, {})
+            return encode_register_broker_body(wrapper)
+
+        return Registration(
+            self.env,
+            config.name_servers(),
+            identity,
+            lambda: state.topics.all().values(),
+            encode,
+            period_ms=config.register_name_server_period,
+            timeout_ms=config.register_broker_timeout_mills,
+        )
+
+    # -- stop -----------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop serving and write everything; safe to call after a failed start.
+
+        Raises:
+            StoreError, OSError: the disk did not take the last writes.
+        """
+        if self._registration is not None:
+            await self._registration.stop()
+        self._server.stop_listening()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._pull is not None:
+            self._pull.hold.stop()
+        if self._schedule is not None:
+            self._schedule.stop()
+        await self._server.stop()
+        state, self._state = self._state, None
+        if state is None:
+            return
+        try:
+            await self._files.settle(CONFIG_WRITE_WAIT_S)
+            self._files.stop()
+        finally:
+            state.store.close()
+
+    # -- events ---------------------------------------------------------------------------
+
+    def _opened(self, connection: ServerConnection) -> None:
+        """Give a client with an IPv6 address a 4-byte born host: others cannot read 16."""
+        if len(connection.peer_host) != HOST_V4_BYTES:
+            mapped = connection.peer_host[:12] == b"\0" * 10 + b"\xff\xff"
+            ip = connection.peer_host[12:16] if mapped else b"\0\0\0\0"
+            connection.peer_host = ip + connection.peer_host[16:20]
+
+    def _closed(self, connection: ServerConnection) -> None:
+        if self._pull is not None:
+            self._pull.hold.drop_connection(connection)
+        if self._client is not None and self._state is not None:
+            self._client.connection_closed(connection)
+
+    def _topic_changed(self, config: TopicConfig) -> None:
+        assert self._send is not None
+        self._send.forget_topics()
+        self._files.topics_changed()
+        if self._registration is not None:
+            self._registration.topic_changed(_masked(config, self.config.broker_permission))
+
+    def _topic_deleted(self, topic: str) -> None:
+        assert self._send is not None
+        assert self._pull is not None
+        self._send.forget_topics()
+        self._pull.hold.drop_topic(topic)
+        self._files.topics_changed()
+        if self._registration is not None:
+            self._registration.table_changed()
+
+    def _scan_clients(self) -> None:
+        assert self._client is not None
+        self._client.drop_expired(self.env.clock.now_ms())
+        self._expiry = asyncio.get_running_loop().call_later(
+            EXPIRY_SCAN_MS / 1000, self._scan_clients
+        )
+
+
+def _not_yet(what: str) -> Handler:
+    """Build the handler of a code that a later version will serve."""
+
+    def refuse(request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
+        return answer(
+            request,
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f" request type {request.code} not supported: {what} are not part of this version "
+            "of CometMQ",
+        )
+
+    return refuse
+
+
+def _masked(config: TopicConfig, broker_permission: int) -> TopicConfig:
+    """Give the topic as name servers shall see it: the broker's own permission limits it."""
+    if config.perm & broker_permission & 6 == config.perm & 6:
+        return config
+    perm = config.perm & (broker_permission | ~6)
+    return TopicConfig(
+        config.topic,
+        config.read_queue_count,
+        config.write_queue_count,
+        perm,
+        config.topic_filter_type,
+        config.topic_sys_flag,
+        config.order,
+        config.attributes,
+    )
+
+
+def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    return system_topics(
+        cluster=config.broker_cluster_name,
+        broker_name=config.broker_name,
+        default_queue_count=config.default_topic_queue_nums,
+        revive_queue_count=config.revive_queue_num,
+        auto_create=config.auto_create_topic_enable,
+        cluster_topic=config.cluster_topic_enable,
+        broker_topic=config.broker_topic_enable,
+        trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else None,
+        timer=config.timer_wheel_enable,
+    )
+
+
+def _adopt_queues(topics: TopicTable, store: MessageStore, now_ms: int) -> None:
+    """Give a topic that has queues but no configuration one again.
+
+    topics.json is written a moment after a topic is made; a process that was killed in that
+    moment has acknowledged messages in a topic nobody knows, and they must stay readable.
+    """
+    for topic in store.topics():
+        queues = store.queues(topic)
+        if topic in topics or is_system_topic(topic) or not queues:
+            continue
+        count = max(queues) + 1
+        log.warning(
+            "topic %s has %d queues with messages but is not in topics.json: created again",
+            topic,
+            count,
+        )
+        topics.put(TopicConfig(topic, count, count), now_ms)
+
+
+def _store_config(config: BrokerConfig, delay: DelayLevels, host: bytes) -> StoreConfig:
+    """Translate RocketMQ's keys into the store's settings."""
+    return StoreConfig(
+        root=config.store_path(),
+        commit_log_path=config.store_path_commit_log or None,
+        commit_log_file_bytes=config.mapped_file_size_commit_log,
+        consume_queue_file_bytes=config.mapped_file_size_consume_queue,
+        index_slot_count=config.max_hash_slot_num,
+        index_entry_count=config.max_index_num,
+        is_index_enabled=config.message_index_enable,
+        store_host=host,
+        message_bytes_max=config.max_message_size,
+        delays_ms=delay.delays_ms,
+        is_sync_flush=config.flush_disk_type == "SYNC_FLUSH",
+        sync_flush_timeout_ms=config.sync_flush_timeout,
+        flush_interval_ms=config.flush_interval_commit_log,
+        consume_queue_write_interval_ms=config.flush_interval_consume_queue,
+        transfer_count_max=config.max_transfer_count_on_message_in_memory,
+        transfer_bytes_max=config.max_transfer_bytes_on_message_in_memory,
+        is_crc_appended=config.enabled_append_prop_crc,
+        is_crc_checked_on_recover=config.check_crc_on_recover,
+        is_record_crc_forced=config.force_verify_prop_crc,
+        file_reserved_hours=config.file_reserved_time,
+        delete_when=tuple(int(hour) for hour in config.delete_when.split(";")),
+        delete_batch_max=config.delete_file_batch_max,
+        clean_interval_ms=config.clean_resource_interval,
+        disk_used_percent_max=config.disk_max_used_space_ratio,
+        disk_clean_forcibly_percent=config.disk_space_clean_forcibly_ratio,
+        disk_warning_percent=config.disk_space_warning_level_ratio,
+        is_clean_forced=config.clean_file_forcibly_enable,
+    )

@@ -1,0 +1,125 @@
+"""Offsets: the consumer offsets of groups, and the bounds of queues.
+
+Job: QUERY/UPDATE_CONSUMER_OFFSET, GET_MAX/MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and
+GET_EARLIEST_MSG_STORETIME.  It must not persist offsets (`cometmq.broker.persistence` does).
+
+QUERY_CONSUMER_OFFSET answers 0 or 22 and nothing else: clients of 4.x take any other code as "no
+offset" and may jump to the end of the queue (trap T12).
+"""
+
+from __future__ import annotations
+
+from cometmq.broker.state import FAQ, BrokerState, answer
+from cometmq.errors import CometError, ResponseCode
+from cometmq.model.names import LMQ_PREFIX
+from cometmq.net.server import ServerConnection
+from cometmq.store.results import GetResult, GetStatus, TimeBoundary
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.headers import (
+    GetMaxOffsetHeader,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+
+__all__ = ["OffsetProcessor"]
+
+
+class OffsetProcessor:
+    """The processors of codes 14, 15, 29, 30, 31 and 32."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def query(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:
+        """Serve QUERY_CONSUMER_OFFSET (14)."""
+        header = QueryConsumerOffsetHeader.from_command(request)
+        offset = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset is not None and offset >= 0:
+            return answer(request, ext={"offset": str(offset)})
+        if header.set_zero_if_not_found is False:
+            return answer(
+                request,
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, do not set to zero, maybe this group boot first",
+            )
+        if self._starts_at_zero(header.topic, header.queue_id):
+            return answer(request, ext={"offset": "0"})
+        return answer(
+            request,
+            ResponseCode.QUERY_NOT_FOUND,
+            "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+        )
+
+    def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
+        """Say whether a new group begins a young queue at 0, whatever its ConsumeFromWhere.
+
+        Young means that offset 0 is still there and in memory: clients and tests rely on a
+        group that starts after the first messages to see them all.
+        """
+        if topic not in self._state.topics:
+            return False
+        store = self._state.store
+        try:
+            first = store.get(topic, queue_id, 0, 1)
+        except CometError:
+            return False
+        return isinstance(first, GetResult) and first.status is GetStatus.FOUND
+
+    def update(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:
+        """Serve UPDATE_CONSUMER_OFFSET (15)."""
+        header = UpdateConsumerOffsetHeader.from_command(request)
+        state = self._state
+        group = header.consumer_group
+        if group not in state.groups and state.groups.find(group, now_ms) is None:
+            return answer(
+                request,
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"Group {group} not exist!{FAQ}",
+            )
+        if header.topic not in state.topics and not header.topic.startswith(LMQ_PREFIX):
+            return answer(request, ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+        if header.queue_id < 0 or header.commit_offset < 0:
+            return answer(
+                request,
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId {header.queue_id} and commitOffset {header.commit_offset} "
+                "must not be negative",
+            )
+        if state.offsets.has_reset(group, header.topic, header.queue_id):
+            return answer(request, remark="Offset has been previously reset")
+        state.offsets.commit(group, header.topic, header.queue_id, header.commit_offset, now_ms)
+        return answer(request)
+
+    def max_offset(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:
+        """Serve GET_MAX_OFFSET (30): the next offset a reader will see."""
+        header = GetMaxOffsetHeader.from_command(request)
+        offset = self._state.store.max_queue_offset(header.topic, header.queue_id)
+        return answer(request, ext={"offset": str(offset)})
+
+    def min_offset(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:
+        """Serve GET_MIN_OFFSET (31)."""
+        header = QueueHeader.from_command(request)
+        offset = self._state.store.min_queue_offset(header.topic, header.queue_id)
+        return answer(request, ext={"offset": str(offset)})
+
+    def earliest_time(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:
+        """Serve GET_EARLIEST_MSG_STORETIME (32); -1 for an empty queue."""
+        header = QueueHeader.from_command(request)
+        timestamp = self._state.store.earliest_store_time(header.topic, header.queue_id)
+        return answer(request, ext={"timestamp": str(timestamp)})
+
+    def search(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve SEARCH_OFFSET_BY_TIMESTAMP (29); reads of old data happen in a worker."""
+        header = SearchOffsetHeader.from_command(request)
+        is_upper = header.boundary_type.upper() == "UPPER"
+        boundary = TimeBoundary.UPPER if is_upper else TimeBoundary.LOWER
+        offset = self._state.store.queue_offset_by_time(
+            header.topic, header.queue_id, header.timestamp_ms, boundary
+        )
+        return answer(request, ext={"offset": str(offset)})

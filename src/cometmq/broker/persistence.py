@@ -1,0 +1,228 @@
+"""The broker's own tables on disk, in the files and the JSON a Java broker uses.
+
+Job: which table goes into which file, loading them at start, writing them at their pace: topics
+and groups on every change, consumer offsets every ``flushConsumerOffsetInterval``, delay offsets
+every ``flushDelayOffsetInterval``, all of them at the stop.  It must not decide what they hold.
+
+======================== ======================================================
+config/topics.json            dataVersion, topicConfigTable
+config/subscriptionGroup.json dataVersion, forbiddenTable, subscriptionGroupTable
+config/consumerOffset.json    dataVersion, groupTopicMap, offsetTable
+config/delayOffset.json       dataVersion, offsetTable
+======================== ======================================================
+
+The file rule is that of `cometmq.broker.config_file`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.config_file import ConfigFile, load_config_file
+from cometmq.broker.schedule import ScheduleService
+from cometmq.core.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.group_table import SubscriptionGroupTable
+from cometmq.core.topic_table import TopicTable
+from cometmq.model.topic import DataVersion
+from cometmq.net.env import Workers
+from cometmq.store.disk import Disk
+from cometmq.wire.bodies import (
+    GroupConfigWrapper,
+    data_version_to_json,
+    decode_consumer_offsets,
+    decode_delay_offsets,
+    decode_group_config_wrapper,
+    decode_topic_config_wrapper,
+    encode_group_config_wrapper,
+    topic_config_to_json,
+)
+
+__all__ = ["BrokerFiles", "group_snapshot"]
+
+_SETTLE_STEP_S = 0.005
+T = TypeVar("T")
+Encode = Callable[[], bytes]
+
+
+def _consumer_offset_snapshot(table: ConsumerOffsetTable) -> Encode:
+    offsets = {key: dict(queues) for key, queues in table.all().items()}
+    version = table.version
+
+    def encode() -> bytes:
+        topics_of: dict[str, list[str]] = {}
+        for key in offsets:
+            topic, _, group = key.partition("@")
+            topics_of.setdefault(group, []).append(topic)
+        return msgspec.json.encode(
+            {
+                "dataVersion": data_version_to_json(version),
+                "groupTopicMap": topics_of,
+                "offsetTable": offsets,
+            }
+        )
+
+    return encode
+
+
+def group_snapshot(table: SubscriptionGroupTable) -> Encode:
+    """Copy the groups; the result encodes the copy (also the answer to code 201)."""
+    wrapper = GroupConfigWrapper(
+        dict(table.all()),
+        table.version,
+        {group: dict(topics) for group, topics in table.forbidden.items()},
+    )
+    return lambda: encode_group_config_wrapper(wrapper)
+
+
+def _topic_snapshot(table: TopicTable) -> Encode:
+    topics, version = dict(table.all()), table.version
+
+    def encode() -> bytes:
+        return msgspec.json.encode(
+            {
+                "dataVersion": data_version_to_json(version),
+                "topicConfigTable": {
+                    name: topic_config_to_json(config) for name, config in topics.items()
+                },
+            }
+        )
+
+    return encode
+
+
+def _delay_snapshot(schedule: ScheduleService) -> Encode:
+    offsets, version = schedule.offsets(), schedule.version
+    return lambda: msgspec.json.encode(
+        {"dataVersion": data_version_to_json(version), "offsetTable": offsets}
+    )
+
+
+class BrokerFiles:
+    """The files of one broker; load first, then `attach` what was built from them."""
+
+    __slots__ = ("_config", "_disk", "_files", "_folder", "_timers", "_workers")
+
+    def __init__(self, config: BrokerConfig, disk: Disk, workers: Workers) -> None:
+        self._config = config
+        self._disk = disk
+        self._workers = workers
+        self._folder = f"{config.store_path()}/config"
+        self._files: dict[str, ConfigFile] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # -- loading --------------------------------------------------------------------------
+
+    def load_topics(self) -> TopicTable:
+        """Read topics.json.  Blocks.
+
+        Raises:
+            StoreCorrupt: the file and its .bak are damaged; the same holds for the others.
+        """
+        found = self._load("topics.json", decode_topic_config_wrapper)
+        return TopicTable() if found is None else TopicTable(found.topics, found.data_version)
+
+    def load_groups(self) -> SubscriptionGroupTable:
+        """Read subscriptionGroup.json.  Blocks."""
+        auto_create = self._config.auto_create_subscription_group
+        found = self._load("subscriptionGroup.json", decode_group_config_wrapper)
+        if found is None:
+            return SubscriptionGroupTable(auto_create=auto_create)
+        return SubscriptionGroupTable(
+            found.groups, found.data_version, auto_create=auto_create, forbidden=found.forbidden
+        )
+
+    def load_consumer_offsets(self) -> ConsumerOffsetTable:
+        """Read consumerOffset.json.  Blocks."""
+        step = self._config.consumer_offset_update_version_step
+        found = self._load("consumerOffset.json", decode_consumer_offsets)
+        if found is None:
+            return ConsumerOffsetTable(version_step=step)
+        return ConsumerOffsetTable(found.offsets, found.data_version, version_step=step)
+
+    def load_delay_offsets(self) -> tuple[dict[int, int], DataVersion]:
+        """Read delayOffset.json.  Blocks."""
+        found = self._load("delayOffset.json", decode_delay_offsets)
+        return ({}, DataVersion()) if found is None else found
+
+    def _load(self, name: str, decode: Callable[[bytes], T]) -> T | None:
+        self._disk.makedirs(self._folder)
+        return load_config_file(self._disk, f"{self._folder}/{name}", decode)
+
+    # -- writing --------------------------------------------------------------------------
+
+    def attach(
+        self,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        schedule: ScheduleService,
+    ) -> None:
+        """Say what the files hold from now on."""
+        self._add("topics.json", lambda: topics.revision, lambda: _topic_snapshot(topics))
+        self._add("subscriptionGroup.json", lambda: groups.revision, lambda: group_snapshot(groups))
+        self._add(
+            "consumerOffset.json",
+            lambda: offsets.revision,
+            lambda: _consumer_offset_snapshot(offsets),
+        )
+        self._add("delayOffset.json", lambda: schedule.revision, lambda: _delay_snapshot(schedule))
+
+    def _add(self, name: str, revision: Callable[[], int], snapshot: Callable[[], Encode]) -> None:
+        path = f"{self._folder}/{name}"
+        self._files[name] = ConfigFile(self._disk, self._workers, path, revision, snapshot)
+
+    def start(self) -> None:
+        """Begin the periodic writes."""
+        offset_ms = self._config.flush_consumer_offset_interval
+        self._every("consumerOffset.json", offset_ms)
+        self._every("delayOffset.json", self._config.flush_delay_offset_interval)
+        # Topics and groups are written on change; this repeats what a full disk refused.
+        self._every("topics.json", offset_ms)
+        self._every("subscriptionGroup.json", offset_ms)
+
+    def _every(self, name: str, interval_ms: int) -> None:
+        self._timers[name] = asyncio.get_running_loop().call_later(
+            interval_ms / 1000, self._due, name, interval_ms
+        )
+
+    def _due(self, name: str, interval_ms: int) -> None:
+        self._files[name].save_if_changed()
+        self._every(name, interval_ms)
+
+    def topics_changed(self) -> None:
+        """Write topics.json soon."""
+        self._files["topics.json"].save_if_changed()
+
+    def groups_changed(self) -> None:
+        """Write subscriptionGroup.json soon."""
+        self._files["subscriptionGroup.json"].save_if_changed()
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait for the writes that workers have begun."""
+        waited_s = 0.0
+        while waited_s < timeout_s and any(file.is_writing for file in self._files.values()):
+            await asyncio.sleep(_SETTLE_STEP_S)
+            waited_s += _SETTLE_STEP_S
+
+    def stop(self) -> None:
+        """End the periodic writes and write what changed.  Blocks.
+
+        Raises:
+            StoreError, OSError: the first file the disk did not take; the others were tried.
+        """
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        failures: list[Exception] = []
+        for file in self._files.values():
+            try:
+                file.save_now()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]

@@ -1,0 +1,266 @@
+"""Registration with the name servers: at start, soon after, regularly, on each new topic, at stop.
+
+Job: tell every name server that this broker lives and which topics it has.  It must not decide
+what a topic is.  One task per name server serves it alone, so a dead one delays nobody else.
+
+The pace is that of RocketMQ 5.4: REGISTER_BROKER with all topics at start, 10 s later and every
+``registerNameServerPeriod``; with only the changed topics when topics changed; UNREGISTER_BROKER
+at stop.  Where Java waits for its next period, we try a name server that failed again after
+`RETRY_MS`, and register at once with one that comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from cometmq.codec.crc import body_crc
+from cometmq.errors import CometError, ResponseCode
+from cometmq.model.topic import TopicConfig
+from cometmq.net.channel import Channel, ChannelPool
+from cometmq.net.env import Environment
+from cometmq.wire.codes import RequestCode
+from cometmq.wire.command import RemotingCommand
+
+__all__ = ["Registration"]
+
+log = logging.getLogger("cometmq.broker")
+
+SECOND_REGISTRATION_MS: Final = 10_000
+RETRY_MS: Final = 3_000
+"""Pause before a name server that failed is tried again."""
+UNREGISTER_TIMEOUT_MS: Final = 2_000
+CONNECT_TIMEOUT_MS: Final = 3_000
+WAIT_MAX_MS: Final = 1_000
+"""A client waits at most this long for its new topic to be routable; then it retries anyway."""
+
+
+class _NameServer:
+    """What one name server still has to be told; `told` counts changes it was told or missed."""
+
+    __slots__ = ("address", "changed", "is_known_down", "needs_all", "told", "wake")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.changed: dict[str, TopicConfig] = {}
+        self.needs_all = True
+        self.told = 0
+        self.is_known_down = False
+        self.wake = asyncio.Event()
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    """A callback due when every name server was told of `change`."""
+
+    change: int
+    done: Callable[[], None]
+    timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class Registration:
+    """Keeps every name server informed.
+
+    Args:
+        identity: the ext fields brokerName, brokerAddr, clusterName, brokerId, haServerAddr.
+        all_topics: gives every topic of the broker.
+        encode: makes the body of REGISTER_BROKER from topics.
+        period_ms: registerNameServerPeriod.
+        timeout_ms: registerBrokerTimeoutMills.
+    """
+
+    __slots__ = (
+        "_all_topics",
+        "_changes",
+        "_encode",
+        "_env",
+        "_identity",
+        "_is_stopped",
+        "_name_servers",
+        "_period_ms",
+        "_pool",
+        "_tasks",
+        "_timeout_ms",
+        "_waiters",
+    )
+
+    def __init__(
+        self,
+        env: Environment,
+        addresses: Iterable[str],
+        identity: dict[str, str],
+        all_topics: Callable[[], Iterable[TopicConfig]],
+        encode: Callable[[Iterable[TopicConfig]], bytes],
+        *,
+        period_ms: int,
+        timeout_ms: int,
+    ) -> None:
+        self._env = env
+        self._identity = identity
+        self._all_topics = all_topics
+        self._encode = encode
+        self._period_ms = period_ms
+        self._timeout_ms = timeout_ms
+        self._pool = ChannelPool(env, on_close=self._lost)
+        self._name_servers = {address: _NameServer(address) for address in addresses}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiters: list[_Waiter] = []
+        self._changes = 0
+        self._is_stopped = False
+
+    async def start(self) -> None:
+        """Register once with every name server, then keep doing so in the background.
+
+        Returns after the first attempt with each of them, successful or not.
+        """
+        await asyncio.gather(*map(self._tell, self._name_servers.values()))
+        self._tasks = [
+            asyncio.create_task(self._serve(server)) for server in self._name_servers.values()
+        ]
+
+    async def stop(self) -> None:
+        """Unregister everywhere and close the connections."""
+        self._is_stopped = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        for waiter in list(self._waiters):
+            self._release(waiter)
+        await asyncio.gather(*map(self._unregister, self._name_servers.values()))
+        await self._pool.close()
+
+    def topic_changed(self, config: TopicConfig) -> None:
+        """Announce a new or changed topic to every name server."""
+        self._changes += 1
+        for server in self._name_servers.values():
+            server.changed[config.topic] = config
+            server.wake.set()
+
+    def table_changed(self) -> None:
+        """Announce that topics went away: the whole table is sent again."""
+        self._changes += 1
+        for server in self._name_servers.values():
+            server.needs_all = True
+            server.wake.set()
+
+    def when_told(self, done: Callable[[], None]) -> None:
+        """Call `done` when every name server knows (or missed) all changes up to now.
+
+        Calls at once where there is nothing to wait for, and after `WAIT_MAX_MS` at the latest.
+        """
+        if self._is_stopped or all(
+            server.told >= self._changes for server in self._name_servers.values()
+        ):
+            done()
+            return
+        waiter = _Waiter(self._changes, done)
+        waiter.timer = asyncio.get_running_loop().call_later(
+            WAIT_MAX_MS / 1000, self._release, waiter
+        )
+        self._waiters.append(waiter)
+
+    def _release(self, waiter: _Waiter) -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+            if waiter.timer is not None:
+                waiter.timer.cancel()
+            waiter.done()
+
+    def _lost(self, channel: Channel) -> None:
+        """A name server closed its connection: it may come back without memory."""
+        server = self._name_servers.get(channel.address)
+        if server is not None and not self._is_stopped:
+            server.needs_all = True
+            server.wake.set()
+
+    async def _serve(self, server: _NameServer) -> None:
+        next_full_ms = self._env.clock.now_ms() + SECOND_REGISTRATION_MS
+        while not self._is_stopped:
+            now_ms = self._env.clock.now_ms()
+            if now_ms >= next_full_ms:
+                server.needs_all = True
+                next_full_ms = now_ms + self._period_ms
+            if server.needs_all or server.changed:
+                is_told = await self._tell(server)
+                if not is_told:
+                    await asyncio.sleep(RETRY_MS / 1000)
+                continue
+            server.wake.clear()
+            wait_s = max(1, next_full_ms - self._env.clock.now_ms()) / 1000
+            try:
+                async with asyncio.timeout(wait_s):
+                    await server.wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _tell(self, server: _NameServer) -> bool:
+        """Send one registration; False when the name server did not take it."""
+        change = self._changes
+        changed, server.changed = server.changed, {}
+        is_full = server.needs_all
+        server.needs_all = False
+        topics = list(self._all_topics()) if is_full else list(changed.values())
+        body = self._encode(topics)
+        ext = {
+            **self._identity,
+            "compressed": "false",
+            "enableActingMaster": "false",
+            "bodyCrc32": str(body_crc(body)),
+        }
+        is_told = await self._send(server, RequestCode.REGISTER_BROKER, ext, body)
+        if not is_told:
+            server.needs_all = True
+        server.told = max(server.told, change)
+        for waiter in [
+            waiter
+            for waiter in self._waiters
+            if all(other.told >= waiter.change for other in self._name_servers.values())
+        ]:
+            self._release(waiter)
+        return is_told
+
+    async def _send(
+        self, server: _NameServer, code: int, ext: dict[str, str], body: bytes = b""
+    ) -> bool:
+        request = RemotingCommand.request(code, ext, body)
+        try:
+            channel = await self._pool.get(server.address, CONNECT_TIMEOUT_MS)
+            response = await channel.request(request, self._timeout_ms)
+        except CometError as error:
+            self._report(server, str(error))
+            return False
+        if response.code != ResponseCode.SUCCESS:
+            self._report(server, f"it answered {response.code}: {response.remark}")
+            return False
+        if server.is_known_down:
+            log.info("name server %s is back: registered", server.address)
+            server.is_known_down = False
+        return True
+
+    def _report(self, server: _NameServer, cause: str) -> None:
+        """Log the first failure of a row, not each."""
+        if not server.is_known_down:
+            server.is_known_down = True
+            log.warning(
+                "not registered with name server %s, next try in %d s: %s",
+                server.address,
+                RETRY_MS // 1000,
+                cause,
+            )
+
+    async def _unregister(self, server: _NameServer) -> None:
+        channel = self._pool.open_channel(server.address)
+        if channel is None:
+            return
+        keys = ("brokerName", "brokerAddr", "clusterName", "brokerId")
+        ext = {key: self._identity[key] for key in keys}
+        try:
+            await channel.request(
+                RemotingCommand.request(RequestCode.UNREGISTER_BROKER, ext), UNREGISTER_TIMEOUT_MS
+            )
+        except CometError as error:
+            log.warning("not unregistered from name server %s: %s", server.address, error)

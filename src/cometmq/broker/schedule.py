@@ -1,0 +1,291 @@
+"""Delayed delivery: moves messages from SCHEDULE_TOPIC_XXXX to their topics when they are due.
+
+Job: one cursor per delay level, advanced when the head of its queue is due.  It must not decide
+levels (`cometmq.core.delay`) and must not run ahead of what is durable.
+
+A level is a queue in delivery order, since all its messages wait equally long; so only the head
+matters, and one timer for the earliest head serves all levels.  A turn delivers at most
+`BATCH_COUNT` messages of a level and then lets the loop breathe.
+
+The delivered copy (store.md 5.1) keeps body, flags, born host and time, try count and the property
+bytes as they are, DELAY, REAL_TOPIC and REAL_QID included; topic, queue and tag code are the real
+ones.  Progress is stored after delivery, so a crash can deliver twice, never not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.broker.state import BrokerState
+from cometmq.codec.java_hash import tags_code
+from cometmq.codec.properties import find_property
+from cometmq.codec.stored_message import StoredMessage, decode_messages
+from cometmq.errors import CodecError, MessageIllegal, StoreError
+from cometmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
+from cometmq.model.topic import DataVersion
+from cometmq.store.results import ColdRead, GetResult, GetStatus
+
+__all__ = ["ScheduleService"]
+
+log = logging.getLogger("cometmq.broker")
+
+BATCH_COUNT: Final = 64
+"""Messages of one level delivered in one turn of the loop: below a millisecond of work."""
+BATCH_BYTES: Final = 1024 * 1024
+RETRY_MS: Final = 100
+"""Pause after a failed read or put, as in ScheduleMessageService."""
+LATE_MS: Final = 5
+"""Wait this much longer than computed, so that a timer that fires early finds its message due."""
+TICK_MAX_MS: Final = 1000
+"""Look at the clock at least this often while something waits: it may have been set forward."""
+
+
+class _Level:
+    """The cursor of one level: `due_ms` is the next look at its head, None when nothing waits."""
+
+    __slots__ = ("due_ms", "expected_end", "is_reading", "level", "next_offset", "queue_id")
+
+    def __init__(self, level: int, next_offset: int) -> None:
+        self.level = level
+        self.queue_id = level - 1
+        self.next_offset = next_offset
+        self.expected_end = 0
+        self.due_ms: int | None = None
+        self.is_reading = False
+
+
+class ScheduleService:
+    """The delivery loop; `revision` moves with every delivered message."""
+
+    __slots__ = (
+        "_is_stopped",
+        "_levels",
+        "_state",
+        "_timer",
+        "_timer_ms",
+        "_updates",
+        "revision",
+        "version",
+    )
+
+    def __init__(
+        self,
+        state: BrokerState,
+        offsets: Mapping[int, int] | None = None,
+        version: DataVersion | None = None,
+    ) -> None:
+        self._state = state
+        self._levels = {
+            level: _Level(level, (offsets or {}).get(level, 0))
+            for level in range(1, state.delay.max_level + 1)
+        }
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._is_stopped = False
+        self._updates = 0
+        self.version = version or DataVersion()
+        self.revision = 0
+
+    def offsets(self) -> dict[int, int]:
+        """Map each level that ever delivered to its next queue offset."""
+        return {
+            level: cursor.next_offset
+            for level, cursor in self._levels.items()
+            if cursor.next_offset > 0
+        }
+
+    def start(self) -> None:
+        """Bring the cursors into the range of their queues and look at every head."""
+        now_ms = self._state.env.clock.now_ms()
+        store = self._state.store
+        for cursor in self._levels.values():
+            low = store.min_queue_offset(SCHEDULE_TOPIC, cursor.queue_id)
+            high = store.max_queue_offset(SCHEDULE_TOPIC, cursor.queue_id)
+            if not low <= cursor.next_offset <= high:
+                bounded = min(max(cursor.next_offset, low), high)
+                log.warning(
+                    "delay level %d continues at %d: its stored offset %d is outside %d..%d",
+                    cursor.level,
+                    bounded,
+                    cursor.next_offset,
+                    low,
+                    high,
+                )
+                cursor.next_offset = bounded
+            cursor.expected_end = high
+            if cursor.next_offset < high:
+                cursor.due_ms = now_ms
+        self._arm(now_ms)
+
+    def stop(self) -> None:
+        """Deliver no more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def added(self, level: int, queue_offset: int, now_ms: int) -> None:
+        """Note that a message was put into a level's queue."""
+        cursor = self._levels[level]
+        cursor.expected_end = queue_offset + 1
+        if cursor.due_ms is None and not cursor.is_reading:
+            cursor.due_ms = now_ms + self._state.delay.delay_ms(level)
+            self._arm(now_ms)
+
+    def _arm(self, now_ms: int) -> None:
+        waiting = [cursor.due_ms for cursor in self._levels.values() if cursor.due_ms is not None]
+        if not waiting or self._is_stopped:
+            return
+        due_ms = min(*waiting, now_ms + TICK_MAX_MS)
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        # One more millisecond: the clock is cut to whole ones, and too early means twice.
+        wait_s = (max(0, due_ms - now_ms) + 1) / 1000
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_ms = self._state.env.clock.now_ms()
+        for cursor in self._levels.values():
+            if cursor.due_ms is not None and cursor.due_ms <= now_ms:
+                cursor.due_ms = None
+                self._read(cursor, now_ms)
+        self._arm(now_ms)
+
+    def _read(self, cursor: _Level, now_ms: int, *, allow_cold: bool = False) -> None:
+        """Read the head of a level and deliver what is due."""
+        try:
+            result = self._state.store.get(
+                SCHEDULE_TOPIC,
+                cursor.queue_id,
+                cursor.next_offset,
+                BATCH_COUNT,
+                BATCH_BYTES,
+                None,
+                allow_cold=allow_cold,
+            )
+        except StoreError as error:
+            log.error("delay level %d cannot be read, next try in 0.1 s: %s", cursor.level, error)
+            cursor.due_ms = now_ms + RETRY_MS
+            return
+        if isinstance(result, ColdRead):
+            cursor.is_reading = True
+            self._state.env.workers.submit(result.warm, lambda _: self._warmed(cursor))
+            return
+        if result.status is not GetStatus.FOUND:
+            self._nothing_read(cursor, result, now_ms)
+            return
+        self._deliver_due(cursor, b"".join(result.chunks), result.next_queue_offset, now_ms)
+
+    def _warmed(self, cursor: _Level) -> None:
+        cursor.is_reading = False
+        if not self._is_stopped:
+            now_ms = self._state.env.clock.now_ms()
+            self._read(cursor, now_ms, allow_cold=True)
+            self._arm(now_ms)
+
+    def _nothing_read(self, cursor: _Level, result: GetResult, now_ms: int) -> None:
+        """Follow a queue that moved (deleted files), or wait for what is not durable yet."""
+        if result.max_queue_offset > cursor.next_offset:
+            cursor.next_offset = max(cursor.next_offset + 1, result.next_queue_offset)
+            cursor.due_ms = now_ms
+        elif cursor.next_offset < cursor.expected_end:
+            cursor.due_ms = now_ms + LATE_MS
+
+    def _deliver_due(self, cursor: _Level, data: bytes, read_to: int, now_ms: int) -> None:
+        delay = self._state.delay
+        for message in self._decode(cursor, data, read_to):
+            due_ms = delay.deliver_time_ms(cursor.level, message.store_timestamp_ms)
+            wait_ms = delay.due_in_ms(cursor.level, due_ms, now_ms)
+            if wait_ms > 0:
+                cursor.due_ms = now_ms + wait_ms
+                return
+            if not self._deliver(cursor, message, now_ms):
+                cursor.due_ms = now_ms + RETRY_MS
+                return
+            self._advance(cursor, message.queue_offset + 1, now_ms)
+        if cursor.next_offset < read_to:
+            self._advance(cursor, read_to, now_ms)
+        if cursor.next_offset < cursor.expected_end:
+            cursor.due_ms = now_ms
+
+    def _decode(self, cursor: _Level, data: bytes, read_to: int) -> list[StoredMessage]:
+        try:
+            return decode_messages(data)
+        except CodecError as error:
+            log.error(
+                "delay level %d: messages %d to %d cannot be decoded and are skipped: %s; "
+                "run cometmq store verify on the store",
+                cursor.level,
+                cursor.next_offset,
+                read_to - 1,
+                error,
+            )
+            return []
+
+    def _advance(self, cursor: _Level, next_offset: int, now_ms: int) -> None:
+        cursor.next_offset = next_offset
+        self.revision += 1
+        self._updates += 1
+        if self._updates % self._state.config.delay_offset_update_version_step == 0:
+            self.version = self.version.next(now_ms)
+
+    def _deliver(self, cursor: _Level, message: StoredMessage, now_ms: int) -> bool:
+        """Put the real message; False when it has to be tried again."""
+        raw = message.raw_properties
+        topic = find_property(raw, b"REAL_TOPIC")
+        queue_id = find_property(raw, b"REAL_QID")
+        if topic is None or queue_id is None or not queue_id.isdigit() or topic == _HALF_TOPIC:
+            log.error(
+                "delay level %d: message %d of %s names no deliverable topic and queue: skipped",
+                cursor.level,
+                message.queue_offset,
+                SCHEDULE_TOPIC,
+            )
+            return True
+        tags = _text(find_property(raw, b"TAGS"))
+        try:
+            self._state.store.put(
+                topic.decode(),
+                int(queue_id),
+                message.body,
+                raw,
+                flag=message.flag,
+                sys_flag=message.sys_flag,
+                born_ms=message.born_timestamp_ms,
+                born_host=message.born_host,
+                reconsume_times=message.reconsume_times,
+                prepared_offset=message.prepared_transaction_offset,
+                tags_code=tags_code(tags),
+                store_ms=now_ms,
+                index_keys=(
+                    _text(find_property(raw, b"UNIQ_KEY")),
+                    _text(find_property(raw, b"KEYS")),
+                    tags,
+                ),
+            )
+        except MessageIllegal as error:
+            log.error(
+                "delay level %d: message %d cannot be stored and is skipped: %s",
+                cursor.level,
+                message.queue_offset,
+                error,
+            )
+            return True
+        except StoreError as error:
+            log.error("delay level %d waits, next try in 0.1 s: %s", cursor.level, error)
+            return False
+        return True
+
+
+_HALF_TOPIC: Final = HALF_TOPIC.encode()
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

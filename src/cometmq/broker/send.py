@@ -1,0 +1,392 @@
+"""SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: the way into the store.
+
+Job: rewrite the properties of a send, put it, answer it.  It must not touch the disk (the store
+does) or wait: the answer of a synchronous flush leaves when the store calls back.
+
+Two ways lead through this module.  The *fast* one serves a plain message to a topic that passed
+every check before: `_limits` maps such topics to their number of queues, and a look at the
+property string tells that no property asks for special treatment.  Everything else, including
+every mistake, takes the *checked* one, which makes all checks in order (`send_check`).
+
+On the fast way properties stay the string the client sent; what the broker adds is appended, and
+a reader lets the last of two equal names win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.broker.schedule import ScheduleService
+from cometmq.broker.send_check import Destination, SendChecks, scheduled
+from cometmq.broker.state import BrokerState, Refusal
+from cometmq.codec.batch import decode_batch
+from cometmq.codec.java_hash import tags_code as hash_tags
+from cometmq.codec.properties import (
+    PROPERTIES_BYTES_MAX,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from cometmq.errors import (
+    CodecError,
+    DiskFull,
+    LocalProtocolError,
+    MessageIllegal,
+    ResponseCode,
+    StoreClosed,
+    StoreError,
+)
+from cometmq.model import flags
+from cometmq.model import properties as prop
+from cometmq.model.names import RETRY_PREFIX
+from cometmq.model.topic import TopicConfig
+from cometmq.net.server import ServerConnection
+from cometmq.store.results import BatchItem, PutResult
+from cometmq.wire.codes import RequestCode
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.fast_encode import SendResponseEncoder
+from cometmq.wire.headers import SendMessageHeader
+
+__all__ = ["SendProcessor", "store_failure"]
+
+Processor = Callable[[RemotingCommand, ServerConnection, int], bytes | None]
+
+PLAIN_PROPERTIES_CHARS_MAX: Final = 8000
+"""Property strings up to this length fit 32,767 bytes of UTF-8 whatever their characters."""
+_OWN_SYS_FLAGS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.TRANSACTION_MASK
+"""Bits of sysFlag that say what the broker did; a client's own are not believed."""
+_CLIENT_SYS_FLAGS: Final = ~_OWN_SYS_FLAGS
+_ONEWAY: Final = 2
+
+
+def store_failure(error: StoreError) -> tuple[int, str]:
+    """Give code and remark for a message the store refused."""
+    if isinstance(error, MessageIllegal):
+        return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
+    if isinstance(error, DiskFull | StoreClosed):
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
+    return ResponseCode.SYSTEM_ERROR, str(error)
+
+
+class SendProcessor:
+    """The processors of codes 10, 310 and 320; `send` is one function for all of them."""
+
+    __slots__ = (
+        "_answers",
+        "_checks",
+        "_is_sync_flush",
+        "_limits",
+        "_region_properties",
+        "_schedule",
+        "_state",
+        "_suffix",
+        "send",
+    )
+
+    def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
+        config = state.config
+        self._state = state
+        self._schedule = schedule
+        self._checks = SendChecks(state)
+        self._answers = SendResponseEncoder(config.region_id, trace_on=config.trace_on)
+        self._region_properties = {
+            prop.MSG_REGION: config.region_id,
+            prop.TRACE_ON: "true" if config.trace_on else "false",
+            prop.CLUSTER: config.broker_cluster_name,
+        }
+        self._limits: dict[str, int] = {}
+        self._is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self._suffix = encode_properties(self._region_properties)
+        self.send: Processor = self._make_send()
+
+    def forget_topics(self) -> None:
+        """Send every topic through the checks again; called whenever a topic changes."""
+        self._limits.clear()
+
+    # -- the fast way ---------------------------------------------------------------------
+
+    def _make_send(self) -> Processor:
+        """Build the processor with everything it needs in local variables."""
+        decode = SendMessageHeader.from_command
+        limit_of = self._limits.get
+        put = self._state.store.put
+        checked = self._checked
+        encode_answer = self._answers.encode
+        id_prefix = self._state.message_id_prefix
+        next_uniq_id = self._state.uniq_ids.next_id
+        body_bytes_max = self._state.config.max_message_size
+        suffix = self._suffix
+        is_sync_flush = self._is_sync_flush
+
+        def send(
+            request: RemotingCommand, connection: ServerConnection, now_ms: int
+        ) -> bytes | None:
+            header = decode(request)
+            text = header.properties
+            body = request.body
+            if (
+                not 0 <= header.queue_id < limit_of(header.topic, 0)
+                or not 0 < len(body) <= body_bytes_max
+                or header.batch
+                or header.reconsume_times
+                or len(text) > PLAIN_PROPERTIES_CHARS_MAX
+                or "DELAY" in text
+                or "TRAN_MSG" in text
+                or "TIMER_" in text
+                or "POP_CK" in text
+            ):
+                return checked(request, header, connection, now_ms)
+            try:
+                raw = text.encode()
+            except UnicodeEncodeError:
+                return checked(request, header, connection, now_ms)
+            uniq_key = _last_value(text, "UNIQ_KEY\x01")
+            if uniq_key is None:
+                uniq_key = next_uniq_id()
+                own = b"UNIQ_KEY\x01%b\x02%b" % (uniq_key.encode(), suffix)
+            else:
+                own = suffix
+            tags = _last_value(text, "TAGS\x01")
+            try:
+                result = put(
+                    header.topic,
+                    header.queue_id,
+                    body,
+                    raw + own if not raw or raw[-1] == 2 else b"%b\x02%b" % (raw, own),
+                    flag=header.flag,
+                    sys_flag=header.sys_flag & _CLIENT_SYS_FLAGS,
+                    born_ms=header.born_timestamp_ms,
+                    born_host=connection.peer_host,
+                    reconsume_times=0,
+                    prepared_offset=0,
+                    tags_code=hash_tags(tags) if tags else 0,
+                    store_ms=now_ms,
+                    index_keys=(uniq_key, _last_value(text, "KEYS\x01"), tags),
+                )
+            except StoreError as error:
+                return self._refused(request, *store_failure(error))
+            if is_sync_flush and "WAIT\x01false" not in text:
+                self._park(request, connection, result, header.queue_id, uniq_key)
+                return None
+            return encode_answer(
+                request.opaque,
+                request.serialize_type,
+                header.queue_id,
+                result.queue_offset,
+                f"{id_prefix}{result.physical_offset:016X}",
+                uniq_key,
+            )
+
+        return send
+
+    # -- the checked way ------------------------------------------------------------------
+
+    def _checked(
+        self,
+        request: RemotingCommand,
+        header: SendMessageHeader,
+        connection: ServerConnection,
+        now_ms: int,
+    ) -> bytes | None:
+        try:
+            config = self._checks.topic(header, connection, now_ms)
+            if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+                answered = self._send_batch(request, header, config, connection, now_ms)
+            else:
+                answered = self._send_one(request, header, config, connection, now_ms)
+        except Refusal as refusal:
+            return self._refused(request, refusal.code, refusal.remark)
+        except StoreError as error:
+            return self._refused(request, *store_failure(error))
+        except (CodecError, LocalProtocolError) as error:
+            return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+        self._remember(config)
+        return answered
+
+    def _remember(self, config: TopicConfig) -> None:
+        """Let the next plain message to this topic take the fast way."""
+        is_plain = (
+            not config.topic.startswith(RETRY_PREFIX)
+            and config.topic_filter_type == "SINGLE_TAG"
+            and config.attributes.get("cleanup.policy") != "COMPACTION"
+        )
+        if is_plain:
+            count = max(config.write_queue_count, config.read_queue_count)
+            self._limits[config.topic] = count
+
+    def _send_one(
+        self,
+        request: RemotingCommand,
+        header: SendMessageHeader,
+        config: TopicConfig,
+        connection: ServerConnection,
+        now_ms: int,
+    ) -> bytes | None:
+        self._checks.body(request.body)
+        properties = decode_properties(header.properties)
+        properties.pop(prop.POP_CK, None)
+        uniq_key = properties.get(prop.UNIQ_KEY)
+        if uniq_key is None:
+            uniq_key = properties[prop.UNIQ_KEY] = self._state.uniq_ids.next_id()
+        target = self._checks.destination(request, header, config, properties, now_ms)
+        target.properties.update(self._region_properties)
+        result = self.put(target, header, config, request.body, connection.peer_host, now_ms)
+        if self._is_sync_flush and properties.get(prop.WAIT) != "false":
+            self._park(request, connection, result, target.queue_id, uniq_key)
+            return None
+        return self._stored(request, 0, result, target.queue_id, uniq_key)
+
+    def put(
+        self,
+        target: Destination,
+        header: SendMessageHeader,
+        config: TopicConfig,
+        body: bytes,
+        born_host: bytes,
+        now_ms: int,
+    ) -> PutResult:
+        """Put a checked message, through the schedule when it is delayed.
+
+        Raises:
+            Refusal: the properties are too long with what the broker adds.
+            StoreError: the store does not take the message.
+        """
+        tags = target.properties.get(prop.TAGS)
+        code = hash_tags(tags)
+        if target.delay_level > 0:
+            scheduled(target)
+            code = self._state.delay.deliver_time_ms(target.delay_level, now_ms)
+        sys_flag = header.sys_flag & _CLIENT_SYS_FLAGS
+        if config.topic_filter_type == "MULTI_TAG":
+            sys_flag |= flags.MULTI_TAGS
+        raw = encode_properties(target.properties)
+        if len(raw) > PROPERTIES_BYTES_MAX:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: its properties have {len(raw)} bytes with those the "
+                f"broker adds, {PROPERTIES_BYTES_MAX} are allowed",
+            )
+        result = self._state.store.put(
+            target.topic,
+            target.queue_id,
+            body,
+            raw,
+            flag=header.flag,
+            sys_flag=sys_flag,
+            born_ms=header.born_timestamp_ms,
+            born_host=born_host,
+            reconsume_times=header.reconsume_times,
+            prepared_offset=0,
+            tags_code=code,
+            store_ms=now_ms,
+            index_keys=(
+                target.properties.get(prop.UNIQ_KEY),
+                target.properties.get(prop.KEYS),
+                tags,
+            ),
+        )
+        if target.delay_level > 0:
+            self._schedule.added(target.delay_level, result.queue_offset, now_ms)
+        return result
+
+    def _send_batch(
+        self,
+        request: RemotingCommand,
+        header: SendMessageHeader,
+        config: TopicConfig,
+        connection: ServerConnection,
+        now_ms: int,
+    ) -> bytes | None:
+        """Explode a batch into consecutive messages of one queue, property bytes unchanged."""
+        if header.topic.startswith(RETRY_PREFIX):
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"batch request does not support retry group {header.topic}",
+            )
+        self._checks.body(request.body)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._state.random_queue(config.write_queue_count)
+        sys_flag = header.sys_flag & _CLIENT_SYS_FLAGS & ~flags.COMPRESSED
+        if config.topic_filter_type == "MULTI_TAG":
+            sys_flag |= flags.MULTI_TAGS
+        result = self._state.store.put_batch(
+            header.topic,
+            queue_id,
+            [_batch_item(*item) for item in decode_batch(request.body)],
+            sys_flag=sys_flag,
+            born_ms=header.born_timestamp_ms,
+            born_host=connection.peer_host,
+            store_ms=now_ms,
+        )
+        outer = decode_properties(header.properties)
+        uniq_key = outer.get(prop.UNIQ_KEY) or self._state.uniq_ids.next_id()
+        if self._is_sync_flush and outer.get(prop.WAIT) != "false":
+            self._park(request, connection, result, queue_id, uniq_key)
+            return None
+        return self._stored(request, 0, result, queue_id, uniq_key)
+
+    # -- answers --------------------------------------------------------------------------
+
+    def _park(
+        self,
+        request: RemotingCommand,
+        connection: ServerConnection,
+        result: PutResult,
+        queue_id: int,
+        uniq_key: str,
+    ) -> None:
+        """Answer when the message is durable; a one-way send has nobody to answer."""
+        if request.flag & _ONEWAY:
+            return
+
+        def settle(is_durable: bool) -> None:
+            code = 0 if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
+            connection.send(self._stored(request, code, result, queue_id, uniq_key))
+
+        self._state.store.when_durable(result.end_offset, settle)
+
+    def _stored(
+        self, request: RemotingCommand, code: int, result: PutResult, queue_id: int, uniq_key: str
+    ) -> bytes:
+        prefix = self._state.message_id_prefix
+        offsets = result.physical_offsets or (result.physical_offset,)
+        message_id = ",".join([f"{prefix}{offset:016X}" for offset in offsets])
+        opaque, kind, offset = request.opaque, request.serialize_type, result.queue_offset
+        if code:
+            return self._answers.encode_full(
+                opaque, kind, code, queue_id, offset, message_id, uniq_key
+            )
+        return self._answers.encode(opaque, kind, queue_id, offset, message_id, uniq_key)
+
+    def _refused(self, request: RemotingCommand, code: int, remark: str) -> bytes:
+        return self._answers.encode_refusal(request.opaque, request.serialize_type, code, remark)
+
+
+def _last_value(text: str, needle: str) -> str | None:
+    r"""Find the value of a property in the raw string; `needle` is the name with its \x01."""
+    at = text.rfind(needle)
+    if at < 0:
+        return None
+    if at and text[at - 1] != "\x02":
+        # The end of a longer name; rare enough for the long way.
+        return decode_properties(text).get(needle[:-1])
+    start = at + len(needle)
+    end = text.find("\x02", start)
+    return (text[start:end] if end >= 0 else text[start:]) or None
+
+
+def _batch_item(flag: int, body: bytes, properties: bytes) -> BatchItem:
+    """Add tag code and index keys to a message of a batch."""
+    tags = _text(find_property(properties, b"TAGS"))
+    keys = (
+        _text(find_property(properties, b"UNIQ_KEY")),
+        _text(find_property(properties, b"KEYS")),
+        tags,
+    )
+    return flag, body, properties, hash_tags(tags), keys
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

@@ -1,0 +1,148 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer gives a message back for another try, or for good.
+
+Job: load the message, decide (`cometmq.core.retry`), store the copy.  The original stays where it
+is.  It must not touch consumer offsets.
+
+Source: AbstractSendMessageProcessor.consumerSendMsgBack of RocketMQ 5.4 (store.md 7.2).
+"""
+
+from __future__ import annotations
+
+from cometmq.broker.lookup import in_worker
+from cometmq.broker.schedule import ScheduleService
+from cometmq.broker.send_check import Destination, scheduled
+from cometmq.broker.state import FAQ, BrokerState, answer
+from cometmq.codec.ids import offset_message_id
+from cometmq.codec.java_hash import tags_code
+from cometmq.codec.properties import encode_properties
+from cometmq.codec.stored_message import StoredMessage, decode_message
+from cometmq.core import retry
+from cometmq.errors import CometError, ResponseCode
+from cometmq.model import properties as prop
+from cometmq.model.flags import PERM_WRITE
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.names import dlq_topic, retry_topic
+from cometmq.net.server import ServerConnection
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.headers import ConsumerSendMsgBackHeader
+
+__all__ = ["SendBackProcessor"]
+
+
+class SendBackProcessor:
+    """The processor of code 36."""
+
+    __slots__ = ("_schedule", "_state")
+
+    def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
+        self._state = state
+        self._schedule = schedule
+
+    def send_back(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve CONSUMER_SEND_MSG_BACK (36)."""
+        header = ConsumerSendMsgBackHeader.from_command(request)
+        state = self._state
+        settings = state.groups.find(header.group, now_ms)
+        if settings is None:
+            return answer(
+                request,
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {header.group} {FAQ}",
+            )
+        if not state.config.broker_permission & PERM_WRITE:
+            return answer(
+                request,
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{state.address}] sending message is forbidden",
+            )
+        if settings.retry_queue_count <= 0:
+            return answer(request)
+        topic = state.ensure_topic(retry_topic(header.group), settings.retry_queue_count, now_ms)
+        if not topic.perm & PERM_WRITE:
+            return answer(
+                request,
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.topic}] sending message is forbidden",
+            )
+        offset = header.physical_offset
+
+        def read() -> StoredMessage | None:
+            try:
+                found = state.store.message_at(offset)
+                return None if found is None else decode_message(found)
+            except CometError:
+                return None
+
+        def finish(message: StoredMessage | None) -> bytes | None:
+            if message is None:
+                return answer(
+                    request,
+                    ResponseCode.SYSTEM_ERROR,
+                    f"look message by offset failed, {offset}",
+                )
+            return self._store(request, header, settings, message, connection)
+
+        in_worker(state, request, connection, read, finish)
+        return None
+
+    def _store(
+        self,
+        request: RemotingCommand,
+        header: ConsumerSendMsgBackHeader,
+        settings: SubscriptionGroupConfig,
+        message: StoredMessage,
+        connection: ServerConnection,
+    ) -> bytes | None:
+        state = self._state
+        now_ms = state.env.clock.now_ms()
+        most = retry.max_reconsume_times(settings, header.max_reconsume_times, request.version)
+        decision = retry.decide_send_back(message.reconsume_times, most, header.delay_level)
+        properties = dict(message.properties)
+        properties.setdefault(prop.RETRY_TOPIC, message.topic)
+        properties.setdefault(
+            prop.ORIGIN_MESSAGE_ID, offset_message_id(message.store_host, message.physical_offset)
+        )
+        if decision.is_dead:
+            dead = state.ensure_topic(dlq_topic(header.group), retry.DLQ_QUEUE_COUNT, now_ms)
+            properties[prop.DELAY] = "0"
+            target = Destination(dead.topic, 0, properties)
+        else:
+            queue_id = state.random_queue(settings.retry_queue_count)
+            level = state.delay.clamp(decision.delay_level)
+            target = Destination(retry_topic(header.group), queue_id, properties, level)
+        tags = properties.get(prop.TAGS)
+        code = tags_code(tags)
+        if target.delay_level > 0:
+            scheduled(target)
+            code = state.delay.deliver_time_ms(target.delay_level, now_ms)
+        result = state.store.put(
+            target.topic,
+            target.queue_id,
+            message.body,
+            encode_properties(target.properties),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times + 1,
+            prepared_offset=0,
+            tags_code=code,
+            store_ms=now_ms,
+            index_keys=(properties.get(prop.UNIQ_KEY), properties.get(prop.KEYS), tags),
+        )
+        if target.delay_level > 0:
+            self._schedule.added(target.delay_level, result.queue_offset, now_ms)
+        if state.config.flush_disk_type != "SYNC_FLUSH":
+            return answer(request)
+        # The consumer forgets the message once this is answered, so it has to be durable.
+        state.store.when_durable(
+            result.end_offset,
+            lambda ok: connection.send(
+                answer(request)
+                if ok
+                else answer(request, ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT")
+            ),
+        )
+        return None

@@ -1,0 +1,257 @@
+"""The checks a send has to pass, in the order of wire.md 3.3.2, and its special properties.
+
+Job: refuse with RocketMQ's code and a remark that names the cause, create topics on demand, and
+turn retry, delay, timer and transaction properties into decisions.  It must not put messages.
+
+Transactions and timers of arbitrary time are not part of this version; they are refused with a
+sentence that says so, since storing them as ordinary messages would deliver them at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from cometmq.broker.state import FAQ, BrokerState, Refusal
+from cometmq.core import retry
+from cometmq.errors import ResponseCode
+from cometmq.model import properties as prop
+from cometmq.model.flags import PERM_WRITE, perm_text
+from cometmq.model.names import (
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SEND_FORBIDDEN_TOPICS,
+    check_topic,
+    dlq_topic,
+    group_of_retry_topic,
+)
+from cometmq.model.topic import TopicConfig
+from cometmq.net.server import ServerConnection
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.headers import SendMessageHeader
+
+__all__ = ["Destination", "SendChecks", "topic_text"]
+
+_TIMER_NAMES: Final = (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS)
+TIMER_DELAY_SEC_MAX: Final = 259_200
+"""timerMaxDelaySec of RocketMQ: three days."""
+
+
+@dataclass(slots=True)
+class Destination:
+    """Where a message goes; `delay_level` > 0 means through SCHEDULE_TOPIC_XXXX."""
+
+    topic: str
+    queue_id: int
+    properties: dict[str, str] = field(default_factory=dict)
+    delay_level: int = 0
+
+
+def topic_text(config: TopicConfig) -> str:
+    """Describe a topic as Java's TopicConfig.toString does; tools show it in remarks."""
+    attributes = ", ".join(f"{key}={value}" for key, value in config.attributes.items())
+    return (
+        f"TopicConfig [topicName={config.topic}, readQueueNums={config.read_queue_count}, "
+        f"writeQueueNums={config.write_queue_count}, perm={perm_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={str(config.order).lower()}, attributes={{{attributes}}}]"
+    )
+
+
+class SendChecks:
+    """Every check of a send; each raises `Refusal`."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def topic(
+        self, header: SendMessageHeader, connection: ServerConnection, now_ms: int
+    ) -> TopicConfig:
+        """Check broker, topic name and queue; create the topic where that is allowed."""
+        config = self._state.config
+        if now_ms < config.start_accept_send_request_time_stamp:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "broker unable to service, until "
+                f"{config.start_accept_send_request_time_stamp} (ms since 1970, now {now_ms})",
+            )
+        topic = header.topic
+        known = self._state.topics.get(topic)
+        if known is not None and known.order and not config.broker_permission & PERM_WRITE:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._state.address}] sending message is forbidden",
+            )
+        fault = check_topic(topic)
+        if fault is not None:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        if topic in SEND_FORBIDDEN_TOPICS:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+            )
+        if known is None:
+            known = self._create(header, now_ms)
+        count = max(known.write_queue_count, known.read_queue_count)
+        if header.queue_id >= count:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{header.queue_id}] is illegal, {topic_text(known)} "
+                f"Producer: {connection.peer}",
+            )
+        return known
+
+    def _create(self, header: SendMessageHeader, now_ms: int) -> TopicConfig:
+        topics = self._state.topics
+        created = topics.create_from_template(
+            header.topic, header.default_topic, header.default_topic_queue_nums, now_ms
+        )
+        if created is None and header.topic.startswith(RETRY_PREFIX):
+            created = topics.ensure(header.topic, 1, now_ms)
+        if created is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please!{FAQ}",
+            )
+        self._state.on_topic_changed(created)
+        return created
+
+    def body(self, body: bytes) -> None:
+        """Check that there is a body and that it is not too large."""
+        limit = self._state.config.max_message_size
+        if not body:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: it has no body; send at least one byte",
+            )
+        if len(body) > limit:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: its body has {len(body)} bytes, "
+                f"maxMessageSize is {limit}; send less or raise the limit",
+            )
+
+    def destination(
+        self,
+        request: RemotingCommand,
+        header: SendMessageHeader,
+        config: TopicConfig,
+        properties: dict[str, str],
+        now_ms: int,
+    ) -> Destination:
+        """Decide where a single message goes, and what its properties then are."""
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._state.random_queue(config.write_queue_count)
+        target = Destination(header.topic, queue_id, properties)
+        if header.topic.startswith(RETRY_PREFIX) and self._bury(request, header, target, now_ms):
+            return target
+        self._check_keys(config, properties)
+        target.delay_level = self._delay_level(properties)
+        self._refuse_transaction(header, target)
+        if target.delay_level == 0:
+            self._refuse_timer(properties, now_ms)
+        return target
+
+    def _bury(
+        self,
+        request: RemotingCommand,
+        header: SendMessageHeader,
+        target: Destination,
+        now_ms: int,
+    ) -> bool:
+        """Turn a retry that had its tries into a dead letter; True when it is one."""
+        group = group_of_retry_topic(header.topic)
+        settings = self._state.groups.find(group, now_ms)
+        if settings is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group} {FAQ}",
+            )
+        most = retry.max_reconsume_times(settings, header.max_reconsume_times, request.version)
+        if not retry.goes_to_dlq_on_send(header.reconsume_times, most):
+            return False
+        dead = self._state.ensure_topic(dlq_topic(group), retry.DLQ_QUEUE_COUNT, now_ms)
+        target.topic = dead.topic
+        target.queue_id = 0
+        target.properties[prop.DELAY] = "-1"
+        return True
+
+    def _check_keys(self, config: TopicConfig, properties: dict[str, str]) -> None:
+        is_compaction = config.attributes.get("cleanup.policy") == "COMPACTION"
+        if is_compaction and not properties.get(prop.KEYS, "").strip():
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
+
+    def _delay_level(self, properties: dict[str, str]) -> int:
+        """Give the level a message asks for, 0 for none."""
+        text = properties.get(prop.DELAY)
+        if text is None:
+            return 0
+        try:
+            level = int(text)
+        except ValueError:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: property DELAY is {text!r:.50}, expected a delay level "
+                f"from 0 to {self._state.delay.max_level}",
+            ) from None
+        return self._state.delay.clamp(level) if level > 0 else 0
+
+    def _refuse_transaction(self, header: SendMessageHeader, target: Destination) -> None:
+        """Refuse half messages; TRAN_MSG on a delayed retry is only a leftover (trap T29)."""
+        if target.properties.get(prop.TRANSACTION_PREPARED, "").lower() != "true":
+            return
+        if header.reconsume_times > 0 and target.delay_level > 0:
+            return
+        if self._state.config.reject_transaction_message:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._state.address}] sending transaction message is forbidden",
+            )
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "transactional messages are not supported yet by this version of CometMQ; "
+            "send an ordinary message",
+        )
+
+    def _refuse_timer(self, properties: dict[str, str], now_ms: int) -> None:
+        """Refuse delivery at an arbitrary time; delay levels are the way."""
+        name = next((name for name in _TIMER_NAMES if name in properties), None)
+        if name is None:
+            return
+        text = properties[name]
+        try:
+            value = int(text)
+        except ValueError:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"timer message illegal: property {name} is {text!r:.50}, expected a number",
+            ) from None
+        scale = {prop.TIMER_DELAY_SEC: 1000, prop.TIMER_DELAY_MS: 1}.get(name)
+        delay_ms = value - now_ms if scale is None else value * scale
+        if delay_ms > TIMER_DELAY_SEC_MAX * 1000:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "timer message illegal, the delay time should not be bigger than the max delay "
+                f"{TIMER_DELAY_SEC_MAX * 1000}ms; or if set del msg, the delay time should be "
+                f"bigger than the current time (asked for {delay_ms} ms)",
+            )
+        raise Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"delivery at an exact time ({name}) is not supported yet by this version of CometMQ; "
+            f"use one of the delay levels 1 to {self._state.delay.max_level} "
+            f"({self._state.delay.text})",
+        )
+
+
+def scheduled(target: Destination) -> None:
+    """Point a delayed message at the queue of its level, as PutMessageHook does in Java."""
+    properties = target.properties
+    properties[prop.DELAY] = str(target.delay_level)
+    properties[prop.REAL_TOPIC] = target.topic
+    properties[prop.REAL_QUEUE_ID] = str(target.queue_id)
+    for name in _TIMER_NAMES:
+        properties.pop(name, None)
+    target.topic = SCHEDULE_TOPIC
+    target.queue_id = target.delay_level - 1

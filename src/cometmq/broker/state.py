@@ -1,0 +1,124 @@
+"""What the processors of one broker share: tables, store, identity, and the two change hooks.
+
+Job: hold references and answer small questions about them.  It must not process requests, and it
+must not own timers or sockets: `cometmq.broker.broker` wires those and sets the hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.codec.ids import UniqIdFactory, encode_host, offset_message_id_prefix
+from cometmq.core.consumer_group import ConsumerGroups, ProducerGroups
+from cometmq.core.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.delay import DelayLevels
+from cometmq.core.group_table import SubscriptionGroupTable
+from cometmq.core.topic_table import TopicTable
+from cometmq.errors import ResponseCode
+from cometmq.model.topic import TopicConfig
+from cometmq.net.env import Environment
+from cometmq.net.server import ServerConnection
+from cometmq.store.message_store import MessageStore
+from cometmq.wire.command import RemotingCommand, encode_response
+
+__all__ = ["FAQ", "BrokerState", "Refusal", "answer"]
+
+FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""The hint the Java broker appends to some remarks; clients show it to people."""
+
+
+class Refusal(Exception):
+    """A check failed: the request is answered with this code and remark."""
+
+    def __init__(self, code: int, remark: str, ext: Mapping[str, str] | None = None) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.ext = ext
+
+
+def answer(
+    request: RemotingCommand,
+    code: int = ResponseCode.SUCCESS,
+    remark: str | None = None,
+    ext: Mapping[str, str] | None = None,
+    body: bytes = b"",
+) -> bytes:
+    """Encode the answer to a request in the request's own header encoding."""
+    return encode_response(
+        request.opaque, request.serialize_type, code, remark, dict(ext) if ext else {}, body
+    )
+
+
+class BrokerState:
+    """The shared state; every table has exactly one writer per request, on the event loop."""
+
+    __slots__ = (
+        "address",
+        "config",
+        "consumers",
+        "delay",
+        "env",
+        "groups",
+        "host",
+        "message_id_prefix",
+        "offsets",
+        "on_groups_changed",
+        "on_topic_changed",
+        "on_topic_deleted",
+        "producers",
+        "started_ms",
+        "store",
+        "topics",
+        "uniq_ids",
+        "when_registered",
+    )
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        env: Environment,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        delay: DelayLevels,
+        address: str,
+    ) -> None:
+        self.config = config
+        self.env = env
+        self.store = store
+        self.topics = topics
+        self.groups = groups
+        self.offsets = offsets
+        self.delay = delay
+        self.consumers: ConsumerGroups[ServerConnection] = ConsumerGroups()
+        self.producers: ProducerGroups[ServerConnection] = ProducerGroups()
+        self.address = address
+        self.host = encode_host(address)
+        self.message_id_prefix = offset_message_id_prefix(self.host)
+        self.started_ms = env.clock.now_ms()
+        self.uniq_ids = UniqIdFactory(
+            address.rpartition(":")[0].strip("[]"),
+            env.chance.getrandbits(16),
+            env.chance.getrandbits(32),
+            env.clock.now_ms,
+        )
+        self.on_topic_changed: Callable[[TopicConfig], None] = lambda _: None
+        self.on_topic_deleted: Callable[[str], None] = lambda _: None
+        self.on_groups_changed: Callable[[], None] = lambda: None
+        self.when_registered: Callable[[Callable[[], None]], None] = lambda done: done()
+
+    def random_queue(self, count: int) -> int:
+        """Choose one of `count` queues; 0 for a topic without queues."""
+        return self.env.chance.randrange(count) if count > 1 else 0
+
+    def ensure_topic(self, topic: str, queue_count: int, now_ms: int) -> TopicConfig:
+        """Give a retry or dead-letter topic, creating and announcing it when missing."""
+        revision = self.topics.revision
+        config = self.topics.ensure(topic, queue_count, now_ms)
+        if self.topics.revision != revision:
+            self.on_topic_changed(config)
+        return config
