@@ -1,0 +1,419 @@
+"""The push consumer: a handler is called with each message of a group's queues.
+
+Job: bring pulled messages to the handler, and each outcome to where it belongs: the commit
+offset, the retry topic, the dead letters.
+Must not: pull or rebalance itself (``GroupConsumer``), nor run handlers (``handlers``).
+
+Theory: a message counts as consumed when its handler returned, or when the broker has taken it
+back (code 36) for another try.  Until then its offset holds back what may be committed, so a crash
+repeats it.  Shutdown stops pulling, waits for the handlers that run, gives back those that do not
+finish in time, and commits with an answer: what was finished is not repeated, what was not is not
+lost.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from cometmq.client.group_consumer import Assignment, GroupConsumer, RebalanceListener
+from cometmq.client.handlers import (
+    CoroutineDispatcher,
+    Handler,
+    Outcome,
+    ThreadDispatcher,
+    make_dispatcher,
+)
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.options import ClientOptions
+from cometmq.client.pull_loop import PullLoop, PullSettings
+from cometmq.client.send_back import SendBack
+from cometmq.client.starting import StartFrom, consume_from_where
+from cometmq.core.allocate import AllocateStrategy
+from cometmq.core.consume_retry import MAX_RECONSUME_TIMES
+from cometmq.core.process_queue import FlowLimits
+from cometmq.core.tag_filter import TAG
+from cometmq.errors import CometError, ConfigError
+from cometmq.model import ConsumeType, MessageModel, MessageQueue
+from cometmq.model.flags import PULL_SUSPEND
+from cometmq.model.names import RETRY_PREFIX
+from cometmq.net.env import Environment
+from cometmq.wire.codes import RequestCode
+
+__all__ = ["PushConsumer"]
+
+log = logging.getLogger("cometmq.client")
+
+SUSPEND_MS: Final = 15_000
+CONCURRENCY: Final = 20
+"""Java's ``consumeThreadMin``."""
+LIST_COUNT: Final = 32
+"""Messages per call of a list handler unless said otherwise: what one pull brings."""
+CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
+EXPIRED_DELAY_LEVEL: Final = 3
+
+
+class PushConsumer(GroupConsumer):
+    """Consumes with a handler; ``async with PushConsumer(...)`` starts and stops it.
+
+    Args:
+        group: consumer group; its members share the messages.
+        subscriptions: topic to tag expression (``*`` or ``TagA || TagB``).
+        handler: called with each `ReceivedMessage`, or with a list of them when its parameter
+            is annotated as a list or ``batch_count_max`` is given. ``async def`` runs on the
+            loop, a plain function in threads. See `handlers.Handler` for what it may return.
+        name_server: as for `Producer`.
+        consume_from: ``"last"``, ``"first"``, a `ConsumeFromWhere`, or milliseconds since 1970:
+            where a group without stored offsets begins.
+        concurrency: handlers running at a time.
+        batch_count_max: messages per call of a list handler.
+        message_model: clustering or broadcasting.
+        max_reconsume_times: tries after the first before a message becomes a dead letter.
+        flow_limits: when a queue stops pulling.
+        strategy: how queues are shared: ``AVG``, ``AVG_BY_CIRCLE``, ``CONSISTENT_HASH``, or an
+            object with ``name`` and ``allocate``.
+        rebalance_listener: called with (added, removed) queues.
+        drain_timeout_ms: how long shutdown waits for running handlers.
+        consume_timeout_ms: a handler that runs longer has its message tried again.
+        offset_folder: where broadcasting keeps offsets; default ``~/.rocketmq_offsets``.
+    """
+
+    _consume_type = ConsumeType.CONSUME_PASSIVELY
+
+    def __init__(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str] | None = None,
+        handler: Handler | None = None,
+        *,
+        name_server: str | Sequence[str] | None = None,
+        consume_from: StartFrom = "last",
+        concurrency: int = CONCURRENCY,
+        batch_count_max: int | None = None,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        max_reconsume_times: int = MAX_RECONSUME_TIMES,
+        flow_limits: FlowLimits | None = None,
+        strategy: AllocateStrategy | str = "AVG",
+        rebalance_listener: RebalanceListener | None = None,
+        drain_timeout_ms: int = 10_000,
+        consume_timeout_ms: int = CONSUME_TIMEOUT_MS,
+        pull_count_max: int = 32,
+        offset_folder: str | None = None,
+        instance_name: str | None = None,
+        client_ip: str | None = None,
+        env: Environment | None = None,
+    ) -> None:
+        if concurrency < 1 or (batch_count_max is not None and batch_count_max < 1):
+            raise ConfigError(
+                f"concurrency ({concurrency}) and batch_count_max ({batch_count_max}) must be at "
+                "least 1"
+            )
+        where, timestamp_ms = consume_from_where(consume_from)
+        super().__init__(
+            group,
+            ClientOptions.of(
+                name_server, env=env, instance_name=instance_name, client_ip=client_ip
+            ),
+            message_model=message_model,
+            consume_from=where,
+            consume_timestamp_ms=timestamp_ms,
+            strategy=strategy,
+            rebalance_listener=rebalance_listener,
+            offset_folder=offset_folder,
+            settings=PullSettings(
+                RequestCode.PULL_MESSAGE, group, PULL_SUSPEND, SUSPEND_MS, pull_count_max
+            ),
+        )
+        self._handler = handler
+        self._handlers: dict[str, Handler] = {}
+        self._concurrency = concurrency
+        self._batch_count_max = batch_count_max
+        self._max_reconsume_times = max_reconsume_times
+        self._limits = flow_limits or FlowLimits()
+        self._drain_timeout_ms = drain_timeout_ms
+        self._consume_timeout_ms = consume_timeout_ms
+        self._dispatchers: dict[int, CoroutineDispatcher | ThreadDispatcher] = {}
+        self._default: CoroutineDispatcher | ThreadDispatcher | None = None
+        self._by_topic: dict[str, CoroutineDispatcher | ThreadDispatcher] = {}
+        self._returns: SendBack | None = None
+        for topic, expression in (subscriptions or {}).items():
+            self._subscribe(topic, expression)
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the group and begin to consume.
+
+        Raises:
+            ConfigError: a subscribed topic has no handler.
+            NoRoute: a subscribed topic does not exist.
+        """
+        if self._instance is not None:
+            return
+        if self._is_closed:
+            self._ready()
+        instance = self._start_instance()
+        assert self._calls is not None
+        self._returns = SendBack(
+            instance, self._calls, self.group, self._max_reconsume_times, self._given_back
+        )
+        try:
+            for topic in self._subscriptions:
+                self._dispatcher_of(topic)
+            await self._join()
+        except BaseException:
+            await self._abort_start()
+            raise
+        self._ready().spawn(self._ready().every(60_000, self._expire), "expire")
+        log.info(
+            "consumer %s of group %s started: %s",
+            self.client_id,
+            self.group,
+            ", ".join(f"{s.topic} {s.sub_string}" for s in self._subscriptions.values()),
+        )
+
+    async def _abort_start(self) -> None:
+        instance = self._instance
+        self._instance = None
+        for assignment in self._assignments.values():
+            assignment.loop.stop()
+        self._assignments.clear()
+        if instance is not None:
+            await instance.close({self.group: "consumerGroup"})
+
+    async def subscribe(
+        self,
+        topic: str,
+        expression: str = "*",
+        handler: Handler | None = None,
+        *,
+        expression_type: str = TAG,
+    ) -> None:
+        """Consume a topic (also while running), with its own handler if one is given."""
+        if handler is not None:
+            self._handlers[topic] = handler
+        self._by_topic.pop(topic, None)
+        self._subscribe(topic, expression, expression_type)
+        instance = self._instance
+        if instance is None:
+            return
+        self._dispatcher_of(topic)
+        await instance.routes.find(topic)
+        await self._check_expressions(instance)
+        for queue in [queue for queue in self._assignments if queue.topic == topic]:
+            # The loop carries the expression it was made with.
+            await self._give_up(queue)
+        await instance.heartbeat()
+        await self._rebalance_round()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop consuming a topic; finished messages are committed."""
+        self._subscriptions.pop(topic, None)
+        self._handlers.pop(topic, None)
+        if self._instance is not None:
+            await self._rebalance_round()
+            await self._instance.heartbeat()
+
+    async def shutdown(self) -> None:
+        """Stop pulling, let handlers finish, commit, leave the group, disconnect."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        instance = self._instance
+        if instance is None:
+            return
+        self._is_stopping = True
+        for assignment in self._assignments.values():
+            assignment.loop.stop()
+        deadline = asyncio.get_running_loop().time() + self._drain_timeout_ms / 1000
+        for dispatcher in self._dispatchers.values():
+            left_s = max(0.0, deadline - asyncio.get_running_loop().time())
+            for assignment, message in await dispatcher.drain(left_s):
+                log.warning(
+                    "the handler of %s at %d did not finish within %d ms; it is given back",
+                    message.message_queue,
+                    message.queue_offset,
+                    self._drain_timeout_ms,
+                )
+                self._give_back(assignment, message, 0)
+        assert self._returns is not None
+        await self._returns.finish(self._drain_timeout_ms / 1000)
+        try:
+            await self._commit(list(self._assignments.values()), wait=True)
+        except CometError as error:
+            log.error(
+                "group %s: offsets were not committed at shutdown, so finished messages will "
+                "come again: %s",
+                self.group,
+                error,
+            )
+        for assignment in self._assignments.values():
+            assignment.process_queue.dropped = True
+        self._assignments.clear()
+        await instance.close({self.group: "consumerGroup"})
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.shutdown()
+
+    def assignment(self) -> list[MessageQueue]:
+        """Queues of the subscribed topics that this consumer holds now."""
+        return sorted(q for q in self._assignments if not q.topic.startswith(RETRY_PREFIX))
+
+    # -- from pulls to handlers -------------------------------------------------------------
+
+    def _dispatcher_of(self, topic: str) -> CoroutineDispatcher | ThreadDispatcher:
+        """The runner of a topic's handler; one runner per handler."""
+        known = self._by_topic.get(topic)
+        if known is not None:
+            return known
+        handler = self._handlers.get(topic, self._handler)
+        if handler is None and topic.startswith(RETRY_PREFIX) and self._handlers:
+            handler = next(iter(self._handlers.values()))
+        if handler is None:
+            raise ConfigError(
+                f"the topic {topic} has no handler; pass handler= to PushConsumer or subscribe()"
+            )
+        dispatcher = self._dispatchers.get(id(handler))
+        if dispatcher is None:
+            dispatcher = make_dispatcher(
+                handler,
+                self,
+                concurrency=self._concurrency,
+                batch_size=self._list_count(handler),
+                spawn=self._ready().spawn,
+            )
+            self._dispatchers[id(handler)] = dispatcher
+        self._by_topic[topic] = dispatcher
+        return dispatcher
+
+    def _list_count(self, handler: Handler) -> int | None:
+        """How many messages a handler takes per call; None if it takes single ones."""
+        if self._batch_count_max is not None:
+            return self._batch_count_max
+        return LIST_COUNT if _takes_list(handler) else None
+
+    def hold(self, loop: PullLoop) -> str | None:
+        """Flow control: see `ProcessQueue.blocked_by`."""
+        return loop.process_queue.blocked_by(self._limits)
+
+    def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
+        """Take a pull's messages to their handler; HOT."""
+        process_queue = loop.process_queue
+        now_ms = self._options.env.clock.now_ms()
+        if not messages:
+            process_queue.skip_to(next_offset, now_ms)
+            return
+        assignment = self._assignments.get(loop.queue)
+        if assignment is None:
+            return
+        process_queue.add(
+            [message.queue_offset for message in messages],
+            [message.size_bytes for message in messages],
+            next_offset,
+            now_ms,
+        )
+        topic = loop.queue.topic
+        if topic.startswith(RETRY_PREFIX) and len(self._dispatchers) > 1:
+            for message in messages:
+                self._dispatcher_of(message.topic).submit(assignment, [message])
+            return
+        dispatcher = self._by_topic.get(topic)
+        if dispatcher is None:
+            dispatcher = self._dispatcher_of(topic)
+        dispatcher.submit(assignment, messages)
+
+    # -- from handlers to offsets -----------------------------------------------------------
+
+    def finished(self, assignment: Assignment, message: ReceivedMessage, outcome: Outcome) -> None:
+        """One message was handled; HOT."""
+        process_queue = assignment.process_queue
+        if process_queue.dropped:
+            return
+        if outcome is not None:
+            self._give_back(assignment, message, outcome)
+            return
+        process_queue.finish(message.queue_offset)
+        loop = assignment.loop
+        if loop.held_because is not None and (
+            process_queue.count < 64 or not process_queue.finished_count & 63
+        ):
+            loop.wake()
+
+    def finished_all(self, assignment: Assignment, messages: Sequence[ReceivedMessage]) -> None:
+        """All of these messages were handled with success; HOT."""
+        process_queue = assignment.process_queue
+        if process_queue.dropped:
+            return
+        process_queue.finish_all([message.queue_offset for message in messages])
+        if assignment.loop.held_because is not None:
+            assignment.loop.wake()
+
+    def _give_back(
+        self, assignment: Assignment, message: ReceivedMessage, delay_level: int
+    ) -> None:
+        if self._model == MessageModel.BROADCASTING:
+            log.warning(
+                "broadcasting never repeats: %s at %d is passed over",
+                message.message_queue,
+                message.queue_offset,
+            )
+            assignment.process_queue.finish(message.queue_offset)
+            return
+        assert self._returns is not None
+        self._returns.start(assignment, message, delay_level)
+
+    def _given_back(self, assignment: Assignment, message: ReceivedMessage) -> None:
+        assignment.process_queue.finish(message.queue_offset)
+        assignment.failed_count += 1
+        assignment.loop.wake()
+
+    async def _expire(self) -> None:
+        """Messages whose handler hangs are given back (``consumeTimeout``)."""
+        for dispatcher in self._dispatchers.values():
+            for assignment, message in dispatcher.expire(self._consume_timeout_ms / 1000):
+                log.error(
+                    "the handler of group %s has run for more than %d s on %s at %d; the message "
+                    "is tried again",
+                    self.group,
+                    self._consume_timeout_ms // 1000,
+                    message.message_queue,
+                    message.queue_offset,
+                )
+                self._give_back(assignment, message, EXPIRED_DELAY_LEVEL)
+
+    # -- what brokers ask -------------------------------------------------------------------
+
+    async def run_directly(self, message: ReceivedMessage) -> Outcome:
+        """Run the handler on a message an operator sent us (code 309)."""
+        return await self._dispatcher_of(message.topic).run_one(message)
+
+    def concurrency(self) -> int:
+        """How many handlers may run at a time."""
+        return self._concurrency
+
+
+def _takes_list(handler: Handler) -> bool:
+    """Whether the handler's parameter is annotated as a list of messages."""
+    try:
+        parameters = list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    if not parameters:
+        return False
+    annotation = parameters[0].annotation
+    if isinstance(annotation, str):
+        name = annotation.partition("[")[0].rpartition(".")[2].strip().lower()
+        return name in ("list", "sequence")
+    origin = getattr(annotation, "__origin__", annotation)
+    return origin in (list, Sequence)

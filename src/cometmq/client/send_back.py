@@ -1,0 +1,167 @@
+"""Giving back messages that a handler did not take, until somebody has them.
+
+Job: code 36 to the message's broker; where that fails, a copy sent to the group's retry topic;
+where that fails too, both again after a pause.  Only then is the message finished here.
+Must not: decide which messages those are, or at which level.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.calls import BrokerCalls
+from cometmq.client.instance import ClientInstance
+from cometmq.client.message import ReceivedMessage
+from cometmq.codec.properties import encode_properties_text
+from cometmq.core.consume_retry import fallback_properties
+from cometmq.errors import CometError, NoRoute, remote_error
+from cometmq.model import SendStatus
+from cometmq.model.flags import BORN_HOST_V6, STORE_HOST_V6
+from cometmq.model.names import CLIENT_INNER_PRODUCER, retry_topic
+from cometmq.wire.codes import RequestCode
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.headers import SendMessageHeader
+
+if TYPE_CHECKING:
+    from cometmq.client.group_consumer import Assignment
+
+__all__ = ["SendBack"]
+
+log = logging.getLogger("cometmq.client")
+
+CONCURRENCY: Final = 64
+PAUSE_S: Final = 5.0
+RESEND_TIMEOUT_MS: Final = 5_000
+_STORED: Final = frozenset(int(status) for status in SendStatus)
+
+
+class SendBack:
+    """Returns of one consumer; ``done`` is called when a message is in other hands."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        calls: BrokerCalls,
+        group: str,
+        max_reconsume_times: int,
+        done: "Callable[[Assignment, ReceivedMessage], None]",
+    ) -> None:
+        self._instance = instance
+        self._calls = calls
+        self._group = group
+        self._max_reconsume_times = max_reconsume_times
+        self._done = done
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+        self._count = 0
+        self._is_stopping = False
+
+    @property
+    def count(self) -> int:
+        """Messages on their way back."""
+        return self._count
+
+    def start(self, assignment: "Assignment", message: ReceivedMessage, delay_level: int) -> None:
+        """Begin to give a message back in the background."""
+        self._count += 1
+        self._none_left.clear()
+        self._instance.spawn(self._until_taken(assignment, message, delay_level), "send-back")
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait for the returns under way; what fails from now on is not repeated."""
+        self._is_stopping = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._none_left.wait()
+        except TimeoutError:
+            log.warning("group %s: %d messages were not given back", self._group, self._count)
+
+    async def _until_taken(
+        self, assignment: "Assignment", message: ReceivedMessage, delay_level: int
+    ) -> None:
+        try:
+            while not assignment.process_queue.dropped:
+                async with self._slots:
+                    taken = await self._once(message, delay_level)
+                if taken:
+                    self._done(assignment, message)
+                    return
+                if self._is_stopping:
+                    return
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._none_left.set()
+
+    async def _once(self, message: ReceivedMessage, delay_level: int) -> bool:
+        where = f"{message.message_queue} at {message.queue_offset}"
+        try:
+            address = self._instance.routes.address(message.broker_name)
+            if address is None:
+                raise NoRoute(f"the master of {message.broker_name} is not known")
+            await self._calls.send_back(
+                address,
+                message.broker_name,
+                self._group,
+                physical_offset=message.physical_offset,
+                delay_level=delay_level,
+                message_id=message.message_id,
+                topic=message.topic,
+                max_reconsume_times=self._max_reconsume_times,
+            )
+        except CometError as error:
+            log.warning("%s was not taken back (%s); re-sending a copy", where, error)
+        else:
+            return True
+        try:
+            await self._resend(message, delay_level)
+        except CometError as error:
+            log.warning("%s was not re-sent (%s); again in %.0f s", where, error, PAUSE_S)
+            return False
+        return True
+
+    async def _resend(self, message: ReceivedMessage, delay_level: int) -> None:
+        """Send a copy to the retry topic, as Java does when 36 fails."""
+        topic = retry_topic(self._group)
+        stored = message.stored
+        properties = fallback_properties(
+            message.properties,
+            topic=message.topic,
+            message_id=message.message_id,
+            reconsume_times=stored.reconsume_times,
+            max_reconsume_times=self._max_reconsume_times,
+            delay_level=delay_level,
+        )
+        header = SendMessageHeader(
+            producer_group=CLIENT_INNER_PRODUCER,
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=0,
+            sys_flag=stored.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+            born_timestamp_ms=self._instance.env.clock.now_ms(),
+            flag=stored.flag,
+            reconsume_times=int(properties.pop("RECONSUME_TIME")),
+            max_reconsume_times=int(properties.pop("MAX_RECONSUME_TIMES")),
+            properties=encode_properties_text(properties),
+        )
+        command = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), stored.body)
+        route = await self._instance.routes.find(topic)
+        fault: CometError = NoRoute(f"no broker of {topic} has a master")
+        for broker in route.broker_datas:
+            if broker.master_address is None:
+                continue
+            try:
+                answer = await self._instance.io.request(
+                    broker.master_address, command, RESEND_TIMEOUT_MS
+                )
+            except CometError as error:
+                fault = error
+                continue
+            if answer.code in _STORED:
+                return
+            fault = remote_error(answer.code, answer.remark)
+        raise fault
