@@ -231,11 +231,13 @@ class SendProcessor:
             uniq_key = properties[prop.UNIQ_KEY] = self._state.uniq_ids.next_id()
         target = self._checks.destination(request, header, config, properties, now_ms)
         target.properties.update(self._region_properties)
+        # Clients are told the queue the message is for, also while it waits in the schedule.
+        queue_id = target.queue_id
         result = self.put(target, header, config, request.body, connection.peer_host, now_ms)
         if self._is_sync_flush and properties.get(prop.WAIT) != "false":
-            self._park(request, connection, result, target.queue_id, uniq_key)
+            self._park(request, connection, result, queue_id, uniq_key)
             return None
-        return self._stored(request, 0, result, target.queue_id, uniq_key)
+        return self._stored(request, 0, result, queue_id, uniq_key)
 
     def put(
         self,
