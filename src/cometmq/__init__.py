@@ -1,22 +1,45 @@
 """CometMQ: a broker, name server and client that speak RocketMQ's protocol and read its store.
 
 The public names below are imported on first use, so that `import cometmq` costs next to nothing.
+`cometmq.sync` has the same clients without asyncio.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from cometmq.client.handlers import DeadLetter as DeadLetter
+    from cometmq.client.handlers import RetryLater as RetryLater
+    from cometmq.client.message import ReceivedMessage as ReceivedMessage
+    from cometmq.client.producer import Producer as Producer
+    from cometmq.client.pull_consumer import PullConsumer as PullConsumer
+    from cometmq.client.push_consumer import PushConsumer as PushConsumer
     from cometmq.model.message import Message as Message
     from cometmq.model.queue import MessageQueue as MessageQueue
 
-__all__ = ["Message", "MessageQueue", "__version__"]
+__all__ = [
+    "DeadLetter",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "ReceivedMessage",
+    "RetryLater",
+    "__version__",
+]
 
 __version__: Final = "0.1.0"
 
 _HOMES: Final = {
+    "DeadLetter": "cometmq.client.handlers",
     "Message": "cometmq.model.message",
     "MessageQueue": "cometmq.model.queue",
+    "Producer": "cometmq.client.producer",
+    "PullConsumer": "cometmq.client.pull_consumer",
+    "PushConsumer": "cometmq.client.push_consumer",
+    "ReceivedMessage": "cometmq.client.message",
+    "RetryLater": "cometmq.client.handlers",
 }
 
 

@@ -97,6 +97,7 @@ class GroupConsumer:
     """Base of the consumers that belong to a group."""
 
     _consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    _uses_retry_topic = True
 
     def __init__(
         self,
@@ -139,6 +140,8 @@ class GroupConsumer:
         self._started_ms = 0
         self._is_closed = False
         self._is_stopping = False
+        # Queues were given by the program, not by a rebalance.
+        self._is_by_hand = False
         fork.register(self)
 
     # -- hooks ------------------------------------------------------------------------------
@@ -156,6 +159,10 @@ class GroupConsumer:
     def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
         """See `PullSink`."""
         raise AssertionError("a consumer takes the messages of its loops")
+
+    def _subscription_of(self, topic: str) -> SubscriptionData:
+        """The subscription a topic's loops pull with."""
+        return self._subscriptions[topic]
 
     def _commit_offset(self, assignment: Assignment) -> int:
         """The offset that may be committed now."""
@@ -226,7 +233,7 @@ class GroupConsumer:
     async def _join(self) -> None:
         """Learn routes, introduce ourselves to every broker, take our share."""
         instance = self._ready()
-        if self._model == MessageModel.CLUSTERING:
+        if self._model == MessageModel.CLUSTERING and self._uses_retry_topic:
             self._subscribe(retry_topic(self.group), "*")
         for topic in list(self._subscriptions):
             if topic.startswith(RETRY_PREFIX):
@@ -326,8 +333,9 @@ class GroupConsumer:
                     else:
                         complete = False
             for queue in [q for q in self._assignments if q.topic not in self._subscriptions]:
-                await self._give_up(queue)
-                removed.append(queue)
+                if not self._is_by_hand:
+                    await self._give_up(queue)
+                    removed.append(queue)
         if added or removed:
             log.info(
                 "group %s, client %s: took %s, gave up %s, holds %d queues",
@@ -391,7 +399,7 @@ class GroupConsumer:
             instance,
             queue,
             process_queue,
-            self._subscriptions.get(queue.topic) or subscription_of(queue.topic, "*", 0),
+            self._subscription_of(queue.topic),
             self._settings,
             self,
         )
@@ -458,16 +466,19 @@ class GroupConsumer:
             if queue.topic != topic or assignment is None:
                 continue
             log.info("the offset of %s is reset to %d by the broker", queue, queue_offset)
-            self._replace(assignment, queue_offset)
+            self._replace(assignment, queue_offset, commit=True)
 
-    def _replace(self, assignment: Assignment, queue_offset: int) -> Assignment:
+    def _replace(
+        self, assignment: Assignment, queue_offset: int, *, commit: bool = False
+    ) -> Assignment:
         """Drop what a queue holds and begin anew at another offset."""
         assignment.loop.stop()
         assignment.process_queue.dropped = True
         self._removed(assignment)
         fresh = self._begin(assignment.queue, queue_offset)
         fresh.committed = -1
-        self._ready().spawn(self._commit([fresh], wait=False), "commit")
+        if commit:
+            self._ready().spawn(self._commit([fresh], wait=False), "commit")
         return fresh
 
     def offset_moved(self, loop: PullLoop, queue_offset: int) -> None:
