@@ -223,6 +223,9 @@ class ServerConnection(asyncio.Protocol):
             handler = handlers.get(command.code)
             try:
                 answer = handler(command, self, now_ms) if handler else _unsupported(command)
+                if type(answer) is RemotingCommand:
+                    # Inside the try: an answer that cannot be encoded is a failed request too.
+                    answer = encode_command(answer)
             except CometError as error:
                 answer = _failure(command, str(error))
             except Exception as error:
@@ -236,10 +239,6 @@ class ServerConnection(asyncio.Protocol):
             elif type(answer) is list:
                 out.extend(answer)
                 out_bytes += sum(map(len, answer))
-            else:
-                frame = encode_command(answer)  # type: ignore[arg-type]
-                out.append(frame)
-                out_bytes += len(frame)
             if out_bytes > ANSWER_BATCH_BYTES:
                 self._flush()
                 out_bytes = 0
