@@ -101,6 +101,7 @@ class SendBackProcessor:
         decision = retry.decide_send_back(message.reconsume_times, most, header.delay_level)
         properties = dict(message.properties)
         properties.setdefault(prop.RETRY_TOPIC, message.topic)
+        properties[prop.WAIT] = "false"  # as Java stores every retry, whatever its producer said
         properties.setdefault(
             prop.ORIGIN_MESSAGE_ID, offset_message_id(message.store_host, message.physical_offset)
         )
