@@ -153,6 +153,9 @@ class QueueReader:
         end: int,
     ) -> GetResult | None:
         """The common case: unfiltered, all units meet, the bytes are in memory."""
+        if count >= len(_MANY_UNITS):
+            # A broker may be configured to answer more at once; that is no hot path.
+            return None
         start = queue_offset - queue.written
         if start >= 0:
             units = _MANY_UNITS[count].unpack_from(queue.tail, start * CQ_UNIT_BYTES)
