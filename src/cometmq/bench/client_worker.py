@@ -87,6 +87,9 @@ class _Client:
     """One order of kind "client" being worked on."""
 
     def __init__(self, order: WorkOrder, env: Environment) -> None:
+        # Consumers get as much to read as would last the wanted time at their target.
+        wanted = int((order.load.target or 0) * order.seconds)
+        order = msgspec.structs.replace(order, fill_messages=max(order.fill_messages, wanted))
         self.order = order
         self.work = Work(order, env)
         self.program = order.load.program
@@ -290,9 +293,8 @@ async def _push(
     from cometmq import PushConsumer
 
     async with PushConsumer(
-        group, name_server=name_server, consume_from="first", **options
-    ) as consumer:
-        await consumer.subscribe(topic, handler)
+        group, {topic: "*"}, handler, name_server=name_server, consume_from="first", **options
+    ):
         await received.finished.wait()
 
 
@@ -317,8 +319,9 @@ async def _push_list(name_server: str, group: str, topic: str, received: _Receiv
 async def _async_for(name_server: str, group: str, topic: str, received: _Received) -> None:
     from cometmq import PullConsumer
 
-    async with PullConsumer(group, name_server=name_server, consume_from="first") as consumer:
-        await consumer.subscribe(topic)
+    async with PullConsumer(
+        group, {topic: "*"}, name_server=name_server, consume_from="first"
+    ) as consumer:
         async for message in consumer:
             received.one(message)
             if received.end is not None:

@@ -65,7 +65,12 @@ def _chosen(suites: Sequence[str], only: Sequence[str]) -> tuple[list[Load], lis
     operations = list(OPERATIONS) if every or "operations" in wanted else []
     if only:
         loads = [load for load in loads if any(part in load.name for part in only)]
-        operations = [name for name in operations if any(part in name for part in only)]
+        # "start" is meant as such, although "restart" contains it.
+        operations = [
+            name
+            for name in operations
+            if any(part == name or (part in name and part not in OPERATIONS) for part in only)
+        ]
         if not loads and not operations:
             raise ConfigError(
                 f"no row of {', '.join(sorted(wanted))} is called like {' or '.join(only)}; "

@@ -165,7 +165,12 @@ def _rolling(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
     p50, p999 = row.median("p50_us"), row.median("p999_us")
     if p50 is None or p999 is None:
         return [row], []
-    return [row], [Fact("p99.9 to p50 while files roll", p999 / p50, "x", ROLLING_RATIO_LIMIT)]
+    sent = sum(one.acknowledged for one in row.rounds)
+    expired = sum(one.expired for one in row.rounds)
+    note = f"{expired:,} of {sent:,} messages had expired when they were to be read back"
+    return [row], [
+        Fact("p99.9 to p50 while files roll", p999 / p50, "x", ROLLING_RATIO_LIMIT, note)
+    ]
 
 
 OPERATIONS: Final = ("start", "restart", "queues", "rolling")

@@ -1,0 +1,97 @@
+"""The bench against real broker processes, tiny: every program runs and every count is checked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, Load, Rounds, WorkOrder
+from cometmq.bench.operations import FEW_QUEUES, measure_operation
+from cometmq.bench.processes import Server, run_worker, start_broker
+from cometmq.bench.suite import Settings, run_row
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One `cometmq up` for all rows that need nothing special of it."""
+    store = tmp_path_factory.mktemp("bench") / "store"
+    with start_broker(store, settings={"mappedFileSizeCommitLog": str(64 << 20)}) as running:
+        yield running
+
+
+def tiny(load: Load, server: Server, seed: int) -> Rounds:
+    """One short round of a load in its worker process."""
+    order = WorkOrder(
+        # Without a target, which would size the fill for a real measurement.
+        load=msgspec.structs.replace(load, target=None),
+        address=server.address,
+        name_server=server.name_server,
+        server_pid=server.pid,
+        rounds=1,
+        seconds=0.1,
+        warm_up_s=0.02,
+        fill_messages=3000,
+        seed=seed,
+    )
+    module = "cometmq.bench.client_worker" if load.kind == "client" else "cometmq.bench.worker"
+    answer = run_worker(module, msgspec.json.encode(order), None)
+    return msgspec.json.decode(answer, type=Rounds)
+
+
+@pytest.mark.parametrize("number", range(len(RAW_LOADS)), ids=lambda n: RAW_LOADS[n].name)
+def test_raw_loads_are_read_back_from_a_real_broker(number: int, server: Server) -> None:
+    """Nothing acknowledged is missing, whatever the load."""
+    (one,) = tiny(RAW_LOADS[number], server, 100 + number).rounds
+    assert one.acknowledged == one.read_back > 0
+    assert one.rate > 0
+    assert one.server_cpu_s is None or one.server_cpu_s >= 0
+
+
+@pytest.mark.parametrize("number", range(len(CLIENT_LOADS)), ids=lambda n: CLIENT_LOADS[n].name)
+def test_client_programs_lose_and_repeat_nothing(number: int, server: Server) -> None:
+    """Senders: all results are true. Consumers: each message once."""
+    load = CLIENT_LOADS[number]
+    (one,) = tiny(load, server, 200 + number).rounds
+    assert one.acknowledged == one.read_back > 0
+    if load.program.startswith(("push", "async-for")):
+        assert one.read_back >= 3000
+
+
+def settings_for(folder: Path) -> Settings:
+    """One short round, nothing pinned."""
+    return Settings(folder=folder, rounds=1, seconds=0.1, fill_messages=2000)
+
+
+def test_a_row_starts_and_removes_a_broker_of_its_own(tmp_path: Path) -> None:
+    """Settings reach the broker, figures come back, the store goes."""
+    load = msgspec.structs.replace(FEW_QUEUES, flush="sync")
+    row = run_row(load, settings_for(tmp_path), None)
+    assert row.error == ""
+    assert row.rounds[0].read_back > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_whose_broker_does_not_start_says_why(tmp_path: Path) -> None:
+    """A wrong setting is quoted from the broker's own words."""
+    load = msgspec.structs.replace(FEW_QUEUES, settings={"flushDiskType": "SOMETIMES"})
+    row = run_row(load, settings_for(tmp_path), None)
+    assert "flushDiskType" in row.error
+    assert row.rounds == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_restart_after_kill_reads_everything_back(tmp_path: Path) -> None:
+    """Fill, kill -9, start, every acknowledged message is there."""
+    said: list[str] = []
+    rows, facts = measure_operation(
+        "restart", settings_for(tmp_path), said.append, gigabytes=0.02, queues=64
+    )
+    assert [row.error for row in rows] == []
+    (fact,) = facts
+    assert fact.value > 0
+    assert "acknowledged messages read back" in fact.note
+    assert any("killed" in text for text in said)
+    assert list(tmp_path.iterdir()) == []
