@@ -8,6 +8,7 @@ verification failed shows no figure at all, only why.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -163,62 +164,60 @@ def _verdict(row: Row) -> str:
     return ("met" if reached >= 1 else "MISSED") + f" {reached:.2f}"
 
 
-HEADINGS: Final = (
-    "load",
-    "rate/s",
-    "unit",
-    "p50 us",
-    "p99 us",
-    "p99.9 us",
-    "max us",
-    "srv cpu",
-    "srv MB",
-    "anon MB",
-    "gen cpu",
-    "echo/s",
-    "of echo",
-    "target",
-    "",
-    "verified",
-    "",
-)
-LEFT: Final = frozenset({0, 2, 13, 14, 16})
-
-
-def _cells(row: Row) -> list[str]:
-    resident, anonymous = row.median("server_resident_kb"), row.median("server_anonymous_kb")
-    return [
-        row.load.name,
-        _number(row.median("rate")),
-        row.load.unit,
-        _number(row.median("p50_us")),
-        _number(row.median("p99_us")),
-        _number(row.median("p999_us")),
-        _number(row.median("max_us")),
-        _percent(row.server_share),
-        _number(resident / 1024 if resident else None),
-        _number(anonymous / 1024 if anonymous else None),
-        _percent(row.generator_share),
-        _number(row.echo_median("rate")),
-        _percent(row.share_of_echo),
-        _target(row),
-        _verdict(row),
-        _number(sum(one.read_back for one in row.rounds)),
-        row.marks,
+def _cpu_us(rounds: list[Round]) -> float | None:
+    """Server CPU microseconds for each unit, which a slow or shared machine changes least."""
+    costs = [
+        one.server_cpu_s * 1e6 / (one.rate * one.seconds)
+        for one in rounds
+        if one.server_cpu_s is not None and one.rate
     ]
+    return median_of(list(costs))
 
 
-def _table(rows: list[Row]) -> list[str]:
-    lines = [list(HEADINGS)] + [_cells(row) for row in rows if not row.error]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    text = []
+RESULTS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
+    ("load", lambda row: row.load.name),
+    (">rate/s", lambda row: _number(row.median("rate"))),
+    ("unit", lambda row: row.load.unit),
+    (">p50 us", lambda row: _number(row.median("p50_us"))),
+    (">p99 us", lambda row: _number(row.median("p99_us"))),
+    (">p99.9 us", lambda row: _number(row.median("p999_us"))),
+    (">max us", lambda row: _number(row.median("max_us"))),
+    (">echo/s", lambda row: _number(row.echo_median("rate"))),
+    (">of echo", lambda row: _percent(row.share_of_echo)),
+    ("target", _target),
+    ("", _verdict),
+    ("", lambda row: row.marks),
+)
+COSTS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
+    ("load", lambda row: row.load.name),
+    (">server cpu", lambda row: _percent(row.server_share)),
+    (">us each", lambda row: _number(_cpu_us(row.rounds), 1)),
+    (">echo us each", lambda row: _number(_cpu_us(row.echo), 1)),
+    (">resident MB", lambda row: _megabytes(row.median("server_resident_kb"))),
+    (">anonymous MB", lambda row: _megabytes(row.median("server_anonymous_kb"))),
+    (">generator cpu", lambda row: _percent(row.generator_share)),
+    (">stolen", lambda row: _percent(row.stolen_share)),
+    (">read back", lambda row: _number(sum(one.read_back for one in row.rounds))),
+)
+
+
+def _megabytes(kilobytes: float | None) -> str:
+    return _number(kilobytes / 1024 if kilobytes else None)
+
+
+def _table(columns: tuple[tuple[str, Callable[[Row], str]], ...], rows: list[Row]) -> list[str]:
+    """Aligned columns; a heading that begins with `>` is set right."""
+    lines = [[heading.removeprefix(">") for heading, _ in columns]]
+    lines += [[cell(row) for _, cell in columns] for row in rows]
+    table = []
+    widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
     for line in lines:
         cells = [
-            cell.ljust(width) if column in LEFT else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            text.rjust(width) if heading.startswith(">") else text.ljust(width)
+            for text, width, (heading, _) in zip(line, widths, columns, strict=True)
         ]
-        text.append("  ".join(cells).rstrip())
-    return text
+        table.append("  ".join(cells).rstrip())
+    return table
 
 
 def _fact_text(fact: Fact) -> str:
@@ -236,8 +235,9 @@ def as_text(conditions: Conditions, rows: list[Row], facts: list[Fact]) -> str:
     """The report for a person."""
     width = max((len(name) for name, _ in conditions.rows), default=0)
     text = [f"{name.ljust(width)}  {value}" for name, value in conditions.rows]
-    if any(not row.error for row in rows):
-        text += ["", *_table(rows)]
+    good = [row for row in rows if not row.error]
+    if good:
+        text += ["", *_table(RESULTS, good), "", *_table(COSTS, good)]
         if any("G" in row.marks for row in rows):
             text.append("G: the generator's core was over 90 % busy; the server could do more.")
         if any("S" in row.marks for row in rows):
@@ -283,6 +283,8 @@ def _row_json(row: Row) -> dict[str, Any]:
         "error": row.error or None,
         "median": {figure: row.median(figure) for figure in FIGURES},
         "echo": {figure: row.echo_median(figure) for figure in FIGURES} if row.echo else None,
+        "server_cpu_us_each": _cpu_us(row.rounds),
+        "echo_cpu_us_each": _cpu_us(row.echo),
         "share_of_echo": row.share_of_echo,
         "latency_to_echo": row.latency_to_echo,
         "generator_share": row.generator_share,
