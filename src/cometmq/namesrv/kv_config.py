@@ -22,9 +22,9 @@ import msgspec
 
 from cometmq.errors import CometError, StoreCorrupt
 from cometmq.net.env import Workers
-from cometmq.store.disk import Disk
+from cometmq.store.disk import Disk, make_durable_directory
 
-__all__ = ["ORDER_TOPIC_NAMESPACE", "KvConfig", "make_directory"]
+__all__ = ["ORDER_TOPIC_NAMESPACE", "KvConfig"]
 
 log = logging.getLogger("cometmq.namesrv")
 
@@ -107,7 +107,7 @@ class KvConfig:
         disk, path = self._disk, self._path
 
         def work() -> None:
-            make_directory(disk, str(PurePosixPath(path).parent))
+            make_durable_directory(disk, str(PurePosixPath(path).parent))
             if before is not None:
                 disk.write_atomic(path + ".bak", before)
             disk.write_atomic(path, data)
@@ -126,13 +126,3 @@ class KvConfig:
                 done(error)
 
         self._workers.submit(work, written)
-
-
-def make_directory(disk: Disk, path: str) -> None:
-    """Make a directory whose name, and those of its new parents, survive a power cut.  Blocks."""
-    chain = [path, *map(str, PurePosixPath(path).parents)]
-    missing = [directory for directory in chain if not disk.exists(directory)]
-    if missing:
-        disk.makedirs(path)
-        for directory in reversed(missing):
-            disk.sync_dir(str(PurePosixPath(directory).parent))

@@ -16,13 +16,13 @@ from pathlib import Path, PurePosixPath
 from cometmq.core.route_table import RouteTable
 from cometmq.errors import CometError
 from cometmq.namesrv.config import LoadedNameServerConfig, NameServerConfig
-from cometmq.namesrv.kv_config import KvConfig, make_directory
+from cometmq.namesrv.kv_config import KvConfig
 from cometmq.namesrv.processor import NameServerProcessor
 from cometmq.net.env import Environment, system_environment
 from cometmq.net.loop import wait_for_stop_signal
 from cometmq.net.network import format_address
 from cometmq.net.server import RemotingServer, ServerConnection
-from cometmq.store.disk import Disk, RealDisk
+from cometmq.store.disk import Disk, RealDisk, make_durable_directory
 
 __all__ = ["NameServer", "serve"]
 
@@ -119,7 +119,7 @@ class NameServer:
         disk = self._disk
 
         def work() -> None:
-            make_directory(disk, str(PurePosixPath(path).parent))
+            make_durable_directory(disk, str(PurePosixPath(path).parent))
             disk.write_atomic(path, data)
 
         def written(result: BaseException | None) -> None:

@@ -48,6 +48,7 @@ __all__ = [
     "RealDisk",
     "StoreLock",
     "Workers",
+    "make_durable_directory",
 ]
 
 MAP_GRANULARITY: Final = mmap.ALLOCATIONGRANULARITY
@@ -327,6 +328,18 @@ def _locked(path: str, pid: int) -> StoreLocked:
         f"store {os.path.dirname(path)} is in use by {holder};"
         " stop that process or choose another store directory"
     )
+
+
+def make_durable_directory(disk: Disk, path: str) -> None:
+    """Make a directory whose name, and those of its new parents, survive a power cut.  Blocks."""
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = path.rstrip("/").rpartition("/")[0]
+    if missing:
+        disk.makedirs(missing[0])
+        for made in reversed(missing):
+            disk.sync_dir(made.rstrip("/").rpartition("/")[0] or ("/" if made[0] == "/" else "."))
 
 
 class RealDisk:

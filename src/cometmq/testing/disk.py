@@ -103,6 +103,10 @@ class SimDisk:
             raise StoreError(f"unknown disk operation {operation!r}: use one of {OPERATIONS}")
         self._triggers.append(_Trigger(operation, path_contains, hit, action))
 
+    def forget_triggers(self) -> None:
+        """Take back every `at` that has not happened yet."""
+        self._triggers.clear()
+
     @staticmethod
     def fail_with(error: Exception) -> Callable[[], None]:
         """An action that makes the operation raise `error`."""
