@@ -82,13 +82,16 @@ class OffsetProcessor:
             )
         if header.topic not in state.topics and not header.topic.startswith(LMQ_PREFIX):
             return answer(request, ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
-        if header.queue_id < 0 or header.commit_offset < 0:
+        if header.queue_id < 0:
             return answer(
                 request,
                 ResponseCode.INVALID_PARAMETER,
-                f"queueId {header.queue_id} and commitOffset {header.commit_offset} "
-                "must not be negative",
+                f"queueId {header.queue_id} must not be negative",
             )
+        if header.commit_offset < 0:
+            # Go commits -1 for a queue it has read nothing from. Java stores it and then treats
+            # it as "no offset"; keeping what is known loses nothing.
+            return answer(request)
         if state.offsets.has_reset(group, header.topic, header.queue_id):
             return answer(request, remark="Offset has been previously reset")
         state.offsets.commit(group, header.topic, header.queue_id, header.commit_offset, now_ms)
