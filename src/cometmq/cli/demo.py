@@ -229,7 +229,7 @@ def _print_tables(report: "DemoReport", faults: list[str], seconds: float) -> No
     print_listing(
         _step_rows(report),
         as_json=False,
-        title="Rates, and latencies from send to result (sent) or to handler (groups)",
+        title="Rates; latencies from send to result (sent) and from send to handler (groups)",
     )
     print()
     sent = report.sent

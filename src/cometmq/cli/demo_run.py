@@ -13,16 +13,21 @@ import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from cometmq.cli.flights import Flight, Tally
 from cometmq.cli.output import Progress
-from cometmq.client import Admin, Message, Producer, PushConsumer
-from cometmq.errors import ClientError, CometError
+from cometmq.client import Admin, Message, Producer, PushConsumer, ReceivedMessage, SendResult
+from cometmq.errors import ClientError
 
 __all__ = ["DemoPlan", "DemoReport", "GroupReport", "SendReport", "percentile", "run_demo"]
 
 SENDS_IN_FLIGHT: Final = 512
+CHECK_EVERY: Final = 64
+UNREAD_MAX: Final = 4096
+"""The sender waits while the group of two is so far behind: without it the latencies would only
+say how long a queue grows when producer and consumers share one core."""
 QUEUE_COUNT: Final = 8
 BALANCE_TIMEOUT_S: Final = 30.0
 IDLE_TIMEOUT_S: Final = 20.0
@@ -122,7 +127,7 @@ class _Reader:
         self._seen = seen
         self._begin = 0.0
 
-    async def handle(self, messages: Sequence[Any]) -> None:
+    async def handle(self, messages: list[ReceivedMessage]) -> None:
         """Take a list of messages; returning means they are consumed."""
         now = time.monotonic()
         if not self._begin:
@@ -171,7 +176,7 @@ async def _run(plan: DemoPlan, flights: Iterable[Flight], bars: Sequence[Progres
         source = _counted(flights, sent, expected, frozenset(plan.carriers))
         ticker = asyncio.create_task(_tick(bars, sent, expected, first, second, some))
         try:
-            await _send_all(plan, source, sent)
+            await _send_all(plan, source, sent, [first, second])
             await _wait_until_read(sent, expected, [first, second], some)
         finally:
             ticker.cancel()
@@ -184,6 +189,7 @@ def _consumer(plan: DemoPlan, group: str, reader: _Reader, expression: str) -> P
         {plan.topic: expression},
         reader.handle,
         name_server=plan.name_server,
+        consume_from="first",
     )
 
 
@@ -199,28 +205,65 @@ def _counted(
         yield flight
 
 
-async def _send_all(plan: DemoPlan, source: Iterator[Flight], sent: SendReport) -> None:
+class _Sender:
+    """Sends without waiting for each result, within a window and not too far ahead of readers."""
+
+    def __init__(self, producer: Producer, sent: SendReport, group: Sequence[_Reader]) -> None:
+        self._producer = producer
+        self._sent = sent
+        self._group = group
+        self._in_flight = 0
+        self._is_last_sent = False
+        self._all_answered = asyncio.Event()
+
+    async def send_all(self, topic: str, source: Iterator[Flight]) -> None:
+        """Send every flight and wait for every result."""
+        for number, flight in enumerate(source):
+            if number % CHECK_EVERY == 0:
+                await self._room()
+            message = Message(topic, flight.body, tags=flight.carrier, keys=flight.key)
+            started = time.monotonic()
+            future = self._producer.send_nowait(message)
+            self._in_flight += 1
+            future.add_done_callback(partial(self._answered, started))
+        self._is_last_sent = True
+        if self._in_flight:
+            await self._all_answered.wait()
+
+    def _answered(self, started: float, future: "asyncio.Future[SendResult]") -> None:
+        self._in_flight -= 1
+        sent = self._sent
+        error = future.exception()
+        if error is None:
+            sent.latencies_ms.append((time.monotonic() - started) * 1000)
+        else:
+            sent.failed += 1
+            sent.first_failure = sent.first_failure or str(error)
+        if self._is_last_sent and not self._in_flight:
+            self._all_answered.set()
+
+    async def _room(self) -> None:
+        """Let answers and readers run; wait where they are behind."""
+        await asyncio.sleep(0)
+        since = time.monotonic()
+        while self._in_flight > SENDS_IN_FLIGHT or self._unread_count() > UNREAD_MAX:
+            if time.monotonic() - since > IDLE_TIMEOUT_S:
+                return  # the readers are stuck: send on, and let the report say it
+            await asyncio.sleep(0.001)
+
+    def _unread_count(self) -> int:
+        read_count = sum(reader.report.tally.count for reader in self._group)
+        return len(self._sent.latencies_ms) - read_count
+
+
+async def _send_all(
+    plan: DemoPlan, source: Iterator[Flight], sent: SendReport, group: Sequence[_Reader]
+) -> None:
     begin = time.monotonic()
     async with Producer(
         f"flights_demo_{plan.run_id}", name_server=plan.name_server, linger_ms=2
     ) as producer:
-
-        async def send_some() -> None:
-            for flight in source:
-                message = Message(plan.topic, flight.body, tags=flight.carrier, keys=flight.key)
-                started = time.monotonic()
-                try:
-                    await producer.send(message)
-                except CometError as error:
-                    sent.failed += 1
-                    sent.first_failure = sent.first_failure or str(error)
-                else:
-                    sent.latencies_ms.append((time.monotonic() - started) * 1000)
-
-        async with asyncio.TaskGroup() as senders:
-            for _ in range(SENDS_IN_FLIGHT):
-                senders.create_task(send_some())
-        await producer.flush()
+        await _Sender(producer, sent, group).send_all(plan.topic, source)
     sent.seconds = time.monotonic() - begin
 
 
