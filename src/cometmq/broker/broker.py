@@ -185,7 +185,7 @@ class Broker:
         lookup = LookupProcessor(state)
         send_back = SendBackProcessor(state, schedule)
         handlers: dict[int, Handler] = {
-            Code.SEND_MESSAGE: self._send.send,
+            Code.SEND_MESSAGE: self._send.send_long,
             Code.SEND_MESSAGE_V2: self._send.send,
             Code.SEND_BATCH_MESSAGE: self._send.send,
             Code.PULL_MESSAGE: self._pull.pull,

@@ -9,13 +9,17 @@ property string tells that no property asks for special treatment.  Everything e
 every mistake, takes the *checked* one, which makes all checks in order (`send_check`).
 
 On the fast way properties stay the string the client sent; what the broker adds is appended, and
-a reader lets the last of two equal names win.
+a reader lets the last of two equal names win (so the last UNIQ_KEY and TAGS are looked for).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
 
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_check import Destination, SendChecks, scheduled
@@ -43,8 +47,9 @@ from cometmq.model.names import RETRY_PREFIX
 from cometmq.model.topic import TopicConfig
 from cometmq.net.server import ServerConnection
 from cometmq.store.results import BatchItem, PutResult
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.codes import LANGUAGE, VERSION, RequestCode
+from cometmq.wire.command import RemotingCommand, encode_json_text
+from cometmq.wire.fast_decode import PlainSend, decode_plain_send, decode_plain_send_long
 from cometmq.wire.fast_encode import SendResponseEncoder
 from cometmq.wire.headers import SendMessageHeader
 
@@ -52,8 +57,11 @@ __all__ = ["SendProcessor", "store_failure"]
 
 Processor = Callable[[RemotingCommand, ServerConnection, int], bytes | None]
 
-PLAIN_PROPERTIES_CHARS_MAX: Final = 8000
-"""Property strings up to this length fit 32,767 bytes of UTF-8 whatever their characters."""
+PLAIN_PROPERTIES_BYTES_MAX: Final = 32_000
+"""Property strings up to this length stay below 32,767 bytes with what the broker adds."""
+_FRAME_HEAD: Final = Struct(">II")
+_NOT_PLAIN: Final = (msgspec.MsgspecError, KeyError, ValueError, RecursionError)
+"""Not a JSON header, not a known topic, not Unicode: reasons to take the checked way."""
 _OWN_SYS_FLAGS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.TRANSACTION_MASK
 """Bits of sysFlag that say what the broker did; a client's own are not believed."""
 _CLIENT_SYS_FLAGS: Final = ~_OWN_SYS_FLAGS
@@ -73,6 +81,7 @@ class SendProcessor:
     """The processors of codes 10, 310 and 320; `send` is one function for all of them."""
 
     __slots__ = (
+        "_answer_template",
         "_answers",
         "_checks",
         "_is_sync_flush",
@@ -82,6 +91,7 @@ class SendProcessor:
         "_state",
         "_suffix",
         "send",
+        "send_long",
     )
 
     def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
@@ -98,7 +108,9 @@ class SendProcessor:
         self._limits: dict[str, int] = {}
         self._is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._suffix = encode_properties(self._region_properties)
-        self.send: Processor = self._make_send()
+        self._answer_template = _answer_template(config.region_id, config.trace_on, state)
+        self.send: Processor = self._make_send(decode_plain_send)
+        self.send_long: Processor = self._make_send(decode_plain_send_long)
 
     def forget_topics(self) -> None:
         """Send every topic through the checks again; called whenever a topic changes."""
@@ -106,77 +118,83 @@ class SendProcessor:
 
     # -- the fast way ---------------------------------------------------------------------
 
-    def _make_send(self) -> Processor:
+    def _make_send(self, decode: Callable[[Any], PlainSend]) -> Processor:
         """Build the processor with everything it needs in local variables."""
-        decode = SendMessageHeader.from_command
-        limit_of = self._limits.get
+        limits = self._limits
         put = self._state.store.put
         checked = self._checked
-        encode_answer = self._answers.encode
-        id_prefix = self._state.message_id_prefix
-        next_uniq_id = self._state.uniq_ids.next_id
         body_bytes_max = self._state.config.max_message_size
         suffix = self._suffix
         is_sync_flush = self._is_sync_flush
+        template = self._answer_template
+        pack = _FRAME_HEAD.pack
 
         def send(
             request: RemotingCommand, connection: ServerConnection, now_ms: int
         ) -> bytes | None:
-            header = decode(request)
-            text = header.properties
+            try:
+                header = decode(request.raw_ext)
+                text = header.properties
+                raw = text.encode()
+                queue_id = header.queue_id
+                if not 0 <= queue_id < limits[header.topic]:
+                    return checked(request, connection, now_ms)
+            except _NOT_PLAIN:
+                return checked(request, connection, now_ms)
             body = request.body
+            at = raw.rfind(b"UNIQ_KEY\x01")
             if (
-                not 0 <= header.queue_id < limit_of(header.topic, 0)
+                at < 0
+                or (at and raw[at - 1] != 2)
                 or not 0 < len(body) <= body_bytes_max
                 or header.batch
                 or header.reconsume_times
-                or len(text) > PLAIN_PROPERTIES_CHARS_MAX
+                or len(raw) > PLAIN_PROPERTIES_BYTES_MAX
                 or "DELAY" in text
                 or "TRAN_MSG" in text
                 or "TIMER_" in text
                 or "POP_CK" in text
             ):
-                return checked(request, header, connection, now_ms)
-            try:
-                raw = text.encode()
-            except UnicodeEncodeError:
-                return checked(request, header, connection, now_ms)
-            uniq_key = _last_value(text, "UNIQ_KEY\x01")
-            if uniq_key is None:
-                uniq_key = next_uniq_id()
-                own = b"UNIQ_KEY\x01%b\x02%b" % (uniq_key.encode(), suffix)
+                return checked(request, connection, now_ms)
+            end = raw.find(2, at)
+            uniq_key = raw[at + 9 : end] if end > 0 else raw[at + 9 :]
+            at = raw.rfind(b"TAGS\x01")
+            if at < 0:
+                code = 0
+            elif at and raw[at - 1] != 2:
+                return checked(request, connection, now_ms)
             else:
-                own = suffix
-            tags = _last_value(text, "TAGS\x01")
+                end = raw.find(2, at)
+                code = _code_of_tags(raw[at + 5 : end] if end > 0 else raw[at + 5 :])
             try:
                 result = put(
                     header.topic,
-                    header.queue_id,
+                    queue_id,
                     body,
-                    raw + own if not raw or raw[-1] == 2 else b"%b\x02%b" % (raw, own),
+                    raw + suffix if raw[-1] == 2 else b"%b\x02%b" % (raw, suffix),
                     flag=header.flag,
                     sys_flag=header.sys_flag & _CLIENT_SYS_FLAGS,
                     born_ms=header.born_timestamp_ms,
                     born_host=connection.peer_host,
-                    reconsume_times=0,
-                    prepared_offset=0,
-                    tags_code=hash_tags(tags) if tags else 0,
+                    tags_code=code,
                     store_ms=now_ms,
-                    index_keys=(uniq_key, _last_value(text, "KEYS\x01"), tags),
                 )
             except StoreError as error:
                 return self._refused(request, *store_failure(error))
             if is_sync_flush and "WAIT\x01false" not in text:
-                self._park(request, connection, result, header.queue_id, uniq_key)
+                self._park(request, connection, result, queue_id, uniq_key.decode())
                 return None
-            return encode_answer(
-                request.opaque,
-                request.serialize_type,
-                header.queue_id,
+            if not uniq_key.isalnum():
+                return self._stored(request, 0, result, queue_id, uniq_key.decode())
+            answer = template % (
+                result.physical_offset,
+                queue_id,
                 result.queue_offset,
-                f"{id_prefix}{result.physical_offset:016X}",
                 uniq_key,
+                request.opaque,
             )
+            size = len(answer)
+            return pack(size + 4, size) + answer
 
         return send
 
@@ -185,10 +203,10 @@ class SendProcessor:
     def _checked(
         self,
         request: RemotingCommand,
-        header: SendMessageHeader,
         connection: ServerConnection,
         now_ms: int,
     ) -> bytes | None:
+        header = SendMessageHeader.from_command(request)
         try:
             config = self._checks.topic(header, connection, now_ms)
             if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
@@ -323,7 +341,8 @@ class SendProcessor:
             store_ms=now_ms,
         )
         outer = decode_properties(header.properties)
-        uniq_key = outer.get(prop.UNIQ_KEY) or self._state.uniq_ids.next_id()
+        # A batch without an id of its own (4.9, Go) gets none: its messages carry theirs.
+        uniq_key = outer.get(prop.UNIQ_KEY)
         if self._is_sync_flush and outer.get(prop.WAIT) != "false":
             self._park(request, connection, result, queue_id, uniq_key)
             return None
@@ -337,7 +356,7 @@ class SendProcessor:
         connection: ServerConnection,
         result: PutResult,
         queue_id: int,
-        uniq_key: str,
+        uniq_key: str | None,
     ) -> None:
         """Answer when the message is durable; a one-way send has nobody to answer."""
         if request.flag & _ONEWAY:
@@ -350,13 +369,18 @@ class SendProcessor:
         self._state.store.when_durable(result.end_offset, settle)
 
     def _stored(
-        self, request: RemotingCommand, code: int, result: PutResult, queue_id: int, uniq_key: str
+        self,
+        request: RemotingCommand,
+        code: int,
+        result: PutResult,
+        queue_id: int,
+        uniq_key: str | None,
     ) -> bytes:
         prefix = self._state.message_id_prefix
         offsets = result.physical_offsets or (result.physical_offset,)
         message_id = ",".join([f"{prefix}{offset:016X}" for offset in offsets])
         opaque, kind, offset = request.opaque, request.serialize_type, result.queue_offset
-        if code:
+        if code or uniq_key is None:
             return self._answers.encode_full(
                 opaque, kind, code, queue_id, offset, message_id, uniq_key
             )
@@ -366,17 +390,26 @@ class SendProcessor:
         return self._answers.encode_refusal(request.opaque, request.serialize_type, code, remark)
 
 
-def _last_value(text: str, needle: str) -> str | None:
-    r"""Find the value of a property in the raw string; `needle` is the name with its \x01."""
-    at = text.rfind(needle)
-    if at < 0:
-        return None
-    if at and text[at - 1] != "\x02":
-        # The end of a longer name; rare enough for the long way.
-        return decode_properties(text).get(needle[:-1])
-    start = at + len(needle)
-    end = text.find("\x02", start)
-    return (text[start:end] if end >= 0 else text[start:]) or None
+@lru_cache(maxsize=8192)
+def _code_of_tags(raw: bytes) -> int:
+    return hash_tags(raw.decode())
+
+
+def _answer_template(region: str, trace_on: bool, state: BrokerState) -> bytes:
+    """Prepare the header of a plain answer: what SendResponseEncoder writes, for `bytes %`."""
+    region_json = encode_json_text(region).replace(b"%", b"%%")
+    return (
+        b'{"code":0,"extFields":{"MSG_REGION":'
+        + region_json
+        + (b',"TRACE_ON":"true"' if trace_on else b',"TRACE_ON":"false"')
+        + b',"msgId":"'
+        + state.message_id_prefix.encode()
+        + b'%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"'
+        + LANGUAGE.encode()
+        + b'","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
+        + str(VERSION).encode()
+        + b"}"
+    )
 
 
 def _batch_item(flag: int, body: bytes, properties: bytes) -> BatchItem:
