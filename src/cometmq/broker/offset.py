@@ -74,7 +74,7 @@ class OffsetProcessor:
         header = UpdateConsumerOffsetHeader.from_command(request)
         state = self._state
         group = header.consumer_group
-        if group not in state.groups and state.groups.find(group, now_ms) is None:
+        if group not in state.groups:  # a commit makes no group, unlike a pull
             return answer(
                 request,
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
