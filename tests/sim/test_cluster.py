@@ -55,6 +55,7 @@ class Cluster:
         self.broker = world.node("broker")
         self.client = world.node("client")
         self.result = Result()
+        self.topic_exists = asyncio.Event()
 
     async def start_name_server(self) -> None:
         """Start it on its node."""
@@ -129,6 +130,7 @@ class Cluster:
             return False
         at = (sent.message_queue.queue_id, sent.queue_offset)
         self.result.acknowledged[body] = at
+        self.topic_exists.set()
         self.world.record("acknowledged", f"{body} {at}")
         return True
 
@@ -151,9 +153,8 @@ class Cluster:
             consume_from="first",
             env=node.environment(),
         )
-        while not self.result.acknowledged:
-            # A consumer refuses to start on a topic that does not exist yet.
-            await asyncio.sleep(0.1)
+        # A consumer refuses to start on a topic that does not exist yet.
+        await self.topic_exists.wait()
         async with consumer:
             await done.wait()
 
