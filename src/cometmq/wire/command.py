@@ -20,7 +20,7 @@ Writing is strict whatever was read: compact JSON, ext values always strings.
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -45,7 +45,6 @@ __all__ = [
     "FRAME_BYTES_MAX",
     "JSON",
     "RemotingCommand",
-    "Serializable",
     "decode_binary_header",
     "encode_command",
     "encode_json_text",
@@ -63,6 +62,7 @@ FRAME_BYTES_MAX: Final = 16_777_216
 
 _INT32_MIN: Final = -(2**31)
 _INT32_MAX: Final = 2**31 - 1
+_Int32 = Annotated[int, msgspec.Meta(ge=_INT32_MIN, le=_INT32_MAX)]
 _FRAME_HEAD: Final = struct.Struct(
     ">"
     "i"  # length of what follows
@@ -80,9 +80,6 @@ _BINARY_HEAD: Final = struct.Struct(
 _BINARY_HEAD_BYTES: Final = 17
 _INT: Final = struct.Struct(">i")
 _HEADER_BYTES_MAX: Final = 0xFFFFFF
-
-# Anything that writes its own ext fields; headers.Header does.
-Serializable = Mapping[str, str]
 
 _EXT_DECODER: Final = msgspec.json.Decoder(dict[str, str])
 _encode_json = msgspec.json.Encoder().encode
@@ -110,11 +107,11 @@ class RemotingCommand(
     ``gc=False``: nothing in it can refer back to it.
     """
 
-    code: int = 0
-    opaque: int = 0
-    flag: int = 0
+    code: _Int32 = 0
+    opaque: _Int32 = 0
+    flag: _Int32 = 0
     language: str = ""
-    version: int = 0
+    version: _Int32 = 0
     remark: str | None = None
     raw_ext: msgspec.Raw = _NO_RAW
     decoded_ext: dict[str, str] | None = None

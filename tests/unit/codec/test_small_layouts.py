@@ -1,0 +1,149 @@
+"""CRC, consume-queue units, index entries, checkpoint, bit sets."""
+
+import zlib
+
+import pytest
+
+from cometmq.codec.bit_set import decode_bit_set, encode_bit_set
+from cometmq.codec.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from cometmq.codec.consume_queue import (
+    CQ_UNIT,
+    CqExtUnit,
+    CqUnit,
+    decode_cq_ext_address,
+    decode_cq_ext_unit,
+    decode_cq_unit,
+    encode_cq_ext_address,
+    encode_cq_ext_unit,
+    encode_cq_unit,
+    encode_pre_blank_unit,
+    is_cq_ext_address,
+)
+from cometmq.codec.crc import body_crc, decode_crc_tail, encode_crc_tail, is_record_crc_right
+from cometmq.codec.index import (
+    INDEX_COUNT_DEFAULT,
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    SLOT_COUNT_DEFAULT,
+    decode_index_entry,
+    decode_index_header,
+    entry_position,
+    index_file_bytes,
+    index_key,
+    index_tag_key,
+    slot_position,
+)
+from cometmq.errors import CodecError, LocalProtocolError
+
+
+def test_body_crc_has_31_bits() -> None:
+    """wire.md 8, vector 4, and trap T23."""
+    assert body_crc(b"hello") == 907060870
+    assert body_crc(b"") == 0
+    high = next(b"%d" % n for n in range(100) if zlib.crc32(b"%d" % n) >= 2**31)
+    assert body_crc(high) == zlib.crc32(high) - 2**31
+    assert body_crc(memoryview(b"hello")) == body_crc(bytearray(b"hello"))
+
+
+def test_crc_tail_digits_are_backwards() -> None:
+    """store.md 2.4: 1234567890 is stored as 0987654321."""
+    assert encode_crc_tail(1234567890) == b"__CRC32#\x010987654321\x02"
+    assert encode_crc_tail(7) == b"__CRC32#\x017000000000\x02"
+    assert decode_crc_tail(b"any" + encode_crc_tail(1234567890)) == 1234567890
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"", b"short", b"x" * 40, b"__CRC32#\x01098765432x\x02", b"__CRC32#\x010987654321\x03"],
+)
+def test_records_without_a_tail(record: bytes) -> None:
+    """None, which is not the same as wrong."""
+    assert decode_crc_tail(record) is None
+    assert is_record_crc_right(record) is None
+
+
+def test_unit_layout_and_signs() -> None:
+    """Offset, size, tag code, big-endian and signed."""
+    raw = encode_cq_unit(1000, 115, -5)
+    assert raw.hex() == "00000000000003e800000073fffffffffffffffb"
+    assert decode_cq_unit(b"xx" + raw, 2) == CqUnit(1000, 115, -5)
+    assert CQ_UNIT.size == 20
+    assert decode_cq_unit(raw).is_valid
+    assert not decode_cq_unit(bytes(20)).is_valid
+    assert not CqUnit(-1, 5, 0).is_valid
+    assert decode_cq_unit(encode_pre_blank_unit()) == CqUnit(0, 0x7FFFFFFF, 0)
+
+
+@pytest.mark.parametrize(
+    ("raw", "position"), [(b"", 0), (bytes(19), 0), (bytes(30), 11), (bytes(20), -1)]
+)
+def test_cut_units_are_refused(raw: bytes, position: int) -> None:
+    """A unit is 20 bytes or an error."""
+    with pytest.raises(CodecError, match="needs 20 bytes"):
+        decode_cq_unit(raw, position)
+
+
+def test_extension_units_and_their_addresses() -> None:
+    """An address is no possible tag code."""
+    raw = encode_cq_ext_unit(2598919, 1700000000000, b"\x01\x02")
+    assert len(raw) == 22
+    assert decode_cq_ext_unit(b"z" + raw, 1) == (CqExtUnit(2598919, 1700000000000, b"\x01\x02"), 22)
+    address = encode_cq_ext_address(48 * 1024 * 1024)
+    assert is_cq_ext_address(address)
+    assert decode_cq_ext_address(address) == 48 * 1024 * 1024
+    assert not is_cq_ext_address(-(2**31))
+    assert is_cq_ext_address(-(2**31) - 1)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", bytes(19), bytes(20), b"\x00\x16" + bytes(18), b"\x00\x10" + bytes(16) + b"\xff\xfc"],
+)
+def test_broken_extension_units_are_refused(raw: bytes) -> None:
+    """Size, bitmap and buffer must agree."""
+    with pytest.raises(CodecError, match="extension unit at position 0"):
+        decode_cq_ext_unit(raw)
+
+
+def test_index_layout() -> None:
+    """Sizes and positions of store.md 4.1."""
+    assert index_file_bytes(SLOT_COUNT_DEFAULT, INDEX_COUNT_DEFAULT) == 420_000_040
+    assert slot_position(0) == 40
+    assert entry_position(1, SLOT_COUNT_DEFAULT) == 40 + 4 * 5_000_000 + 20
+    header = INDEX_HEADER.pack(1, 2, 3, 4, 5, 6)
+    assert len(header) == 40
+    assert decode_index_header(header + b"more") == (1, 2, 3, 4, 5, 6)
+    entry = INDEX_ENTRY.pack(7, 8, 9, 10)
+    assert decode_index_entry(b"x" + entry, 1) == (7, 8, 9, 10)
+    assert index_key("t", "k") == "t#k"
+    assert index_tag_key("t", "TagA") == "t#T#TagA"
+    with pytest.raises(CodecError, match="index head"):
+        decode_index_header(header[:39])
+    with pytest.raises(CodecError, match="index entry at position 1"):
+        decode_index_entry(entry, 1)
+
+
+def test_checkpoint_layout() -> None:
+    """Five numbers and zeros up to 4096 bytes."""
+    checkpoint = Checkpoint(5000, 4000, 3000, 2, 1)
+    raw = encode_checkpoint(checkpoint)
+    assert (len(raw), raw[40:]) == (4096, bytes(4056))
+    assert raw[:16].hex() == "00000000000013880000000000000fa0"
+    assert decode_checkpoint(raw) == checkpoint
+    assert checkpoint.min_timestamp_ms == 1000
+    assert Checkpoint(2000, 9000).min_timestamp_ms == 0
+    with pytest.raises(CodecError, match="needs 40 bytes"):
+        decode_checkpoint(raw[:39])
+
+
+def test_bit_set_vector() -> None:
+    """wire.md 8, vector 7: bits 0 and 9."""
+    assert encode_bit_set({0, 9}) == "AQI="
+    assert decode_bit_set("AQI=") == [0, 9]
+    assert encode_bit_set([]) == ""
+    assert decode_bit_set("") == []
+    assert decode_bit_set(encode_bit_set([63, 64, 3])) == [3, 63, 64]
+    with pytest.raises(CodecError, match="no bit set"):
+        decode_bit_set("A?")
+    with pytest.raises(LocalProtocolError, match="negative"):
+        encode_bit_set([-1])
