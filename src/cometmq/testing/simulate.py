@@ -15,17 +15,25 @@ chance, network or disk, so that the same seed gives the same trace.
 
 Code of a node runs inside `node.run` or `node.spawn`; everything it schedules dies with the
 node.  Code of `main` itself belongs to the world, never crashes, and may do what it likes.
+
+Process ids and the numbers of clients are part of message and client ids, so while a simulation
+runs `os.getpid` tells `PROCESS_ID` and clients count from 1: a seed gives the same trace in
+every process.  Pass `client_ip=` to clients, or the machine's address becomes part of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import itertools
+import os
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from cometmq.client import instance as client_instance
 from cometmq.errors import CometError
 from cometmq.net.env import Environment
 from cometmq.testing.clock import VirtualClock
@@ -37,6 +45,8 @@ from cometmq.testing.workers import SimWorkers
 __all__ = ["Node", "NodeGone", "Outcome", "SimulationFault", "Trace", "World", "simulate"]
 
 _T = TypeVar("_T")
+
+PROCESS_ID: Final = 4242
 
 
 class NodeGone(CometError):
@@ -238,13 +248,27 @@ def simulate(
         return value, world.trace.digest()
 
     try:
-        value, digest = loop.run_until_complete(scenario())
+        with _same_in_every_process():
+            value, digest = loop.run_until_complete(scenario())
         outcome = Outcome(seed, value, digest, tuple(world.trace.lines), loop.time())
         if world.faults:
             raise SimulationFault(f"seed {seed}: " + "; ".join(world.faults))
         return outcome
     finally:
         _clean_up(world, loop)
+
+
+@contextlib.contextmanager
+def _same_in_every_process() -> Iterator[None]:
+    """What ids are made of besides clock and chance, fixed for the time of a simulation."""
+    getpid, numbers = os.getpid, client_instance._numbers
+    os.getpid = lambda: PROCESS_ID
+    client_instance._numbers = itertools.count(1)  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        os.getpid = getpid
+        client_instance._numbers = numbers  # type: ignore[misc]
 
 
 def _clean_up(world: World, loop: SimLoop) -> None:
