@@ -130,10 +130,11 @@ def own_cluster(folder: Path) -> Iterator[str]:
         try:
             if "name server " not in ready:
                 server.kill()
+                code = server.wait()
                 tail = log_path.read_text(encoding="utf-8").strip().splitlines()[-5:]
                 raise ClientError(
-                    f"the demo's own cluster did not start within {START_TIMEOUT_S} s: "
-                    + (" / ".join(tail) or "it wrote nothing")
+                    f"the demo's own cluster ended with code {code} before it was ready "
+                    f"({START_TIMEOUT_S} s at most): " + (" / ".join(tail) or "it wrote nothing")
                 )
             yield ready.partition("name server ")[2].partition(",")[0].strip()
         finally:
