@@ -1,0 +1,151 @@
+"""A send on its way over asyncio: one object per message, called with the answer.
+
+Job: settle the future of a message (or the futures of a batch), or try again.
+Must not: choose queues or find routes; it asks its `SendPath` to.
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+from cometmq.client.linger import LingerBatch
+from cometmq.client.producer_core import STORED_CODES, ProducerCore, final_error
+from cometmq.client.send import Prepared
+from cometmq.errors import CometError, remote_error
+from cometmq.model import MessageQueue
+from cometmq.wire.command import RemotingCommand
+
+__all__ = ["SendPath", "Sending"]
+
+
+class SendPath(Protocol):
+    """The producer as its sends see it."""
+
+    core: ProducerCore
+
+    def try_again(self, sending: "Sending", pause_s: float) -> None:
+        """Send once more, after a pause."""
+        ...
+
+    def forget_topic(self, name: str) -> None:
+        """The route of a topic turned out to be wrong."""
+        ...
+
+    def sending_done(self) -> None:
+        """One send less is in flight."""
+        ...
+
+
+class Sending:
+    """One message (or batch) on its way; called by the channel with the answer."""
+
+    __slots__ = (
+        "_path",
+        "batch",
+        "deadline",
+        "faults",
+        "fixed",
+        "future",
+        "ids",
+        "prepared",
+        "queue",
+        "started",
+        "timeout_ms",
+        "tries_left",
+    )
+
+    def __init__(
+        self,
+        path: SendPath,
+        prepared: Prepared,
+        future: "asyncio.Future[Any] | None",
+        started: float,
+        timeout_ms: int,
+        tries: int,
+    ) -> None:
+        self._path = path
+        self.prepared = prepared
+        self.future = future
+        self.started = started
+        self.timeout_ms = timeout_ms
+        self.deadline = started + timeout_ms / 1000
+        self.tries_left = tries
+        self.fixed: MessageQueue | None = None
+        """The only queue it may go to, if it has one."""
+        self.queue: MessageQueue | None = None
+        """The queue of the latest try."""
+        self.ids: list[str] | None = None
+        """Unique ids of a batch's messages."""
+        self.batch: LingerBatch | None = None
+        self.faults: list[Exception] | None = None
+
+    def __call__(self, answer: RemotingCommand | Exception) -> None:
+        """The answer, or what came instead of it; HOT."""
+        core = self._path.core
+        queue = self.queue
+        assert queue is not None
+        if isinstance(answer, Exception):
+            core.note(queue, self.started, failed=True)
+            self.failed(answer)
+            return
+        code = answer.code
+        core.note(queue, self.started, failed=False)
+        if code not in STORED_CODES:
+            self.failed(remote_error(code, answer.remark))
+            return
+        if code and core.retry_when_not_ok and self.tries_left > 0 and self.fixed is None:
+            self._path.try_again(self, 0.0)
+            return
+        try:
+            if self.ids is None:
+                self.finish(core.codec.result(self.prepared, queue, answer))
+            else:
+                self.finish(core.codec.batch_results(self.ids, queue, answer))
+        except CometError as error:
+            self.fail(error)
+
+    def failed(self, error: Exception) -> None:
+        """Try elsewhere if that may help and time is left."""
+        core = self._path.core
+        if self.faults is None:
+            self.faults = []
+        self.faults.append(error)
+        left_s = self.deadline - core.clock.monotonic()
+        topic = self.prepared.topic
+        if (
+            self.fixed is not None
+            or self.tries_left <= 0
+            or left_s <= 0
+            or not core.may_retry(error)
+        ):
+            self.fail(final_error(topic, self.faults))
+            return
+        if core.forgets_route(error):
+            self._path.forget_topic(topic)
+        pause_s = core.pause_before_retry(topic, len(self.faults))
+        self._path.try_again(self, min(pause_s, left_s))
+
+    def left_ms(self) -> int:
+        """Time for the next try."""
+        if self.faults is None:
+            return self.timeout_ms
+        return max(1, int((self.deadline - self._path.core.clock.monotonic()) * 1000))
+
+    def finish(self, result: Any) -> None:
+        """Settle the future, or each future of a lingering batch."""
+        future = self.future
+        if future is not None:
+            if not future.done():
+                future.set_result(result)
+        elif self.batch is not None:
+            for one, own in zip(self.batch.futures, result, strict=True):
+                if not one.done():
+                    one.set_result(own)
+        self._path.sending_done()
+
+    def fail(self, error: Exception) -> None:
+        """Settle with an error."""
+        futures = self.batch.futures if self.batch is not None else [self.future]
+        for future in futures:
+            if future is not None and not future.done():
+                future.set_exception(error)
+        self._path.sending_done()
