@@ -51,8 +51,9 @@ class Result:
 class Cluster:
     """The nodes of one simulated cluster."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, flush: str) -> None:
         self.world = world
+        self.flush = flush
         self.name_server = world.node("name-server")
         self.broker = world.node("broker")
         self.client = world.node("client")
@@ -74,7 +75,7 @@ class Cluster:
             listen_port=BROKER_PORT,
             namesrv_addr=f"{self.name_server.address}:{NAME_SERVER_PORT}",
             store_path_root_dir="/store",
-            flush_disk_type="SYNC_FLUSH",
+            flush_disk_type=self.flush,  # type: ignore[arg-type]
             default_topic_queue_nums=QUEUE_COUNT,
             mapped_file_size_commit_log=64 * 1024,
             mapped_file_size_consume_queue=20 * 100,
@@ -202,8 +203,18 @@ def pull_request(queue_id: int, queue_offset: int) -> RemotingCommand:
 
 
 async def main(world: World) -> Result:
-    """Traffic, one power cut in its middle, and the accounts afterwards."""
-    cluster = Cluster(world)
+    """Synchronous flush and a power cut: the whole promise."""
+    return await scenario(world, "SYNC_FLUSH", power_cut=True)
+
+
+async def main_kill(world: World) -> Result:
+    """Asynchronous flush and kill -9: the page cache outlives the process."""
+    return await scenario(world, "ASYNC_FLUSH", power_cut=False)
+
+
+async def scenario(world: World, flush: str, *, power_cut: bool) -> Result:
+    """Traffic, one crash in its middle, and the accounts afterwards."""
+    cluster = Cluster(world, flush)
     chance = random.Random(f"{world.seed}/scenario")
     await cluster.start_name_server()
     await cluster.start_broker()
@@ -212,9 +223,13 @@ async def main(world: World) -> Result:
     client: Node = cluster.client
     consumer = client.spawn(lambda: cluster.consume(done))
     await asyncio.sleep(1)
-    cluster.broker.crash_at(
-        "sync", chance.randrange(10, 60), path_contains="commitlog", power_cut=True
-    )
+    if power_cut:
+        hit = chance.randrange(10, 60)
+        cluster.broker.crash_at("sync", hit, path_contains="commitlog", power_cut=True)
+    else:
+        world.loop.call_later(
+            chance.uniform(0.3, 0.8), lambda: cluster.broker.crash(power_cut=False)
+        )
     producers = [
         client.spawn(lambda n=number: cluster.produce(n, chance))
         for number in range(PRODUCER_COUNT)
@@ -257,6 +272,12 @@ def test_nothing_acknowledged_is_lost_and_the_seed_repeats_itself(seed: int) -> 
     assert second.trace == first.trace
     assert second.digest == first.digest
     assert second.value == first.value
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_asynchronous_flush_survives_the_death_of_the_process(seed: int) -> None:
+    """What was acknowledged was in the page cache."""
+    check(simulate(seed, main_kill).value)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
