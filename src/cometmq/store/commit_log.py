@@ -28,7 +28,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.stored_message import BLANK, BLANK_BYTES, MAGIC_BLANK
-from cometmq.errors import DiskFull, MessageIllegal, StoreCorrupt
+from cometmq.errors import DiskFull, MessageIllegal
 from cometmq.store.disk import MAP_GRANULARITY
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class CommitLog:
         self._is_reserving = False
         self._reserve_after_ms = 0
         self._is_closed = False
+        self.is_full = False
+        """Whether the last try to get a file failed for want of space."""
 
     # -- files ---------------------------------------------------------------------------
 
@@ -178,7 +180,11 @@ class CommitLog:
         if file is not None:
             self._disk.rename(self._next_path, path)
         else:
-            file = self._disk.open_log(path, self.file_bytes, create=True)
+            try:
+                file = self._disk.open_log(path, self.file_bytes, create=True)
+            except DiskFull:
+                self.is_full = True
+                raise
         self.files.append(MappedFile(path, start, self.file_bytes, file))
 
     def _open_window(self, size: int) -> None:
@@ -220,6 +226,7 @@ class CommitLog:
                 _LOG.error("reserving %s failed: %s; it is tried again when needed", path, result)
             elif not self._is_closed:
                 self._next = result
+                self.is_full = False
 
         self._workers.submit(lambda: disk.open_log(path, size, create=True), done)
 
@@ -261,34 +268,37 @@ class CommitLog:
 
     # -- care ----------------------------------------------------------------------------
 
-    def check_active_file(self) -> None:
-        """Raise StoreCorrupt when the file being written was cut from outside.
+    def is_active_file_cut(self) -> bool:
+        """Whether the file being written was cut from outside.
 
         A store into a mapping beyond the end of its file kills the process, so this is asked
         before writing whenever the clock has moved.
         """
         if self._window is None:
-            return
+            return False
         mapped = self.files[-1]
-        size = mapped.file.size()
-        if size >= mapped.size:
-            return
-        raise StoreCorrupt(
-            f"{mapped.path} was cut from outside to {size} bytes (it had {mapped.size})"
-        )
+        return mapped.file.size() < mapped.size
+
+    def check_windows(self) -> None:
+        """Stop using windows of files that were cut: reading them would kill the process."""
+        kept = [window for window in self._windows if window.file.size() >= self.file_bytes]
+        if len(kept) != len(self._windows):
+            self._retired += [window for window in self._windows if window not in kept]
+            self._windows = kept
 
     def abandon_active_file(self, blank_position: int) -> None:
         """Give up a damaged last file: restore its size, end it at `blank_position`, roll.
 
-        `blank_position` is where its last sound record ends.
+        `blank_position` is the physical offset at which its last sound record ends.
         """
         mapped = self.files[-1]
         self.limit = -1
         self._forget_window()
         self._disk.open_log(mapped.path, mapped.size, create=True).close()
-        left = mapped.size - blank_position
+        position = blank_position - mapped.start
+        left = mapped.size - position
         if left >= BLANK_BYTES:
-            mapped.file.write(blank_position, BLANK.pack(left, MAGIC_BLANK))
+            mapped.file.write(position, BLANK.pack(left, MAGIC_BLANK))
         self.wrote = mapped.end
 
     def drop_first_file(self) -> MappedFile:

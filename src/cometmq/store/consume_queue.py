@@ -55,6 +55,7 @@ class ConsumeQueue:
     __slots__ = (
         "dirty_ms",
         "dirty_position",
+        "first_start",
         "fixed_bytes",
         "is_dirty",
         "is_gone",
@@ -96,6 +97,8 @@ class ConsumeQueue:
         self.dirty_ms = 0
         self.dirty_position = 0
         """All units of records below this physical offset are written."""
+        self.first_start = 0
+        """First byte of the queue's oldest file."""
         self.last_physical_end = 0
         """End of the last record known from the files at load (recovery)."""
         self.is_watched = False

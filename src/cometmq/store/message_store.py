@@ -15,23 +15,30 @@ Durable when (process death / power cut):
 from __future__ import annotations
 
 import logging
-import zlib
+import os
 from collections import deque
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.codec.crc import CRC_TAIL_BYTES, encode_crc_tail
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX, ensure_trailing_separator
 from cometmq.codec.stored_message import HEAD_V4, encode_message
-from cometmq.errors import MessageIllegal, StoreClosed, StoreError
+from cometmq.errors import DiskFull, MessageIllegal, StoreClosed, StoreError
 from cometmq.model.flags import BORN_HOST_V6, STORE_HOST_V6
+from cometmq.store.checkpoint import JavaCheckpoint
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
+from cometmq.store.disk import make_durable_directory
 from cometmq.store.flush import Flusher
+from cometmq.store.index_service import IndexService
+from cometmq.store.log_reader import LogReader
 from cometmq.store.queue_writer import QueueWriter
 from cometmq.store.reader import QueueReader
 from cometmq.store.recovery import Recovery
 from cometmq.store.results import PutResult, TimeBoundary
+from cometmq.store.retention import Retention
+from cometmq.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +46,14 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.disk import Disk, StoreLock, Workers
     from cometmq.store.flush import CallLater
-    from cometmq.store.results import BatchItem, ColdRead, GetResult, IndexKeys, RecoveryReport
+    from cometmq.store.results import (
+        BatchItem,
+        ColdRead,
+        GetResult,
+        IndexKeys,
+        QueryResult,
+        RecoveryReport,
+    )
 
 __all__ = ["MessageStore"]
 
@@ -51,8 +65,15 @@ _NO_HOST: Final = bytes(8)
 _HEAD_BYTES_MAX: Final = 64 << 10
 # sysFlag 4 (prepared) and 12 (rolled back) share this bit: such messages have no queue offset.
 _UNQUEUED: Final = 0x4
+_ROLLBACK: Final = 0xC
+# More messages than this do not wait for the timer to be indexed.
+_KEYS_WAITING_MAX: Final = 4096
 
-Arrival = "Callable[[str, int, int, int], None]"
+_pack_head: Final = HEAD_V4.pack
+_pack_unit: Final = CQ_UNIT.pack
+# The length field of usual properties, ready made: an eighth of a microsecond a message.
+_LENGTHS_COUNT: Final = 1024
+_LENGTHS: Final = [length.to_bytes(2, "big") for length in range(_LENGTHS_COUNT)]
 
 
 class MessageStore:
@@ -69,9 +90,37 @@ class MessageStore:
         self._queues = ConsumeQueues(config, disk)
         self._writer = QueueWriter(config, disk, workers, self._log)
         self._flusher = Flusher(config, disk, workers, self._log, clock, self._on_flushed)
+        self._index = IndexService(config, disk, workers, clock, lambda: self._log.wrote)
+        self._java = JavaCheckpoint(disk, config.root)
         self._reader = QueueReader(config, disk, self._log, self._queues)
         self._reader.confirmed_offset = lambda: self.confirmed_offset
+        self._retention = Retention(
+            config,
+            disk,
+            workers,
+            self._log,
+            self._queues,
+            self._writer,
+            self._index,
+            self._reader.min_of,
+        )
+        self._process_id = os.getpid()
+        self._upkeep = Upkeep(
+            config,
+            disk,
+            self._log,
+            self._queues,
+            self._writer,
+            self._flusher,
+            self._index,
+            self._retention,
+            self._java,
+            self._process_id,
+            lambda: self._checked_ms,
+        )
         self._topics = self._queues.topics
+        self._keys = self._index.pending
+        self._is_indexed = config.is_index_enabled
         self._is_sync = config.is_sync_flush
         self._store_host = config.store_host
         # Whatever the short way through `put` cannot do.
@@ -82,6 +131,7 @@ class MessageStore:
             f"store {config.root} is not loaded; call load() first"
         )
         self._checked_ms = -1
+        self._checked_get_ms = -1
         self._unconfirmed: deque[tuple[int, ConsumeQueue, int, int]] = deque()
         self._call_later: CallLater | None = None
         self._lock: StoreLock | None = None
@@ -95,16 +145,28 @@ class MessageStore:
     def load(self, progress: Callable[[str, int, int], None] | None = None) -> RecoveryReport:
         """Take the lock, recover, and be ready for reads and writes.  Blocks."""
         root = self.config.root
-        self._disk.makedirs(root)
-        self._disk.makedirs(self._log.path)
+        make_durable_directory(self._disk, root)
+        make_durable_directory(self._disk, self._log.path)
         self._lock = self._disk.lock(f"{root}/lock")
         try:
             recovery = Recovery(
-                self.config, self._disk, self._log, self._queues, self._writer, self._clock
+                self.config,
+                self._disk,
+                self._log,
+                self._queues,
+                self._writer,
+                self._index,
+                self._java,
+                self._clock,
+                self._process_id,
             )
             report = recovery.run(progress)
-            self._flusher.flush_all()
-            self._disk.write_atomic(f"{root}/abort", b"")
+            self._flusher.flushed = min(recovery.flushed, self._log.wrote)
+            if self._is_sync:
+                # What readers may see must be on stable storage.
+                self._flusher.flush_all()
+            self._upkeep.begin(recovery.floors)
+            self._disk.write_atomic(f"{root}/abort", str(self._process_id).encode())
         except BaseException:
             self._lock.release()
             raise
@@ -127,11 +189,15 @@ class MessageStore:
         try:
             self._flusher.flush_all()
             self._writer.write_all()
+            self._index.write_all()
             self._writer.sync_all()
+            self._index.sync_all()
+            self._upkeep.finish()
             self._disk.remove(f"{self.config.root}/abort")
         finally:
             self._flusher.close()
             self._writer.close()
+            self._index.close()
             self._queues.close()
             self._log.close()
             if self._lock is not None:
@@ -141,14 +207,30 @@ class MessageStore:
         call_later = self._call_later
         if not self._is_open or call_later is None:
             return
-        now_ms = self._clock()
         try:
-            self._flusher.tick(now_ms)
-            self._writer.tick(now_ms)
-            self._log.unmap_retired()
+            self._upkeep.tick(self._clock())
+            self._update_refusal()
         except Exception:
             _LOG.exception("the store's timer failed; it goes on")
         call_later(_TICK_SECONDS, self._tick)
+
+    def _update_refusal(self) -> None:
+        """Writes are refused while the disk is full, and accepted again by themselves."""
+        if self._log.is_full:
+            self._log.reserve_next()
+        if self._log.is_full:
+            self._refusal = DiskFull(
+                f"no space for the next commit-log file in {self._log.path};"
+                " free space on this file system, writing starts again by itself"
+            )
+        elif self._retention.is_full:
+            self._refusal = DiskFull(
+                f"disk of {self.config.root} is used to {self._retention.used_percent} %, above"
+                f" {self.config.disk_warning_percent} %: writes are refused until it is below"
+                f" {self.config.disk_clean_forcibly_percent} %"
+            )
+        elif isinstance(self._refusal, DiskFull):
+            self._refusal = None
 
     # -- put -----------------------------------------------------------------------------
 
@@ -216,10 +298,10 @@ class MessageStore:
             start = position - log.buffer_start
             log.buffer[start : start + size] = b"".join(
                 (
-                    HEAD_V4.pack(
+                    _pack_head(
                         size,
                         queue.magic,
-                        zlib.crc32(body) & _CRC_MASK,
+                        crc32(body) & _CRC_MASK,
                         queue_id,
                         flag,
                         queue_offset,
@@ -235,14 +317,18 @@ class MessageStore:
                     ),
                     body,
                     queue.topic_part,
-                    properties_bytes.to_bytes(2, "big"),
+                    _LENGTHS[properties_bytes]
+                    if properties_bytes < _LENGTHS_COUNT
+                    else properties_bytes.to_bytes(2, "big"),
                     properties,
                 )
             )
             log.wrote = end
+        if index_keys is not None and self._is_indexed and sys_flag & _ROLLBACK != _ROLLBACK:
+            self._keys.append((topic, position, store_ms, index_keys))
         if sys_flag & _UNQUEUED:
             return PutResult(position, 0, end)
-        queue.tail += CQ_UNIT.pack(position, size, tags_code)
+        queue.tail += _pack_unit(position, size, tags_code)
         following = queue_offset + 1
         queue.max = following
         if not queue.is_dirty:
@@ -299,6 +385,12 @@ class MessageStore:
         end = position + size
         log.buffer[start : start + size] = record
         log.wrote = end
+        if self._is_indexed:
+            self._keys += [
+                (topic, place, store_ms, item[4])
+                for place, item in zip(offsets, items, strict=True)
+                if item[4] is not None
+            ]
         queue_offset = queue.max
         following = queue_offset + len(items)
         queue.tail += units
@@ -331,7 +423,6 @@ class MessageStore:
         queue_id, magic, topic_part = queue.queue_id, queue.magic, queue.topic_part
         fixed, body_max = queue.fixed_bytes, self._body_max
         store_host = self._store_host
-        pack, crc32, pack_unit = HEAD_V4.pack, zlib.crc32, CQ_UNIT.pack
         parts: list[bytes] = []
         units: list[bytes] = []
         offsets: list[int] = []
@@ -342,7 +433,7 @@ class MessageStore:
                 self._refuse(body_bytes, properties_bytes)
             size = fixed + body_bytes + properties_bytes
             parts += (
-                pack(
+                _pack_head(
                     size,
                     magic,
                     crc32(body) & _CRC_MASK,
@@ -361,10 +452,12 @@ class MessageStore:
                 ),
                 body,
                 topic_part,
-                properties_bytes.to_bytes(2, "big"),
+                _LENGTHS[properties_bytes]
+                if properties_bytes < _LENGTHS_COUNT
+                else properties_bytes.to_bytes(2, "big"),
                 properties,
             )
-            units.append(pack_unit(position, size, tags_code))
+            units.append(_pack_unit(position, size, tags_code))
             offsets.append(position)
             position += size
             queue_offset += 1
@@ -413,7 +506,7 @@ class MessageStore:
             )
             if self.config.is_crc_appended:
                 record = record[:-CRC_TAIL_BYTES]
-                record += encode_crc_tail(zlib.crc32(record))
+                record += encode_crc_tail(crc32(record))
             return record
 
         log = self._log
@@ -501,11 +594,39 @@ class MessageStore:
     def _make_room(self, size: int) -> int:
         if size > self._size_max:
             raise MessageIllegal(f"{size} bytes are over maxMessageSize {self._body_max}")
-        return self._log.make_room(size)
+        try:
+            return self._log.make_room(size)
+        except DiskFull:
+            # Do not try again with every message; the timer does.
+            self._update_refusal()
+            raise
 
     def _check(self, store_ms: int) -> None:
+        """Once a millisecond: is the file still there, do too many keys wait?"""
         self._checked_ms = store_ms
-        self._log.check_active_file()
+        if len(self._keys) > _KEYS_WAITING_MAX:
+            self._index.drain(store_ms)
+        if self._log.is_active_file_cut():
+            self._leave_cut_file()
+
+    def _leave_cut_file(self) -> None:
+        """The active file was cut from outside: end it behind its last sound record and roll."""
+        mapped = self._log.files[-1]
+        end = mapped.start + mapped.file.size()
+        known = [place for place in self._upkeep.boundaries if mapped.start <= place <= end]
+        reader = LogReader(self._log, max(known, default=mapped.start), end)
+        while reader.next_record() is not None:
+            pass
+        lost = self._log.wrote - reader.position
+        self._log.abandon_active_file(reader.position)
+        _LOG.error(
+            "%s was cut from outside to %d bytes: %d bytes of messages from position %d on are"
+            " lost; writing goes on in a new file",
+            mapped.path,
+            end - mapped.start,
+            lost,
+            reader.position - mapped.start,
+        )
 
     # -- confirmation --------------------------------------------------------------------
 
@@ -578,6 +699,12 @@ class MessageStore:
         """
         if not self._is_open:
             raise StoreClosed(f"store {self.config.root} is not open")
+        now_ms = self._clock()
+        if now_ms != self._checked_get_ms:
+            self._checked_get_ms = now_ms
+            self._log.check_windows()
+            if self._log.is_active_file_cut():
+                self._leave_cut_file()
         return self._reader.get(
             topic, queue_id, queue_offset, max_count, max_bytes, codes, match, allow_cold
         )
@@ -629,8 +756,40 @@ class MessageStore:
         """Store time of the queue's first message; -1 when it has none."""
         return self.store_time_at(topic, queue_id, self.min_queue_offset(topic, queue_id))
 
+    def prepare_query_index(
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+        index_type: str = "K",
+    ) -> Callable[[], QueryResult]:
+        """As `query_index` in two steps: catch up now, call the result in a worker."""
+        return self._index.prepare_query(topic, key, max_count, begin_ms, end_ms, index_type)
+
+    def query_index(
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+        index_type: str = "K",
+    ) -> QueryResult:
+        """Physical offsets of messages whose key (or tags, index type "T") has this hash.
+
+        Other keys may have the same hash: compare the messages' own.
+        """
+        return self._index.prepare_query(topic, key, max_count, begin_ms, end_ms, index_type)()
+
+    def delete_expired_now(self) -> None:
+        """Let expired log files go soon, whatever the hour."""
+        self._retention.delete_expired_now()
+
     def delete_topic(self, topic: str) -> None:
         """Remove the topic's queues; its records stay in the log until their file expires."""
+        self._upkeep.forget_topic(topic)
         for queue in self._queues.remove_topic(topic):
             self._writer.remove(queue.path)
         self._writer.remove(f"{self._queues.path}/{topic}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, PRE_BLANK_SIZE
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
 from cometmq.store.commit_log import log_file_name
 from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues, queue_id_of
 
@@ -35,6 +35,8 @@ class QueueLoader:
         self._disk = disk
         self._queues = queues
         self._damages = damages
+        self.with_rests: list[ConsumeQueue] = []
+        """Queues whose files may hold units behind their end."""
 
     def load_all(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Make a queue object for every directory `consumequeue/<topic>/<queue id>`."""
@@ -63,10 +65,28 @@ class QueueLoader:
             return
         for start in starts:
             self._mend_size(queue, start)
+        queue.first_start = starts[0]
         queue.min = starts[0] // CQ_UNIT_BYTES
         end = starts[-1] + self._queues.file_bytes
         queue.max = queue.written = end // CQ_UNIT_BYTES
         self.cut_to(queue, self._end_where(queue, lambda offset, size: size > 0 and offset >= 0))
+
+    def load_known(self, queue: ConsumeQueue, end: int) -> None:
+        """As `load`, with the end given; `last_physical_end` says what the files hold there."""
+        starts = self._contiguous(queue)
+        if not starts:
+            return
+        queue.first_start = starts[0]
+        queue.min = starts[0] // CQ_UNIT_BYTES
+        if not queue.min <= end <= (starts[-1] + self._queues.file_bytes) // CQ_UNIT_BYTES:
+            return
+        queue.written = end
+        self.cut_to(queue, end)
+        queue.written = end + 1
+        following = self._queues.units(queue, end, 1, may_block=True)
+        queue.written = end
+        if following is not None and following.strip(b"\0"):
+            self.with_rests.append(queue)
 
     def _contiguous(self, queue: ConsumeQueue) -> list[int]:
         """The newest files without a gap between them."""
@@ -164,11 +184,3 @@ class QueueLoader:
                 cleared += -(-len(raw.rstrip(b"\0")) // CQ_UNIT_BYTES)
             position += len(raw)
         return cleared
-
-    def check_units(self, queue: ConsumeQueue, first: int, count: int) -> bytes:
-        """Raw units of the files for comparison."""
-        raw = self._queues.units(queue, first, count, may_block=True)
-        return raw if raw is not None else b""
-
-
-assert CQ_UNIT.size == CQ_UNIT_BYTES

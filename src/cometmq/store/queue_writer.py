@@ -21,7 +21,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from cometmq.codec.consume_queue import CQ_UNIT_BYTES, encode_pre_blank_unit
+from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, encode_pre_blank_unit
 from cometmq.errors import DiskFull
 from cometmq.store.commit_log import log_file_name
 
@@ -56,7 +56,7 @@ class QueueWriter:
         self._file_bytes = config.queue_file_bytes
         self._interval_ms = config.consume_queue_write_interval_ms
         self._dirty: deque[ConsumeQueue] = deque()
-        self._removals: list[str] = []
+        self._chores: list[Callable[[], None]] = []
         self._is_writing = False
         self._is_syncing = False
         self._is_closed = False
@@ -75,12 +75,9 @@ class QueueWriter:
         return dirty[0].dirty_position if dirty else self._log.wrote
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing waits to be written."""
-        return not self._removals and not self._is_writing and not self._drop_clean()
-
-    def _drop_clean(self) -> bool:
-        return self.derived_position < self._log.wrote
+    def is_busy(self) -> bool:
+        """Whether a batch is on its way; positions are promises until it has arrived."""
+        return self._is_writing
 
     def mark(self, queue: ConsumeQueue, physical_offset: int, now_ms: int) -> None:
         """A clean queue got a unit for the record at `physical_offset`."""
@@ -91,23 +88,31 @@ class QueueWriter:
 
     def remove(self, path: str) -> None:
         """Delete a queue's or topic's directory after the batch that is being written."""
-        self._removals.append(path)
+
+        def chore() -> None:
+            self.forget(path)
+            self._disk.remove_tree(path)
+
+        self._chores.append(chore)
+
+    def chore(self, work: Callable[[], None]) -> None:
+        """Have a worker do something between batches, in the order given."""
+        self._chores.append(work)
 
     def tick(self, now_ms: int) -> None:
         """Start a batch if queues are due and none is under way."""
         if self._is_writing or self._is_closed:
             return
         batch = self._take(now_ms)
-        removals, self._removals = self._removals, []
-        if not batch and not removals:
+        chores, self._chores = self._chores, []
+        if not batch and not chores:
             return
         self._is_writing = True
-        after = self.on_written(batch) if self.on_written is not None else None
+        after = self.on_written(batch) if self.on_written is not None and batch else None
 
         def work() -> None:
-            for path in removals:
-                self._forget_files(path)
-                self._disk.remove_tree(path)
+            for chore in chores:
+                chore()
             self._write(batch)
             if after is not None:
                 after()
@@ -116,7 +121,8 @@ class QueueWriter:
             self._is_writing = False
             if isinstance(result, BaseException):
                 self._log_failure(result)
-                self._removals = removals + self._removals
+                self._chores = chores + self._chores
+                self._take_back(batch)
                 return
             self._drop(batch)
 
@@ -150,6 +156,12 @@ class QueueWriter:
             if not queue.is_gone and queue.written == first:
                 del queue.tail[: len(data)]
                 queue.written = first + len(data) // CQ_UNIT_BYTES
+
+    def _take_back(self, batch: list[WrittenQueue]) -> None:
+        """The batch failed: its queues are complete only up to their first unit again."""
+        for queue, _, data in batch:
+            queue.dirty_position = CQ_UNIT.unpack_from(data, 0)[0]
+        self._dirty = deque(sorted(self._dirty, key=lambda queue: queue.dirty_position))
 
     def _log_failure(self, error: BaseException) -> None:
         if isinstance(error, DiskFull):
@@ -197,7 +209,8 @@ class QueueWriter:
             file.write(0, encode_pre_blank_unit() * (first_position // CQ_UNIT_BYTES))
         return file
 
-    def _forget_files(self, prefix: str) -> None:
+    def forget(self, prefix: str) -> None:
+        """Close what is open below a directory (in the worker, or at load)."""
         for path in [path for path in self._files if path.startswith(f"{prefix}/")]:
             del self._files[path]
         self._unsynced = {path for path in self._unsynced if not path.startswith(f"{prefix}/")}
@@ -242,10 +255,9 @@ class QueueWriter:
 
     def write_all(self) -> None:
         """Write everything now, in the calling thread (load and close)."""
-        for path in self._removals:
-            self._forget_files(path)
-            self._disk.remove_tree(path)
-        self._removals.clear()
+        for chore in self._chores:
+            chore()
+        self._chores.clear()
         batch: list[WrittenQueue] = []
         while self._dirty:
             queue = self._dirty.popleft()
@@ -254,6 +266,11 @@ class QueueWriter:
                 batch.append((queue, queue.written, bytes(queue.tail)))
         self._write(batch)
         self._drop(batch)
+
+    def discard(self) -> None:
+        """Forget what waits (a scan begins again)."""
+        self._dirty.clear()
+        self._files.clear()
 
     def sync_all(self) -> None:
         """Sync everything now, in the calling thread (close)."""

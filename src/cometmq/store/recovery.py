@@ -1,17 +1,26 @@
 """Recovery: bring log, queues and index of a store directory into agreement at load.
 
-Job: find where the log ends, derive the units and index entries that are missing, cut what
-points beyond the end.  It must not invent records, and loses none that is provably sound.
+Job: find where the log ends, have the missing units and index entries derived, cut what points
+beyond the end.  It must not invent records, and loses none that is provably sound.
 
-Java's way (``CommitLog.recoverNormally``/``recoverAbnormally``; store.md 2.11), used when our side
-file is absent or does not fit::
+With our side file, when it is proven to fit::
+
+    scan from `derived` (process died) or `synced` (power cut: the boot id changed)
+
+Proof: it was written by the process that left `abort` (or by a clean close), `checkpoint` holds
+the time it says (Java moves it), and the log has the marked record with the same head.  Each
+queue's last unit is compared with the file.
+
+Java's way otherwise (``CommitLog.recoverNormally``/``recoverAbnormally``; store.md 2.11)::
 
     clean stop   begin at the last file whose first record the queues know
     crash        begin at the last file stored 3 s before the checkpoint's times
 
 Ours does better where Java loses: units that are missing in the scanned part are rebuilt after a
-clean stop too; a gap in a queue makes the scan begin earlier; a damaged record that is followed
-by sound ones that were provably part of the log is stepped over, not the end of everything.
+clean stop too; a gap in a queue or an index that is behind makes the scan begin earlier; a
+damaged record that is followed by sound ones that were provably in the log is stepped over, and
+is not the end of everything.  Sound records behind the end are kept in a file of their own
+before their place is cleared.
 """
 
 from __future__ import annotations
@@ -19,25 +28,44 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from cometmq.codec.consume_queue import CQ_UNIT
-from cometmq.store.dispatch import queue_tags_code
+from cometmq.errors import StoreCorrupt
+from cometmq.store.checkpoint import (
+    FINGERPRINT_BYTES,
+    SIDE_FILE_NAME,
+    SideState,
+    fingerprint,
+    load_side_file,
+)
+from cometmq.store.commit_log import NEXT_FILE_NAME, log_file_name
+from cometmq.store.dispatch import index_keys_of
 from cometmq.store.log_reader import LogReader, ScannedRecord
 from cometmq.store.queue_loader import QueueLoader
+from cometmq.store.queue_rebuild import QueueGap, QueueRebuild
 from cometmq.store.results import RecoveryReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cometmq.store.commit_log import CommitLog
+    from cometmq.codec.checkpoint import Checkpoint
+    from cometmq.store.checkpoint import JavaCheckpoint
+    from cometmq.store.commit_log import CommitLog, MappedFile
     from cometmq.store.config import StoreConfig
-    from cometmq.store.consume_queue import ConsumeQueues
+    from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
     from cometmq.store.disk import Disk
+    from cometmq.store.index_service import IndexService
     from cometmq.store.queue_writer import QueueWriter
+
+    Progress = Callable[[str, int, int], None]
 
 __all__ = ["Recovery"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
-Progress = "Callable[[str, int, int], None] | None"
+_PROGRESS_EVERY_RECORDS: Final = 1 << 16
+_INDEX_BATCH: Final = 2048
+_ZEROS: Final = bytes(1 << 20)
+_NAME_DIGITS: Final = 20
+# Damages are reported one by one up to this many.
+_DAMAGES_MAX: Final = 1000
 
 
 class Recovery:
@@ -50,56 +78,389 @@ class Recovery:
         log: CommitLog,
         queues: ConsumeQueues,
         writer: QueueWriter,
+        index: IndexService,
+        java: JavaCheckpoint,
         clock: Callable[[], int],
+        process_id: int,
     ) -> None:
         self._config = config
         self._disk = disk
         self._log = log
         self._queues = queues
         self._writer = writer
+        self._index = index
+        self._java = java
         self._clock = clock
+        self._process_id = process_id
+        self._progress: Progress | None = None
         self.report = RecoveryReport(mode="empty")
         self._loader = QueueLoader(disk, queues, self.report.damages)
+        self._index_from = 0
+        self._proven_end = 0
+        self.floors: dict[str, int] = {}
+        self.flushed = 0
+        """The log is known to be on stable storage up to here."""
 
-    def run(self, progress: Callable[[str, int, int], None] | None = None) -> RecoveryReport:
+    def run(self, progress: Progress | None = None) -> RecoveryReport:
+        """Recover; afterwards log, queues and index are open and agree."""
         started_ms = self._clock()
         report = self.report
+        self._progress = progress
+        abort = self._abort()
+        checkpoint = self._java.load()
+        self._disk.remove(f"{self._config.root}/{NEXT_FILE_NAME}")
         self._open_log()
-        self._loader.load_all(progress)
-        report.mode = "normal"
-        end = self._scan(self._log.min_offset)
-        report.scan_end = end
-        self._log.seek(end)
-        for queue in self._queues:
-            queue.visible = queue.max
-        self._writer.write_all()
+        index_end = self._index.load(report.damages) if self._index.is_enabled else 0
+        state = self._trusted_state(abort, checkpoint)
+        if isinstance(state, SideState):
+            report.mode = "checkpoint"
+            start = self._begin_with(state, index_end)
+        else:
+            report.reason = state
+            start = self._begin_as_java(abort is not None, checkpoint, index_end)
+        end = self._scan_until_whole(start)
+        self._finish(end)
+        report.queues = sum([len(queues) for queues in self._queues.topics.values()])
         report.elapsed_ms = self._clock() - started_ms
+        for damage in report.damages[:_DAMAGES_MAX]:
+            _LOG.warning("%s", damage)
         return report
 
+    def _abort(self) -> str | None:
+        """What the crash marker says; None when there is none."""
+        try:
+            return self._disk.read_bytes(f"{self._config.root}/abort").decode("ascii", "replace")
+        except FileNotFoundError:
+            return None
+
+    # -- log files -----------------------------------------------------------------------
+
     def _open_log(self) -> None:
-        names = [n for n in self._disk.listdir(self._log.path) if len(n) == 20 and n.isdigit()]
+        log, disk = self._log, self._disk
+        names = [n for n in disk.listdir(log.path) if len(n) == _NAME_DIGITS and n.isdigit()]
+        if names and disk.size(f"{log.path}/{names[-1]}") == 0:
+            disk.remove(f"{log.path}/{names.pop()}")
+        sizes = {disk.size(f"{log.path}/{name}") for name in names}
+        expected = log.file_bytes
+        if sizes and expected not in sizes and len(sizes) == 1:
+            raise StoreCorrupt(
+                f"the files of {log.path} are {sizes.pop()} bytes long, mappedFileSizeCommitLog"
+                f" says {expected}; set it to the size the store was made with"
+            )
         for name in names:
-            self._log.open_existing(int(name))
+            self._open_log_file(name)
 
-    def _scan(self, start: int) -> int:
+    def _open_log_file(self, name: str) -> None:
         log = self._log
-        end = log.files[-1].end if log.files else 0
-        reader = LogReader(log, start, end)
-        while (record := reader.next_record()) is not None:
-            self._dispatch(record)
-        return reader.position if log.files else start
+        start = int(name)
+        if log.files and start != log.files[-1].end:
+            raise StoreCorrupt(
+                f"{log.path} has no file {log_file_name(log.files[-1].end)} before {name};"
+                " put it back, or move the older files away to go on without their messages"
+            )
+        path = f"{log.path}/{name}"
+        size = self._disk.size(path)
+        if size != log.file_bytes:
+            self.report.damages.append(
+                f"{path} is {size} bytes long, expected {log.file_bytes}:"
+                " what was cut off is lost, the file is filled with zeros"
+            )
+            self._disk.open_log(path, log.file_bytes, create=True).close()
+        log.open_existing(start)
 
-    def _dispatch(self, record: ScannedRecord) -> None:
-        topic = record.topic.decode()
-        queue = self._queues.find(topic, record.queue_id)
-        if queue is None:
-            queue = self._queues.add(topic, record.queue_id)
-        if not record.is_queued or record.queue_offset < queue.max:
-            return
-        code = queue_tags_code(
-            record.topic, record.properties, record.store_ms, self._config.delays_ms
+    # -- where to begin ------------------------------------------------------------------
+
+    def _trusted_state(self, abort: str | None, checkpoint: Checkpoint) -> SideState | str:
+        """The side file, if it fits this directory; else a sentence saying why it does not."""
+        state = load_side_file(self._disk, f"{self._config.root}/{SIDE_FILE_NAME}")
+        if isinstance(state, str):
+            return state
+        heading, now = state.heading, state.progress
+        if now.is_clean:
+            if abort is not None:
+                return "another process crashed here after our clean stop"
+        elif abort is None or abort.strip() != str(heading.get("process_id")):
+            return "another process wrote here after us"
+        if checkpoint.physic_timestamp_ms not in {now.physic_ms, state.previous_physic_ms}:
+            return "another process moved the checkpoint after us"
+        sizes = (self._log.file_bytes, self._queues.file_bytes)
+        if (heading.get("log_file_bytes"), heading.get("queue_file_bytes")) != sizes:
+            return "file sizes were changed"
+        if now.mark >= 0:
+            if fingerprint(self._log.read(now.mark, FINGERPRINT_BYTES)) != now.mark_crc:
+                return f"the log changed at {self._log.where(now.mark)}"
+        elif self._log.files:
+            return "it knows no record of the log"
+        if not self._log.min_offset <= now.derived <= self._log_limit():
+            return f"the log does not reach {now.derived}"
+        return state
+
+    def _log_limit(self) -> int:
+        return self._log.files[-1].end if self._log.files else 0
+
+    def _is_same_boot(self, state: SideState) -> bool:
+        boot_id = self._disk.boot_id()
+        return bool(boot_id) and state.heading.get("boot_id") == boot_id
+
+    def _begin_with(self, state: SideState, index_end: int) -> int:
+        """Load queues as the side file has them; where the scan begins."""
+        now = state.progress
+        self.floors = state.floors
+        self.flushed = self._proven_end = now.flushed
+        is_whole = bool(now.is_clean) or self._is_same_boot(state)
+        start = now.derived if is_whole else max(now.synced, self._log.min_offset)
+        self.report.scan_start = start
+        for place, (key, end) in enumerate(state.queues.items()):
+            if self._progress is not None and place % 1024 == 0:
+                self._progress("queues", place, len(state.queues))
+            queue = self._queues.add(*key)
+            self._loader.load_known(queue, end.end)
+            if not is_whole and end.last_physical_end > start:
+                self._loader.cut_to(queue, self._loader.end_below(queue, start))
+            elif queue.last_physical_end != end.last_physical_end:
+                self.report.reason = f"{queue.path} does not end where it did"
+                return self._begin_anew(index_end)
+        if self._index.is_enabled:
+            start = min(start, self._begin_index(state, index_end, is_whole))
+        return start
+
+    def _begin_anew(self, index_end: int) -> int:
+        """Queue files were changed: prove all of them against the whole log."""
+        self.report.mode = "normal"
+        self._queues.topics.clear()
+        self._loader.load_all(self._progress)
+        if self._index.is_enabled:
+            self._index_from = index_end + 1 if self._index.files else 0
+        return self._log.min_offset
+
+    def _begin_index(self, state: SideState, index_end: int, is_whole: bool) -> int:
+        now = state.progress
+        if not is_whole:
+            self._index_from = self._index.cut(now.index_synced) + 1 if self._index.files else 0
+            self._index.distrust_slots(1)
+            return min(now.index_synced, self._index_from)
+        if not now.is_clean:
+            self._index.distrust_slots(now.index_slots_count)
+        if index_end < now.index_end or (now.index_end >= 0 and not self._index.files):
+            # Files were removed or damaged: what they had is still in the log.
+            self._index_from = index_end + 1 if self._index.files else 0
+            return max(self._log.min_offset, index_end if self._index.files else 0)
+        has_entries = now.index_end >= 0 or bool(self._index.files)
+        self._index_from = max(now.indexed, index_end + 1 if has_entries else 0)
+        return now.indexed
+
+    def _begin_as_java(self, is_crash: bool, checkpoint: Checkpoint, index_end: int) -> int:
+        """Load queues from their files; the start of the file the scan begins with."""
+        log, report = self._log, self.report
+        self._loader.load_all(self._progress)
+        if not log.files:
+            report.mode = "empty"
+            return 0
+        report.mode = "abnormal" if is_crash else "normal"
+        known = max([queue.last_physical_end for queue in self._queues], default=0)
+        self._proven_end = known
+        self.flushed = log.files[-1].start
+        start = log.min_offset
+        for mapped in reversed(log.files):
+            first = LogReader(log, mapped.start, mapped.end).next_record()
+            if first is None or first.physical_offset >= mapped.end or not first.store_ms:
+                continue
+            is_early = (
+                first.store_ms <= checkpoint.min_timestamp_ms
+                if is_crash
+                else first.physical_offset <= known
+            )
+            if is_early:
+                start = mapped.start
+                break
+        if known == 0:
+            start = log.min_offset
+        if self._index.is_enabled:
+            if is_crash:
+                self._index.distrust_slots(1)
+            self._index_from = index_end + 1 if self._index.files else 0
+            start = min(start, max(log.min_offset, index_end if self._index.files else 0))
+        return start
+
+    # -- scan ----------------------------------------------------------------------------
+
+    def _scan_until_whole(self, start: int) -> int:
+        """Scan, beginning a file earlier each time a queue turns out to lack older units."""
+        log = self._log
+        while True:
+            self.report.scan_start = start
+            try:
+                return self._scan(start, is_gap_final=start <= log.min_offset)
+            except QueueGap as gap:
+                earlier = [file.start for file in log.files if file.start < start]
+                self.report.damages.append(f"{gap}: the log is read from an earlier file")
+                start = earlier[-1] if earlier else log.min_offset
+                self._index_from = max(self._index_from, self._indexed_now())
+                self._queues.topics.clear()
+                self._queues.close()
+                self._writer.discard()
+                self._loader.load_all(self._progress)
+
+    def _indexed_now(self) -> int:
+        self._index.drain_all()
+        newest = self._index.newest
+        return 0 if newest is None else newest.header.end_physical_offset + 1
+
+    def _scan(self, start: int, *, is_gap_final: bool) -> int:
+        """Read the log from `start`, dispatch every record; the end of the log."""
+        log, report = self._log, self.report
+        config = self._config
+        rebuild = QueueRebuild(
+            self._disk,
+            log,
+            self._queues,
+            self._writer,
+            config.delays_ms,
+            self.floors,
+            report.damages,
         )
-        queue.tail += CQ_UNIT.pack(record.physical_offset, record.size, code)
-        queue.max += 1
-        if not queue.is_dirty:
-            self._writer.mark(queue, record.physical_offset, 0)
+        rebuild.is_gap_final = is_gap_final
+        reader = LogReader(
+            log,
+            start,
+            self._log_limit(),
+            is_crc_checked=config.is_crc_checked_on_recover,
+            is_record_crc_forced=config.is_record_crc_forced,
+        )
+        report.records_scanned = 0
+        while True:
+            record = reader.next_record()
+            if record is None:
+                record = self._step_over(reader, rebuild)
+                if record is None:
+                    break
+            if self._is_torn(record):
+                reader.position = record.physical_offset
+                break
+            self._take(record, rebuild)
+        report.units_built = rebuild.units_built
+        return reader.position
+
+    def _take(self, record: ScannedRecord, rebuild: QueueRebuild) -> None:
+        report = self.report
+        report.records_scanned += 1
+        if self._progress is not None and report.records_scanned % _PROGRESS_EVERY_RECORDS == 0:
+            self._progress("log", record.physical_offset, self._log_limit())
+        rebuild.dispatch(record)
+        if self._index.is_enabled and record.physical_offset >= self._index_from:
+            keys = index_keys_of(record.properties)
+            if keys is not None and record.sys_flag & 0xC != 0xC:
+                pending = self._index.pending
+                topic = record.topic.decode("utf-8", "replace")
+                pending.append((topic, record.physical_offset, record.store_ms, keys))
+                report.index_entries_built += 1
+                if len(pending) >= _INDEX_BATCH:
+                    self._index.drain_all()
+
+    def _step_over(self, reader: LogReader, rebuild: QueueRebuild) -> ScannedRecord | None:
+        """At a fault: the next sound record, if the log provably went on behind the fault."""
+        if reader.fault is None:
+            return None
+        place, fault = reader.position, reader.fault
+        if place >= self._proven_end:
+            return None
+        record = reader.resync(self._proven_end)
+        if record is None:
+            reader.position = place
+            return None
+        rebuild.damaged_at = (place, record.physical_offset - place)
+        rebuild.is_gap_final = True
+        self.report.damages.append(
+            f"{self._log.where(place)}: {fault}; {record.physical_offset - place} bytes are"
+            " damaged and passed over"
+        )
+        return record
+
+    def _is_torn(self, record: ScannedRecord) -> bool:
+        """Whether the last record lost its tail: its properties end in zeros (Java takes it)."""
+        properties = record.properties
+        if not properties or properties[-1] or record.physical_offset < self.flushed:
+            return False
+        following = record.physical_offset + record.size
+        head = self._log.read(following, 8)
+        return head == bytes(len(head))
+
+    # -- end -----------------------------------------------------------------------------
+
+    def _finish(self, end: int) -> None:
+        """Cut queues, index and log to the end that was found, and write what was derived."""
+        self.report.scan_end = end
+        if self._index.is_enabled:
+            self._index.drain_all()
+            self._index.cut(end)
+        for queue in self._queues:
+            self._cut_queue(queue, end)
+        self._truncate_log(end)
+        self._log.seek(end)
+        self._writer.write_all()
+        for queue in self._loader.with_rests:
+            self._loader.zero_behind(queue)
+        for queue in self._queues:
+            queue.visible = queue.max
+
+    def _cut_queue(self, queue: ConsumeQueue, end: int) -> None:
+        if queue.last_physical_end <= end:
+            return
+        place = self._loader.end_below(queue, end)
+        self.report.damages.append(
+            f"{queue.path}: {queue.max - place} units point behind the log's end {end}; cut"
+        )
+        self._loader.cut_to(queue, place)
+        self._loader.with_rests.append(queue)
+
+    def _truncate_log(self, end: int) -> None:
+        """Clear what lies behind the end, so that no stale record is ever taken for a new one."""
+        log = self._log
+        while log.files and log.files[-1].start > end:
+            self._remove_file(log.files.pop())
+        if not log.files or end >= log.files[-1].end:
+            return
+        mapped = log.files[-1]
+        position = end - mapped.start
+        data = mapped.file.next_data(position)
+        if data is None:
+            return
+        self._keep_sound_records(mapped, end)
+        while data is not None and data < mapped.size:
+            raw = mapped.file.read(data, min(len(_ZEROS), mapped.size - data))
+            if not raw:
+                break
+            if raw.count(0) != len(raw):
+                mapped.file.write(data, _ZEROS[: len(raw)])
+                self.report.truncated_bytes += len(raw.strip(b"\0"))
+            data = mapped.file.next_data(data + len(raw))
+
+    def _keep_sound_records(self, mapped: MappedFile, end: int) -> None:
+        """Copy what is cut off when it holds sound records: nobody can prove they count."""
+        reader = LogReader(self._log, end, mapped.end)
+        first = reader.next_record() or reader.resync(mapped.end)
+        if first is None:
+            return
+        last = first
+        while (record := reader.next_record()) is not None:
+            last = record
+        raw = self._log.read(end, last.physical_offset + last.size - end)
+        path = f"{self._config.root}/cometmq.cut-{log_file_name(end)}"
+        self._disk.write_atomic(path, bytes(raw))
+        self.report.damages.append(
+            f"{self._log.where(end)}: the log ends here; {len(raw)} bytes behind it with sound"
+            f" records were moved to {path}"
+        )
+
+    def _remove_file(self, mapped: MappedFile) -> None:
+        """A file behind the end: empty ones were reserved, others are kept under another name."""
+        first = mapped.file.next_data(0)
+        head = b"" if first is None else mapped.file.read(0, 4096)
+        if head.count(0) == len(head):
+            self._disk.remove(mapped.path)
+            return
+        target = f"{self._config.root}/cometmq.cut-{log_file_name(mapped.start)}"
+        self._disk.rename(mapped.path, target)
+        self.report.damages.append(
+            f"{mapped.path} lies behind the log's end and was moved to {target}"
+        )

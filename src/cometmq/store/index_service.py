@@ -1,0 +1,526 @@
+"""Index service: which index files there are, what still has to be indexed, and key queries.
+
+Job: collect what `put` hands over, add it to the newest file in batches off the hot path, roll
+files, answer queries over all of them.  It must not read the log.
+
+A message has an entry for its UNIQ_KEY, one for each of its KEYS, and one for `T#` + TAGS (5.4),
+in this order (``IndexService.buildIndex``).  The hash of `topic#` is computed once per topic; the
+rest of many keys at once with numpy.  A broker with few messages never loads numpy: small
+batches go one by one.
+
+Bounded: what waits is added at the next turn of the timer, or as soon as a few thousand messages
+wait.  A query first adds and writes everything that waits.
+
+Durable when: written about every 0.1 s (process death); the side file tells recovery up to which
+record that is true.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.codec.index import (
+    INDEX_HEADER,
+    INDEX_HEADER_BYTES,
+    IndexHeader,
+    decode_index_header,
+    index_file_bytes,
+    index_key,
+    index_tag_key,
+)
+from cometmq.codec.java_hash import index_key_hash, java_hash
+from cometmq.errors import DiskFull
+from cometmq.store.index_file import FileWrite, IndexFile, follow_chain, hash_many
+from cometmq.store.results import QueryResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.disk import Disk, Workers
+    from cometmq.store.results import IndexKeys
+
+__all__ = ["IndexService", "PendingKeys"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+_NAME_DIGITS: Final = 17
+# Up to this many messages a turn go one by one, which needs neither numpy nor the slot table.
+_FEW_MESSAGES: Final = 64
+_BATCH_MESSAGES: Final = 2048
+# More may wait only while the slot table is being read by a worker.
+_WAITING_MAX: Final = 200_000
+_SLOTS_WRITE_INTERVAL_MS: Final = 5_000
+_SLOTS_IDLE_MS: Final = 30_000
+_PREFIX_CACHE_MAX: Final = 4096
+_MASK: Final = 0xFFFFFFFF
+
+PendingKeys = tuple[str, int, int, "IndexKeys"]
+"""topic, physical offset, store time, keys of a message that is not indexed yet."""
+
+
+class IndexService:
+    """All index files of a store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        workers: Workers,
+        clock: Callable[[], int],
+        wrote: Callable[[], int],
+    ) -> None:
+        self.path = f"{config.root}/index"
+        self.is_enabled = config.is_index_enabled
+        self.files: list[IndexFile] = []
+        self.pending: list[PendingKeys] = []
+        self._config = config
+        self._disk = disk
+        self._workers = workers
+        self._clock = clock
+        self._wrote = wrote
+        self._unwritten: list[tuple[IndexFile, FileWrite, int]] = []
+        self._generation = 0
+        self._is_writing = False
+        self._is_loading = False
+        self._is_closed = False
+        self._last_slots_ms = 0
+        self._last_add_ms = 0
+        self._prefixes: dict[str, int] = {}
+        self._tag_hashes: dict[tuple[str, str], int] = {}
+        self.synced_position = 0
+        self.full_end_ms = 0
+        """End time of the newest full file that was synced (Java's indexMsgTimestamp)."""
+
+    # -- positions -----------------------------------------------------------------------
+
+    @property
+    def indexed_position(self) -> int:
+        """Entries of all records below this physical offset are in the files."""
+        if not self.is_enabled:
+            return self._wrote()
+        if self._unwritten:
+            return self._unwritten[0][2]
+        return self.pending[0][1] if self.pending else self._wrote()
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether entries were made that are not in the file yet."""
+        return bool(self._unwritten)
+
+    @property
+    def newest(self) -> IndexFile | None:
+        """The file that is written."""
+        return self.files[-1] if self.files else None
+
+    # -- opening -------------------------------------------------------------------------
+
+    def load(self, damages: list[str]) -> int:
+        """Open the files; the physical offset from which records are not indexed.
+
+        A file whose size or head is wrong is deleted with all newer ones: the log has it all.
+        """
+        config = self._config
+        expected = index_file_bytes(config.index_slot_count, config.index_entry_count)
+        names = [n for n in self._disk.listdir(self.path) if len(n) == _NAME_DIGITS and n.isdigit()]
+        end = 0
+        for place, name in enumerate(names):
+            path = f"{self.path}/{name}"
+            fault = self._open(path, expected)
+            if fault is None:
+                end = max(end, self.files[-1].header.end_physical_offset)
+                continue
+            for newer in names[place:]:
+                self._disk.remove(f"{self.path}/{newer}")
+            damages.append(f"{path}: {fault}; it and newer ones are built again from the log")
+            break
+        return end
+
+    def _open(self, path: str, expected: int) -> str | None:
+        config = self._config
+        size = self._disk.size(path)
+        if size != expected:
+            return f"{size} bytes long, expected {expected}"
+        file = self._disk.open_random(path, expected, create=False)
+        header = decode_index_header(file.read(0, INDEX_HEADER_BYTES))
+        if not 0 <= header.index_count <= config.index_entry_count:
+            return f"its head counts {header.index_count} entries of {config.index_entry_count}"
+        if header.index_count > 1 and not (
+            0 <= header.begin_physical_offset <= header.end_physical_offset
+            and 0 <= header.slot_count <= config.index_slot_count
+        ):
+            return "its head does not hold together"
+        index_file = IndexFile(
+            path, file, config.index_slot_count, config.index_entry_count, header
+        )
+        index_file.slots_known = index_file.header.index_count
+        self.files.append(index_file)
+        return None
+
+    def distrust_slots(self, known: int) -> None:
+        """Only entries below `known` are surely in the newest file's slot table."""
+        newest = self.newest
+        if newest is not None:
+            newest.slots_known = max(1, min(known, newest.header.index_count))
+
+    def cut(self, physical_offset: int) -> int:
+        """Forget entries of records at or behind an offset; from where records lack entries."""
+        while self.files:
+            newest = self.files[-1]
+            newest.cut(physical_offset)
+            if newest.header.index_count > 1 or len(self.files) == 1:
+                return newest.header.end_physical_offset
+            self.files.pop()
+            self._disk.remove(newest.path)
+        return 0
+
+    # -- adding --------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Add what waits, let a worker write, care for the slot table."""
+        if not self.is_enabled or self._is_closed:
+            return
+        self.drain(now_ms)
+        self._write_some()
+        newest = self.newest
+        if newest is None or newest.slots is None or self._is_writing or self._is_loading:
+            return
+        if now_ms - self._last_slots_ms >= _SLOTS_WRITE_INTERVAL_MS:
+            self._last_slots_ms = now_ms
+            write = newest.slot_writes()
+            if write is not None:
+                self._submit(write)
+            elif now_ms - self._last_add_ms >= _SLOTS_IDLE_MS:
+                newest.drop_slots()
+
+    def drain(self, now_ms: int) -> None:
+        """Add one batch of what waits."""
+        pending = self.pending
+        if not pending:
+            return
+        self._last_add_ms = now_ms
+        if len(pending) > _WAITING_MAX:
+            self.drain_all()
+            return
+        if self._is_loading:
+            return
+        if len(pending) <= _FEW_MESSAGES and self._can_go_one_by_one():
+            self._add_one_by_one(len(pending))
+        elif self._make_slots():
+            self._add_batch(_BATCH_MESSAGES)
+
+    def _can_go_one_by_one(self) -> bool:
+        newest = self.newest
+        return newest is None or (newest.slots is None and newest.are_slots_known)
+
+    def drain_all(self) -> None:
+        """Add and write everything now, in the calling thread (queries, load, close)."""
+        if not self.is_enabled:
+            return
+        while self.pending:
+            if len(self.pending) <= _FEW_MESSAGES and self._can_go_one_by_one():
+                self._add_one_by_one(_FEW_MESSAGES)
+            else:
+                self._add_batch(_BATCH_MESSAGES)
+        for file, (position, data), _ in self._unwritten:
+            file.file.write(position, data)
+        self._unwritten.clear()
+        # What a worker is writing now was written again here; it must not count it off later.
+        self._generation += 1
+
+    def _make_slots(self) -> bool:
+        """Get the newest file's slot table into memory; False while a worker reads it."""
+        newest = self._file_with_room()
+        if newest.slots is not None:
+            return True
+        if self._is_loading:
+            return False
+        self._is_loading = True
+        count = newest.header.index_count
+
+        def done(result: Any) -> None:
+            self._is_loading = False
+            if isinstance(result, BaseException):
+                _LOG.error("reading the slots of %s failed: %s", newest.path, result)
+            elif newest.slots is None and newest.header.index_count == count:
+                newest.adopt_slots(result)
+
+        self._workers.submit(newest.load_slots, done)
+        return newest.slots is not None
+
+    def _add_one_by_one(self, count: int) -> None:
+        batch = self.pending[:count]
+        for topic, physical_offset, store_ms, keys in batch:
+            for text in _key_texts(topic, keys):
+                file = self._file_with_room()
+                file.add_one(index_key_hash(text), physical_offset, store_ms)
+        newest = self.newest
+        if newest is not None and batch:
+            position, head = newest.head_write()
+            newest.file.write(position, head)
+        del self.pending[: len(batch)]
+
+    def _add_batch(self, count: int) -> None:
+        """Add messages through numpy, splitting where a file is full."""
+        import numpy as np
+
+        batch = self.pending[:count]
+        if not batch:
+            return
+        hashes, offsets, times_ms = self._hash_batch(batch)
+        start = 0
+        while start < len(hashes):
+            file = self._file_with_room()
+            if file.slots is None:
+                file.adopt_slots(file.load_slots())
+            end = min(len(hashes), start + file.room)
+            write = file.add_many(
+                hashes[start:end],
+                np.array(offsets[start:end], dtype=np.int64),
+                np.array(times_ms[start:end], dtype=np.int64),
+            )
+            self._unwritten.append((file, write, batch[0][1]))
+            self._unwritten.append((file, file.head_write(), batch[0][1]))
+            start = end
+        del self.pending[: len(batch)]
+
+    def _hash_batch(self, batch: list[PendingKeys]) -> tuple[Any, list[int], list[int]]:
+        """Hash of every entry of a batch, and its offset and time."""
+        texts: list[str] = []
+        prefixes: list[int] = []
+        places: list[int] = []
+        ready: list[int] = []
+        offsets: list[int] = []
+        times_ms: list[int] = []
+        for topic, physical_offset, store_ms, (uniq, keys, tags) in batch:
+            prefix = self._prefix(topic)
+            if uniq is not None:
+                texts.append(uniq)
+                prefixes.append(prefix)
+                places.append(len(ready))
+                ready.append(0)
+                offsets.append(physical_offset)
+                times_ms.append(store_ms)
+            if keys:
+                for key in keys.split(" "):
+                    if key:
+                        texts.append(key)
+                        prefixes.append(prefix)
+                        places.append(len(ready))
+                        ready.append(0)
+                        offsets.append(physical_offset)
+                        times_ms.append(store_ms)
+            if tags:
+                ready.append(self._tag_hash(topic, tags))
+                offsets.append(physical_offset)
+                times_ms.append(store_ms)
+        import numpy as np
+
+        hashes = np.array(ready, dtype=np.int64)
+        if texts:
+            hashes[places] = hash_many(texts, prefixes)
+        return hashes, offsets, times_ms
+
+    def _prefix(self, topic: str) -> int:
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            if len(self._prefixes) >= _PREFIX_CACHE_MAX:
+                self._prefixes.clear()
+            prefix = self._prefixes[topic] = java_hash(f"{topic}#") & _MASK
+        return prefix
+
+    def _tag_hash(self, topic: str, tags: str) -> int:
+        key = (topic, tags)
+        value = self._tag_hashes.get(key)
+        if value is None:
+            if len(self._tag_hashes) >= _PREFIX_CACHE_MAX:
+                self._tag_hashes.clear()
+            value = self._tag_hashes[key] = index_key_hash(index_tag_key(topic, tags))
+        return value
+
+    # -- files ---------------------------------------------------------------------------
+
+    def _file_with_room(self) -> IndexFile:
+        newest = self.newest
+        if newest is not None and not newest.is_full:
+            return newest
+        if newest is not None:
+            self._retire(newest)
+        header = IndexHeader(0, 0, 0, 0, 0, 1)
+        if newest is not None:
+            # Upstream starts a file with the end of the previous one, until its first entry.
+            last = newest.header
+            header = IndexHeader(
+                last.end_timestamp_ms,
+                last.end_timestamp_ms,
+                last.end_physical_offset,
+                last.end_physical_offset,
+                0,
+                1,
+            )
+        config = self._config
+        size = index_file_bytes(config.index_slot_count, config.index_entry_count)
+        path = self._new_path()
+        self._disk.makedirs(self.path)
+        file = self._disk.open_random(path, size, create=True)
+        fresh = IndexFile(path, file, config.index_slot_count, config.index_entry_count, header)
+        file.write(0, INDEX_HEADER.pack(*header))
+        if newest is not None and newest.slots is not None:
+            import numpy as np
+
+            fresh.adopt_slots(np.zeros(config.index_slot_count, dtype=np.int32))
+            newest.drop_slots()
+        self.files.append(fresh)
+        return fresh
+
+    def _new_path(self) -> str:
+        """`yyyyMMddHHmmssSSS` in local time; later than every name that is there."""
+        moment = datetime.fromtimestamp(self._clock() / 1000, tz=UTC).astimezone()
+        while True:
+            name = moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
+            path = f"{self.path}/{name}"
+            if not self.files or path > self.files[-1].path:
+                return path
+            # Files rolled within a millisecond, or the clock went back: keep the order.
+            last = self.files[-1].path.rpartition("/")[2]
+            moment = datetime.strptime(last + "000", "%Y%m%d%H%M%S%f").replace(
+                tzinfo=moment.tzinfo
+            ) + timedelta(milliseconds=1)
+
+    def _retire(self, file: IndexFile) -> None:
+        """A full file: write its table, sync it, remember its time."""
+        write = file.slot_writes() if file.slots is not None else None
+        # Written once more here, so that the sync covers them.
+        unwritten = [item[1] for item in self._unwritten if item[0] is file]
+        end_ms = file.header.end_timestamp_ms
+
+        def work() -> None:
+            for position, data in unwritten:
+                file.file.write(position, data)
+            if write is not None:
+                write()
+            file.file.sync()
+
+        def done(result: object) -> None:
+            if isinstance(result, BaseException):
+                _LOG.error("closing the full index file %s failed: %s", file.path, result)
+            else:
+                self.full_end_ms = max(self.full_end_ms, end_ms)
+
+        self._workers.submit(work, done)
+
+    # -- writing -------------------------------------------------------------------------
+
+    def _write_some(self) -> None:
+        if not self._unwritten or self._is_writing:
+            return
+        batch = list(self._unwritten)
+
+        def work() -> None:
+            for file, (position, data), _ in batch:
+                file.file.write(position, data)
+
+        self._submit(work, len(batch))
+
+    def _submit(self, work: Callable[[], None], written: int = 0) -> None:
+        self._is_writing = True
+        generation = self._generation
+
+        def done(result: object) -> None:
+            self._is_writing = False
+            if isinstance(result, BaseException):
+                level = logging.WARNING if isinstance(result, DiskFull) else logging.ERROR
+                _LOG.log(level, "writing the index failed and is tried again: %s", result)
+            elif generation == self._generation:
+                del self._unwritten[:written]
+
+        self._workers.submit(work, done)
+
+    def write_all(self) -> None:
+        """Write everything now, in the calling thread (load and close)."""
+        self.drain_all()
+        for file in self.files:
+            write = file.slot_writes() if file.slots is not None else None
+            if write is not None:
+                write()
+            file.drop_slots()
+
+    def sync_all(self) -> None:
+        """Sync the newest file, in the calling thread; full ones were synced when they rolled."""
+        for file in self.files[-2:]:
+            file.file.sync()
+        self.synced_position = self._wrote()
+
+    def sync_round(self) -> None:
+        """Let a worker sync the newest file, then move the synced position."""
+        newest = self.newest
+        position = self.indexed_position
+        if newest is None or position <= self.synced_position or self._is_closed:
+            return
+
+        def done(result: object) -> None:
+            if isinstance(result, BaseException):
+                _LOG.error("syncing the index failed and is tried again: %s", result)
+            else:
+                self.synced_position = max(self.synced_position, position)
+
+        self._workers.submit(newest.file.sync, done)
+
+    def close(self) -> None:
+        """Add nothing more."""
+        self._is_closed = True
+        self.files.clear()
+
+    # -- queries -------------------------------------------------------------------------
+
+    def prepare_query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, index_type: str
+    ) -> Callable[[], QueryResult]:
+        """Catch up, then return what answers the query: call it here or in a worker."""
+        self.drain_all()
+        text = index_tag_key(topic, key) if index_type == "T" else index_key(topic, key)
+        key_hash = index_key_hash(text)
+        plan = [(file, file.header) for file in reversed(self.files)]
+        newest = self.newest
+        if newest is not None and newest.slots is None and not newest.are_slots_known:
+            newest.adopt_slots(newest.load_slots())
+        head = 0 if newest is None or newest.slots is None else newest.newest(key_hash)
+        has_head = newest is not None and newest.slots is not None
+        last = plan[0][1] if plan else IndexHeader(0, 0, 0, 0, 0, 1)
+
+        def query() -> QueryResult:
+            found: list[int] = []
+            for file, header in plan:
+                if len(found) >= max_count:
+                    break
+                if file.is_in_time(begin_ms, end_ms):
+                    number = head if has_head and file is newest else file.newest(key_hash)
+                    follow_chain(file, header, number, key_hash, found, max_count, begin_ms, end_ms)
+                if header.begin_timestamp_ms < begin_ms:
+                    break
+            return QueryResult(sorted(found), last.end_timestamp_ms, last.end_physical_offset)
+
+        return query
+
+    def expire(self, min_physical_offset: int) -> list[str]:
+        """Forget files whose records are all gone (never the last); their paths."""
+        gone: list[str] = []
+        while (
+            len(self.files) > 1 and self.files[0].header.end_physical_offset < min_physical_offset
+        ):
+            gone.append(self.files.pop(0).path)
+        return gone
+
+
+def _key_texts(topic: str, keys: IndexKeys) -> list[str]:
+    """The texts under which a message is found, in upstream's order."""
+    uniq, names, tags = keys
+    texts: list[str] = []
+    if uniq is not None:
+        texts.append(index_key(topic, uniq))
+    if names:
+        texts += [index_key(topic, name) for name in names.split(" ") if name]
+    if tags:
+        texts.append(index_tag_key(topic, tags))
+    return texts

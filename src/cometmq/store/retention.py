@@ -1,0 +1,201 @@
+"""Retention: which files go, when, and when the disk is too full to write.
+
+Job: decide by age, hour and watermarks (``CleanCommitLogService``; store.md 2.12) which log files
+expire, and have what points only at them deleted too.  It must not delete the last file of
+anything, nor touch the log's content.
+
+=================  =============================================================================
+used share         what happens
+=================  =============================================================================
+> warning (90)     writes are refused; oldest files go whatever their age
+> forcibly (85)    oldest files go whatever their age; refusal stays as it is
+> max used (75)    expired files go now
+else               expired files go at the hours of `deleteWhen`; refusal ends at <= forcibly
+=================  =============================================================================
+
+The share is rounded up to whole percents, as upstream does.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES
+from cometmq.store.commit_log import log_file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cometmq.store.commit_log import CommitLog
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
+    from cometmq.store.disk import Disk, Workers
+    from cometmq.store.index_service import IndexService
+    from cometmq.store.queue_writer import QueueWriter
+
+__all__ = ["DiskUse", "Retention", "RetentionDecision", "decide_retention"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+_HOUR_MS: Final = 3_600_000
+# While writes are refused, space is looked at this often.
+_FULL_INTERVAL_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """What a worker found out: used share in percent, age of the oldest files in ms."""
+
+    used_percent: int
+    ages_ms: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionDecision:
+    """How many of the oldest log files go, and whether writes are refused."""
+
+    file_count: int
+    is_full: bool
+
+
+def used_percent(total: int, used: int) -> int:
+    """Used share in percent, rounded up; 0 for a file system without size."""
+    return -(-used * 100 // total) if total > 0 else 0
+
+
+def decide_retention(
+    config: StoreConfig, use: DiskUse, *, hour: int, was_full: bool, is_manual: bool = False
+) -> RetentionDecision:
+    """See the table above; `ages_ms` must not include the last file."""
+    is_full = use.used_percent > config.disk_warning_percent or (
+        was_full and use.used_percent > config.disk_clean_forcibly_percent
+    )
+    is_forced = use.used_percent > config.disk_clean_forcibly_percent and config.is_clean_forced
+    is_time = hour in config.delete_when or is_manual
+    if not (is_time or is_forced or use.used_percent > config.disk_used_percent_max):
+        return RetentionDecision(0, is_full)
+    reserved_ms = config.file_reserved_hours * _HOUR_MS
+    count = 0
+    for age_ms in use.ages_ms[: config.delete_batch_max]:
+        if not is_forced and age_ms <= reserved_ms:
+            break
+        count += 1
+    return RetentionDecision(count, is_full)
+
+
+class Retention:
+    """Carries the decisions out."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        workers: Workers,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        writer: QueueWriter,
+        index: IndexService,
+        min_of: Callable[[ConsumeQueue], int],
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._workers = workers
+        self._log = log
+        self._queues = queues
+        self._writer = writer
+        self._index = index
+        self._min_of = min_of
+        self._next_ms = 0
+        self._is_looking = False
+        self._is_manual = False
+        self._cleaned_min = -1
+        self.is_full = False
+        """Whether the disk is above its watermark: writes are refused."""
+        self.used_percent = 0
+
+    def delete_expired_now(self) -> None:
+        """Let expired files go at the next turn, whatever the hour (an operator asked)."""
+        self._is_manual = True
+        self._next_ms = 0
+
+    def tick(self, now_ms: int) -> None:
+        """Look at the disk when it is time."""
+        if self._is_looking or now_ms < self._next_ms:
+            return
+        interval_ms = _FULL_INTERVAL_MS if self.is_full else self._config.clean_interval_ms
+        self._next_ms = now_ms + interval_ms
+        self._is_looking = True
+        paths = [file.path for file in self._log.files[:-1]][: self._config.delete_batch_max]
+
+        def done(result: DiskUse | BaseException) -> None:
+            self._is_looking = False
+            if isinstance(result, BaseException):
+                _LOG.error("looking at the disk of %s failed: %s", self._config.root, result)
+            else:
+                self._apply(result, now_ms)
+
+        self._workers.submit(lambda: self._look(paths, now_ms), done)
+
+    def _look(self, paths: list[str], now_ms: int) -> DiskUse:
+        percents = [
+            used_percent(*self._disk.usage(path)) for path in (self._log.path, self._config.root)
+        ]
+        return DiskUse(max(percents), [now_ms - self._disk.mtime_ms(path) for path in paths])
+
+    def _apply(self, use: DiskUse, now_ms: int) -> None:
+        hour = datetime.fromtimestamp(now_ms / 1000, tz=UTC).astimezone().hour
+        decision = decide_retention(
+            self._config, use, hour=hour, was_full=self.is_full, is_manual=self._is_manual
+        )
+        self._is_manual = False
+        self.used_percent = use.used_percent
+        if decision.is_full != self.is_full:
+            self.is_full = decision.is_full
+            _LOG.warning(
+                "disk of %s is used to %d %%: writes are %s",
+                self._config.root,
+                use.used_percent,
+                "refused" if decision.is_full else "accepted again",
+            )
+        self.drop_files(decision.file_count)
+
+    def drop_files(self, count: int) -> None:
+        """Delete the oldest log files, then what pointed only at them."""
+        paths: list[str] = []
+        for _ in range(min(count, len(self._log.files) - 1)):
+            mapped = self._log.drop_first_file()
+            paths.append(mapped.path)
+            _LOG.info("log file %s expired", mapped.path)
+        if self._cleaned_min != self._log.min_offset:
+            self._cleaned_min = self._log.min_offset
+            paths += self._expired_queue_files()
+            paths += self._index.expire(self._log.min_offset)
+        if paths:
+            self._workers.submit(lambda: self._remove(paths), self._removed)
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            self._disk.remove(path)
+
+    @staticmethod
+    def _removed(result: object) -> None:
+        if isinstance(result, BaseException):
+            _LOG.error("deleting expired files failed: %s; the next start tries again", result)
+
+    def _expired_queue_files(self) -> list[str]:
+        """Queue files in front of the one that holds the queue's first message."""
+        file_bytes = self._queues.file_bytes
+        paths: list[str] = []
+        for queue in self._queues:
+            if queue.written * CQ_UNIT_BYTES - queue.first_start <= file_bytes:
+                continue
+            last_start = (queue.written - 1) * CQ_UNIT_BYTES // file_bytes * file_bytes
+            first_needed = self._min_of(queue) * CQ_UNIT_BYTES // file_bytes * file_bytes
+            while queue.first_start < min(first_needed, last_start):
+                paths.append(f"{queue.path}/{log_file_name(queue.first_start)}")
+                queue.first_start += file_bytes
+        for path in paths:
+            self._queues.forget_files(path.rpartition("/")[0])
+        return paths

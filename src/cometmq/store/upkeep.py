@@ -1,0 +1,238 @@
+"""Upkeep: everything the store does by its timer, and the side file.
+
+Job: call the parts in turn, and say in the side file and in Java's checkpoint how far they have
+come.  It must not be needed for correctness: whatever it did not get to is derived from the log.
+
+Order that makes the side file true: a frame is appended by the worker that has just written the
+batch of units it speaks of, and states positions of the moment the batch was taken.  Java's
+checkpoint follows the frame, so recovery finds either the frame's time in it or the one before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES
+from cometmq.store.checkpoint import (
+    FINGERPRINT_BYTES,
+    JavaCheckpoint,
+    Progress,
+    QueueEnd,
+    SideFile,
+    fingerprint,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.store.commit_log import CommitLog
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.consume_queue import ConsumeQueues
+    from cometmq.store.disk import Disk
+    from cometmq.store.flush import Flusher
+    from cometmq.store.index_service import IndexService
+    from cometmq.store.queue_writer import QueueWriter, WrittenQueue
+    from cometmq.store.retention import Retention
+
+__all__ = ["Upkeep"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+_FRAME_INTERVAL_MS: Final = 1_000
+# Remembered (position, store time) pairs; one a turn covers minutes.
+_MARKS_MAX: Final = 4096
+
+
+class Upkeep:
+    """The timer's work."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        writer: QueueWriter,
+        flusher: Flusher,
+        index: IndexService,
+        retention: Retention,
+        java: JavaCheckpoint,
+        process_id: int,
+        last_store_ms: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._writer = writer
+        self._flusher = flusher
+        self._index = index
+        self._retention = retention
+        self._java = java
+        self._last_store_ms = last_store_ms
+        self._side = SideFile(
+            disk,
+            config.root,
+            {
+                "process_id": process_id,
+                "boot_id": disk.boot_id(),
+                "log_file_bytes": log.file_bytes,
+                "queue_file_bytes": queues.file_bytes,
+            },
+        )
+        self._queue_flush_ms = config.consume_queue_flush_interval_ms
+        self._next_round_ms = 0
+        self._next_frame_ms = 0
+        self._marks: deque[tuple[int, int]] = deque(maxlen=_MARKS_MAX)
+        self._mark = (-1, 0)
+        self._index_end = -1
+        self._last_progress = Progress()
+        self.floors: dict[str, int] = {}
+        self.boundaries: deque[int] = deque(maxlen=_MARKS_MAX)
+        """Positions at which records ended, a few a second."""
+
+    def begin(self, floors: dict[str, int]) -> None:
+        """After recovery: the first frame, and the writer tells about its batches from now on."""
+        self.floors = floors
+        self._mark = self._find_mark()
+        self._side.write_base(self._progress(), self._queue_ends(), floors)
+        self._last_progress = self._progress()
+        self._writer.on_written = self._frame_of
+
+    def _queue_ends(self) -> dict[tuple[str, int], QueueEnd]:
+        return {
+            (queue.topic, queue.queue_id): QueueEnd(queue.written, queue.last_physical_end)
+            for queue in self._queues
+            if queue.written > queue.min
+        }
+
+    def tick(self, now_ms: int) -> None:
+        """One turn of the timer."""
+        wrote = self._log.wrote
+        if not self._marks or self._marks[-1][0] != wrote:
+            self._marks.append((wrote, self._last_store_ms()))
+            self.boundaries.append(wrote)
+        self._flusher.tick(now_ms)
+        self._index.tick(now_ms)
+        self._writer.tick(now_ms)
+        self._log.unmap_retired()
+        self._retention.tick(now_ms)
+        if now_ms >= self._next_frame_ms and not self._writer.is_busy:
+            self._next_frame_ms = now_ms + _FRAME_INTERVAL_MS
+            progress = self._progress()
+            if progress != self._last_progress:
+                self._writer.chore(self._frame(progress, []))
+        if now_ms >= self._next_round_ms:
+            if self._next_round_ms:
+                self._writer.sync_round()
+                self._index.sync_round()
+            self._next_round_ms = now_ms + self._queue_flush_ms
+
+    # -- side file -----------------------------------------------------------------------
+
+    def _progress(self, *, is_clean: bool = False) -> Progress:
+        newest = self._index.newest
+        if newest is not None and not self._index.has_unwritten and newest.header.index_count > 1:
+            self._index_end = newest.header.end_physical_offset
+        flushed = self._flusher.flushed
+        return Progress(
+            derived=self._writer.derived_position,
+            flushed=flushed,
+            synced=self._writer.synced_position,
+            indexed=self._index.indexed_position,
+            index_synced=self._index.synced_position,
+            index_end=self._index_end,
+            index_slots_count=0 if newest is None else newest.slots_known,
+            log_min=self._log.min_offset,
+            mark=self._mark[0],
+            mark_crc=self._mark[1],
+            physic_ms=self._time_below(flushed),
+            is_clean=int(is_clean),
+        )
+
+    def _time_below(self, position: int) -> int:
+        """Store time up to which everything lies below a position."""
+        marks = self._marks
+        while len(marks) > 1 and marks[1][0] <= min(position, self._writer.synced_position):
+            marks.popleft()
+        found = self._java.value.physic_timestamp_ms
+        for wrote, store_ms in marks:
+            if wrote > position:
+                break
+            found = max(found, store_ms)
+        return found
+
+    def _frame_of(self, batch: list[WrittenQueue]) -> Callable[[], None] | None:
+        """For the writer: what to append once this batch is in the files."""
+        if batch:
+            data = batch[-1][2]
+            position, _, _ = CQ_UNIT.unpack_from(data, len(data) - CQ_UNIT_BYTES)
+            self._set_mark(position)
+        return self._frame(self._progress(), batch)
+
+    def _frame(self, progress: Progress, batch: list[WrittenQueue]) -> Callable[[], None]:
+        self._last_progress = progress
+        checkpoint = self._java.value._replace(
+            physic_timestamp_ms=progress.physic_ms,
+            logics_timestamp_ms=self._time_below(min(progress.synced, progress.flushed)),
+            index_timestamp_ms=max(self._java.value.index_timestamp_ms, self._index.full_end_ms),
+        )
+
+        def append() -> None:
+            changed: dict[tuple[str, int], QueueEnd] = {}
+            for queue, first, data in batch:
+                if queue.is_gone:
+                    continue
+                position, size, _ = CQ_UNIT.unpack_from(data, len(data) - CQ_UNIT_BYTES)
+                end = QueueEnd(first + len(data) // CQ_UNIT_BYTES, position + size)
+                changed[queue.topic, queue.queue_id] = end
+            self._side.append(progress, changed)
+            self._java.store(checkpoint)
+
+        return append
+
+    def _set_mark(self, position: int) -> None:
+        head = self._log.read_resident(position, FINGERPRINT_BYTES)
+        if head is not None and len(head) == FINGERPRINT_BYTES:
+            self._mark = (position, fingerprint(head))
+
+    def _find_mark(self) -> tuple[int, int]:
+        """The last record of any queue; only at load."""
+        best = -1
+        for queue in self._queues:
+            if queue.max > queue.min:
+                unit = self._queues.unit(queue, queue.max - 1)
+                if unit is not None:
+                    best = max(best, unit.physical_offset)
+        if best < 0:
+            return -1, 0
+        return best, fingerprint(self._log.read(best, FINGERPRINT_BYTES))
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: what the log holds of it until now must not come back."""
+        position = self._log.wrote
+        self.floors[topic] = position
+        self._writer.chore(lambda: self._side.append_floor(topic, position))
+
+    # -- stop ----------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """After everything was written and synced: the last frame, and a checkpoint for Java."""
+        self._writer.on_written = None
+        for queue in self._queues:
+            if queue.max > queue.min:
+                unit = self._queues.unit(queue, queue.max - 1)
+                if unit is not None:
+                    queue.last_physical_end = unit.physical_offset + unit.size
+        now = max(self._last_store_ms(), self._java.value.physic_timestamp_ms)
+        checkpoint = self._java.value._replace(
+            physic_timestamp_ms=now,
+            logics_timestamp_ms=max(now, self._java.value.logics_timestamp_ms),
+            index_timestamp_ms=max(self._java.value.index_timestamp_ms, self._index.full_end_ms),
+        )
+        self._mark = self._find_mark()
+        progress = self._progress(is_clean=True)._replace(physic_ms=now)
+        self._side.write_base(progress, self._queue_ends(), self.floors)
+        self._java.store(checkpoint)
+        self._java.sync()
+        self._side.close()
+        self._java.close()
