@@ -199,18 +199,21 @@ class RemotingCommand(
 
     @property
     def ext_fields(self) -> dict[str, str]:
-        """The ext fields, values as strings, an empty dictionary when there are none.
+        """The ext fields, values as strings; assign a dictionary to change them.
 
+        A command without any gives a new empty dictionary, and goes on having none.
         Raises RemoteProtocolError when the peer sent something else than an object.
         """
         ext = self.decoded_ext
         if ext is None:
+            if not self.has_ext_fields:
+                return {}
             ext = self.decoded_ext = _decode_ext(self.raw_ext)
         return ext
 
     @ext_fields.setter
     def ext_fields(self, value: dict[str, str] | None) -> None:
-        self.decoded_ext = {} if value is None else value
+        self.decoded_ext = value
         self.raw_ext = _NO_RAW
 
     @property
@@ -220,8 +223,6 @@ class RemotingCommand(
 
 
 def _decode_ext(raw: msgspec.Raw) -> dict[str, str]:
-    if not memoryview(raw).nbytes:
-        return {}
     try:
         return _EXT_DECODER.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -260,7 +260,16 @@ def test_ext_fields_can_be_replaced() -> None:
     assert decode_frame(encode_command(command)).ext_fields == {"a": "1"}
     command.ext_fields = None
     assert command.ext_fields == {}
-    assert not RemotingCommand.request(1).has_ext_fields
+
+
+def test_looking_does_not_make_ext_fields() -> None:
+    """Java tells an absent object from an empty one in what it writes, and so do we."""
+    for command in (RemotingCommand.request(1), decode_frame(VECTORS[3][1])):
+        before = encode_command(command)
+        assert command.ext_fields == {}
+        assert not command.has_ext_fields
+        assert encode_command(command) == before
+    assert decode_frame(encode_command(RemotingCommand.request(1, {}))).has_ext_fields
 
 
 def test_json_text() -> None:
