@@ -4,7 +4,7 @@
 |------|--------------------------------------------------------------------|
 | 0    | done                                                               |
 | 1    | the work was refused, or a check did not hold                      |
-| 2    | wrong usage or configuration                                       |
+| 2    | wrong usage, name, message or configuration                        |
 | 3    | nobody answered: no connection, or no answer in time               |
 | 4    | not found: topic, group, message, route, dataset                   |
 | 5    | the store: damaged, locked by another process, full                |
@@ -25,7 +25,7 @@ STORE: Final = 5
 INTERRUPTED: Final = 130
 
 _CODES: Final[tuple[tuple[tuple[type[BaseException], ...], int], ...]] = (
-    ((errors.ConfigError,), USAGE),
+    ((errors.ConfigError, errors.LocalProtocolError), USAGE),
     ((errors.ConnectFailed, errors.RequestTimeout), UNREACHABLE),
     (
         (errors.NoRoute, errors.TopicNotExist, errors.GroupNotExist, errors.QueryNotFound),

@@ -1,0 +1,166 @@
+"""The commands that talk to a cluster, against a real one in this process."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cometmq import errors
+from cometmq.cli.exit_codes import exit_code
+from cometmq.cli.main import root
+from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """One cluster for all tests here; each uses topics of its own."""
+    with threaded_cluster({}) as running:
+        yield running
+
+
+@pytest.fixture
+def cometmq(cluster: EmbeddedCluster) -> Run:
+    """`cometmq ...` with NAMESRV_ADDR set; a CometError becomes its exit code."""
+
+    def run(*arguments: str, stdin: str | None = None, code: int = 0) -> Result:
+        result = CliRunner(env={"NAMESRV_ADDR": cluster.name_server_address}).invoke(
+            root, arguments, input=stdin, standalone_mode=False
+        )
+        error = result.exception
+        if isinstance(error, errors.CometError):
+            assert exit_code(error) == code, error
+        elif error is not None and not isinstance(error, SystemExit):
+            assert code == 2, error
+        else:
+            assert (result.return_value or 0) == code, result.output
+        return result
+
+    return run
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    """The JSON listing a command printed."""
+    listing: list[dict[str, Any]] = json.loads(result.stdout)
+    return listing
+
+
+def test_topic_life(cometmq: Run) -> None:
+    """Create, list, route, status, delete."""
+    created = cometmq("topic", "create", "Life", "--queues", "4")
+    assert created.stdout == "topic Life: 4 queues on each of 1 broker\n"
+    listed = {row["topic"]: row for row in rows(cometmq("topic", "list", "--json"))}
+    assert listed["Life"]["write_queues"] == 4
+    assert not any(name.startswith(("%", "SCHEDULE_TOPIC")) for name in listed)
+    with_system = {row["topic"] for row in rows(cometmq("topic", "list", "--all", "--json"))}
+    assert "TBW102" in with_system
+    (route,) = rows(cometmq("topic", "route", "Life", "--json"))
+    assert (route["read_queues"], route["writable"]) == (4, True)
+    assert [row["messages"] for row in rows(cometmq("topic", "status", "Life", "--json"))] == [
+        0
+    ] * 4
+    assert cometmq("topic", "delete", "Life", "--yes").stdout == "topic Life: deleted\n"
+    cometmq("topic", "delete", "Life", "--yes", code=4)
+    cometmq("topic", "route", "Life", code=4)
+
+
+def test_deleting_asks_first(cometmq: Run) -> None:
+    """Enter alone deletes nothing."""
+    cometmq("topic", "create", "Asked")
+    result = CliRunner().invoke(root, ["topic", "delete", "Asked"], input="\n")
+    assert result.exit_code == 1
+    assert "Delete topic Asked" in result.output
+    assert len(rows(cometmq("topic", "status", "Asked", "--json"))) == 8
+
+
+def test_message_there_and_back(cometmq: Run) -> None:
+    """What produce was told, consume prints."""
+    cometmq("topic", "create", "Echo", "--queues", "1")
+    options = ("--tag", "new", "--key", "7", "--key", "8", "--property", "shop=north")
+    (sent,) = rows(cometmq("produce", "Echo", "déjà vu", *options, "--json"))
+    assert (sent["status"], sent["queue_offset"]) == ("SEND_OK", 0)
+    (line,) = cometmq("consume", "Echo", "--from", "first", "--count", "1", "--json").stdout.split(
+        "\n"
+    )[:-1]
+    got = json.loads(line)
+    assert got["body"] == "déjà vu"
+    assert (got["tags"], got["keys"]) == ("new", ["7", "8"])
+    assert got["properties"]["shop"] == "north"
+    assert got["message_id"] == sent["message_id"]
+
+
+def test_file_of_lines_and_tag_filter(cometmq: Run, tmp_path: Path) -> None:
+    """One message per line, blank lines left out; consume stops at the end by itself."""
+    cometmq("topic", "create", "Lines", "--queues", "2")
+    path = tmp_path / "lines.txt"
+    path.write_text("one\n\ntwo\r\nthree\n", encoding="utf-8")
+    sent = cometmq("produce", "Lines", "--file", str(path), "--tag", "file", "--linger", "1")
+    assert sent.stdout == "sent 3 messages to Lines\n"
+    cometmq("produce", "Lines", "--file", "-", "--tag", "pipe", stdin="four\n")
+    read = cometmq("consume", "Lines", "--from", "first", "--until-end")
+    assert sorted(read.stdout.split()) == ["four", "one", "three", "two"]
+    read = cometmq("consume", "Lines", "--from", "0", "--tags", "pipe || x", "--until-end")
+    assert read.stdout == "four\n"
+    assert cometmq("consume", "Lines", "--until-end").stdout == ""
+
+
+def test_group_progress(cometmq: Run) -> None:
+    """What a group printed is committed, and shows as its progress."""
+    cometmq("topic", "create", "Work", "--queues", "1")
+    cometmq("produce", "Work", "job", "--count", "5")
+    read = cometmq("consume", "Work", "--group", "crew", "--from", "first", "--count", "3")
+    assert read.stdout == "job\n" * 3
+    (queue,) = rows(cometmq("group", "offsets", "crew", "--json"))
+    assert (queue["broker_offset"], queue["consumer_offset"], queue["lag"]) == (5, 3, 2)
+    listed = {row["group"]: row for row in rows(cometmq("group", "list", "--json"))}
+    assert listed["crew"] == {"group": "crew", "members": 0, "lag": 2, "topics": ["Work"]}
+    assert rows(cometmq("group", "members", "crew", "--json")) == []
+    (moved,) = rows(cometmq("group", "reset", "crew", "Work", "--to", "first", "--yes", "--json"))
+    assert moved["consumer_offset"] == 0
+    (queue,) = rows(cometmq("group", "offsets", "crew", "--json"))
+    assert queue["lag"] == 5
+    cometmq("group", "delete", "crew", "--yes", "--offsets")
+    cometmq("group", "offsets", "crew", code=4)
+
+
+def test_fewer_messages_than_asked_for(cometmq: Run) -> None:
+    """A script that wanted five and got one can tell."""
+    cometmq("topic", "create", "Few", "--queues", "1")
+    cometmq("produce", "Few", "only")
+    asked = ("--from", "first", "--count", "5", "--wait", "0.5")
+    assert cometmq("consume", "Few", *asked, code=4).stdout == "only\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("produce", "bad topic!", "x"), 2, ("bad topic!",)),
+        (("produce", "Any"), 2, ("BODY", "--file")),
+        (("produce", "Any", "x", "-p", "nonsense"), 2, ("NAME=VALUE",)),
+        (("produce", "Any", "--file", "no-such-file"), 2, ("no-such-file",)),
+        (("consume", "NoSuchTopic", "--count", "1"), 4, ("NoSuchTopic",)),
+        (("consume", "Any", "--from", "yesterday"), 2, ("yesterday", "first")),
+        (("consume", "Any", "--until-end", "-g", "g"), 2, ("--wait",)),
+        (("topic", "create", "bad topic!"), 2, ("bad topic!",)),
+        (("topic", "create", "X", "--cluster", "Nowhere"), 2, ("Nowhere", "DefaultCluster")),
+        (("group", "offsets", "no_such_group"), 4, ("no_such_group",)),
+    ],
+)
+def test_wrong_input_is_named(
+    cometmq: Run, arguments: tuple[str, ...], code: int, words: tuple[str, ...]
+) -> None:
+    """Cause and next step, by exit code and in words."""
+    result = cometmq(*arguments, code=code)
+    error = result.exception
+    text = getattr(error, "message", None) or str(error)
+    assert all(word in text for word in words), text
+
+
+def test_silent_name_server_is_code_3(cometmq: Run) -> None:
+    """The address that did not answer is in the message."""
+    result = cometmq("topic", "list", "-n", "127.0.0.1:1", code=3)
+    assert "127.0.0.1:1" in str(result.exception)

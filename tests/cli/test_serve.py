@@ -1,0 +1,169 @@
+"""The commands that serve, as processes: one ready line, graceful stops, clear refusals."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+UP = ("up", "--name-server-port", "0", "--broker-port", "0")
+#: As RocketMQ ships it in conf/broker.conf (Apache-2.0): names and values are facts of the format.
+JAVA_BROKER_CONF = """\
+brokerClusterName = DefaultCluster
+brokerName = broker-a
+brokerId = 0
+deleteWhen = 04
+fileReservedTime = 48
+brokerRole = ASYNC_MASTER
+flushDiskType = ASYNC_FLUSH
+"""
+
+
+@contextmanager
+def serving(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`cometmq ARGUMENTS` and its ready line; killed at the end if it still runs."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "cometmq", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            ready = process.stdout.readline()
+            if not ready:
+                pytest.fail(process.stderr.read())
+            yield process, ready
+        finally:
+            process.kill()
+
+
+def run(*arguments: str, name_server: str = "") -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "cometmq", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+        env={**os.environ, "NAMESRV_ADDR": name_server},
+    )
+
+
+def address(kind: str, ready: str) -> str:
+    """The `host:port` after ``kind`` in a ready line."""
+    match = re.search(rf"{kind} ([\w.]+:\d+)", ready)
+    assert match is not None, ready
+    return match[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_up_says_ready_and_stops_gracefully(tmp_path: Path, number: signal.Signals) -> None:
+    """One line when ready; a signal ends it with 0, without the abort file of a crash."""
+    store = tmp_path / "store"
+    with serving(*UP, "--store", str(store)) as (process, ready):
+        assert re.match(
+            r"cometmq up: ready in \d+\.\d\d s, name server 127\.0\.0\.1:\d+, "
+            rf"broker 127\.0\.0\.1:\d+, store {re.escape(str(store))}\n$",
+            ready,
+        )
+        assert (store / "abort").exists()
+        sent = run("produce", "T", "x", name_server=address("name server", ready))
+        assert sent.returncode == 0, sent.stderr
+        process.send_signal(number)
+        assert process.wait(20) == 0
+    assert not (store / "abort").exists()
+
+
+def test_messages_outlive_a_restart(tmp_path: Path) -> None:
+    """What the first run stored, the second serves."""
+    store = str(tmp_path / "store")
+    for number in range(2):
+        with serving(*UP, "--store", store) as (process, ready):
+            name_server = address("name server", ready)
+            sent = run("produce", "T", f"message {number}", name_server=name_server)
+            assert sent.returncode == 0, sent.stderr
+            read = run("consume", "T", "--from", "first", "--until-end", name_server=name_server)
+            assert sorted(read.stdout.splitlines()) == [
+                f"message {seen}" for seen in range(number + 1)
+            ]
+            process.terminate()
+            assert process.wait(20) == 0
+
+
+def test_second_start_on_a_store_is_refused(tmp_path: Path) -> None:
+    """The message names the process that holds the store."""
+    store = str(tmp_path / "store")
+    with serving(*UP, "--store", store) as (process, _):
+        second = run(*UP, "--store", store)
+        assert second.returncode == 5
+        assert str(process.pid) in second.stderr
+        assert len(second.stderr.strip().splitlines()) == 1
+
+
+def test_roles_in_processes_of_their_own(tmp_path: Path) -> None:
+    """name-server and broker find each other by NAMESRV_ADDR; Java's broker.conf is served."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text(JAVA_BROKER_CONF + "sendMessageThreadPoolNums=16\n", encoding="utf-8")
+    home = {"HOME": str(tmp_path)}
+    with serving("name-server", "--port", "0", "--listen", "127.0.0.1", environment=home) as (
+        _,
+        first,
+    ):
+        name_server = address("name server", first)
+        with serving(
+            "broker",
+            *("-c", str(conf), "--port", "0", "--store", str(tmp_path / "store")),
+            *("--set", "brokerIP1=127.0.0.1"),
+            environment={**home, "NAMESRV_ADDR": name_server},
+        ) as (process, _):
+            route = run("topic", "list", "--all", "--json", name_server=name_server)
+            assert '"broker-a"' in route.stdout
+            assert run("produce", "T", "x", name_server=name_server).returncode == 0
+            process.terminate()
+            assert process.wait(20) == 0
+            assert process.stderr is not None
+            assert "sendMessageThreadPoolNums" in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--set", "flushDiskTyp=SYNC_FLUSH"), ("flushDiskTyp", "flushDiskType")),
+        (("--set", "flushDiskType=NEVER"), ("flushDiskType", "NEVER", "SYNC_FLUSH")),
+        (("--set", "maxMessageSize=-1"), ("maxMessageSize", "-1", "16777216")),
+        (("--set", "listenPort"), ("listenPort", "key=value")),
+        (("-c", "no-such.conf"), ("no-such.conf",)),
+    ],
+)
+def test_wrong_configuration_is_refused(arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """Key, value and accepted range in one line, exit code 2, nothing started."""
+    result = run(*UP, *arguments)
+    assert result.returncode == 2
+    assert all(word in result.stderr for word in words), result.stderr
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_taken_port_is_named(tmp_path: Path) -> None:
+    """The port that could not be had is in the message."""
+    with serving(*UP, "--store", str(tmp_path / "a")) as (_, ready):
+        port = address("broker", ready).rpartition(":")[2]
+        second = run(
+            *("up", "--name-server-port", "0", "--broker-port", port),
+            *("--store", str(tmp_path / "b")),
+        )
+    assert second.returncode == 3
+    assert port in second.stderr
+    assert len(second.stderr.strip().splitlines()) == 1
