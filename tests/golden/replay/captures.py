@@ -6,7 +6,6 @@ Files are JSON lines, plain or compressed with xz, below `tests/golden/wire/<set
 import functools
 import json
 import lzma
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from tests.golden.replay.frames import Frame, decode_frame
 
 __all__ = ["Line", "Scenario", "load_scenario", "scenario_names"]
 
-WIRE = Path(os.environ.get("COMETMQ_WIRE_CAPTURES", Path(__file__).parents[1] / "wire"))
+WIRE = Path(__file__).parents[1] / "wire"
 BORN = re.compile(rb'"(?:g|bornTimestamp)":"(\d{13})"')
 
 
@@ -103,7 +102,40 @@ def load_scenario(name: str) -> Scenario:
             assert asked.frame.code & 0xFFFF == record["req"] & 0xFFFF, (name, number)
             line.request, asked.answer = asked, line
         lines.append(line)
-    return Scenario(name, lines, _epoch_ms(lines) or _set_epoch_ms(name))
+    epoch_ms = _epoch_ms(lines) or _set_epoch_ms(name)
+    return Scenario(name, _as_processed(lines), epoch_ms)
+
+
+def _as_processed(lines: list[Line]) -> list[Line]:
+    """The lines in the order in which the captured servers must have worked on them.
+
+    Java serves requests of different kinds in different threads: of two requests that wait on
+    one connection, the one answered first was worked on first. So a request moves behind those
+    that overtook it, unless the servers showed in between that they had begun it (a call, or a
+    held pull woken up).
+    """
+    order = list(lines)
+    for line in lines:
+        if line.answer is None or not line.from_client or not line.is_request or _is_held(line):
+            continue
+        here = order.index(line)
+        behind = here
+        for index in range(here + 1, order.index(line.answer)):
+            other = order[index]
+            if not other.from_client and (other.request is None or _is_held(other.request)):
+                break
+            overtook = other.request is not None and order.index(other.request) > here
+            if overtook and other.connection == line.connection:
+                behind = index
+        order.insert(behind, order.pop(here))
+    return order
+
+
+def _is_held(line: Line) -> bool:
+    """A pull that may have waited for its answer."""
+    if line.frame.code not in {11, 361} or line.answer is None:
+        return False
+    return line.answer.frame.code in {0, 19, 20, 21}
 
 
 def _epoch_ms(lines: list[Line]) -> int:

@@ -11,7 +11,7 @@ from tests.golden.replay.frames import Frame, decode_frame, encode_frame
 
 from cometmq.net.env import Environment, system_environment
 
-__all__ = ["Client", "Cluster", "ReplayClock"]
+__all__ = ["Client", "Cluster", "ReplayChance", "ReplayClock"]
 
 SETTINGS = {
     "brokerName": "broker-a",
@@ -57,6 +57,17 @@ class ReplayClock:
     def monotonic(self) -> float:
         """Seconds that never go back."""
         return time.monotonic()
+
+
+class ReplayChance(random.Random):
+    """Chance that falls as it fell in the capture, where the capture shows it."""
+
+    next_choice: int | None = None
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """The captured choice if one is due, else a number from the seed."""
+        choice, self.next_choice = self.next_choice, None
+        return super().randrange(start, stop, step) if choice is None else choice
 
 
 class Client(asyncio.Protocol):
@@ -160,16 +171,14 @@ class Client(asyncio.Protocol):
 class Cluster:
     """A name server and a broker on free ports, with a store of their own."""
 
-    def __init__(self, directory: Path, clock: ReplayClock, seed: int) -> None:
+    def __init__(self, directory: Path, clock: ReplayClock) -> None:
         self._directory = directory
-        self._env: Environment = replace(
-            system_environment(), clock=clock, chance=random.Random(seed)
-        )
+        self.chance = ReplayChance(1)
+        self._env: Environment = replace(system_environment(), clock=clock, chance=self.chance)
 
     async def start(self, settings: dict[str, str]) -> None:
         """Start both; returns when the broker is registered."""
         from cometmq.broker.broker import Broker
-
         from cometmq.broker.config import load_config
         from cometmq.namesrv.config import load_name_server_config
         from cometmq.namesrv.name_server import NameServer

@@ -42,7 +42,7 @@ def place_of_send(frame: Frame) -> tuple[str, int]:
     """The topic and queue whose offset a send's answer tells (queue -1: as answered)."""
     ext = frame.ext
     topic = ext.get("b") or ext.get("topic") or ""
-    queue_id = int(ext.get("e") or ext.get("queueId") or -1)
+    queue_id = int(ext.get("e") or ext.get("queueId") or 0)
     properties = properties_of(frame)
     if properties.get("TRAN_MSG") == "true":
         return "RMQ_SYS_TRANS_HALF_TOPIC", 0
@@ -60,7 +60,7 @@ def properties_of(frame: Frame) -> dict[str, str]:
 
 def rewrite(line: Line, pairs: Translation) -> dict[str, str]:
     """The ext fields of a request with captured values replaced by ours."""
-    ext = dict(line.frame.ext)
+    ext = {name: pairs.address(value) for name, value in line.frame.ext.items()}
     code = line.frame.code
     if code in {33, 36} and "offset" in ext:
         ext["offset"] = pairs.to_physical(ext["offset"])
@@ -111,6 +111,8 @@ def _same(asked: Frame, ours: Frame, name: str, left: str, right: str, pairs: Tr
         topic, queue_id = place_of_send(asked)
         queue_id = int(ours.ext["queueId"]) if queue_id < 0 else queue_id
         return pairs.same_queue_offset(topic, queue_id, left, right)
+    if code in SENDS and name == "transactionId" and "UNIQ_KEY" not in properties_of(asked):
+        return pairs.same_made_key(left, right)
     if name in QUEUE_OFFSETS:
         queue_id = int(asked.ext.get("queueId") or 0)
         return pairs.same_queue_offset(asked.ext.get("topic", ""), queue_id, left, right)
@@ -185,10 +187,15 @@ def _properties(
 ) -> Iterator[Difference]:
     for name in sorted(left.keys() | right.keys()):
         theirs, mine = left.get(name), right.get(name)
-        if theirs == mine:
-            continue
-        known = theirs is not None and mine is not None and name in OFFSET_ID_PROPERTIES
-        if not known or not pairs.same_offset_id(str(theirs), str(mine)):
+        if theirs is None or mine is None:
+            same = False
+        elif name in OFFSET_ID_PROPERTIES:
+            same = pairs.same_offset_id(theirs, mine)
+        elif name == "UNIQ_KEY":
+            same = pairs.same_uniq_key(theirs, mine)
+        else:
+            same = theirs == mine
+        if not same:
             yield Difference(f"body.properties.{name}", theirs, mine)
 
 

@@ -10,7 +10,8 @@ Fields:
   shared <topic>       queue offsets of this topic start elsewhere: compared by distance;
   anything else        this field of the answer is not compared.
 `lines` narrows a row to frames (numbers of the answer, or of the request for skip and request.*);
-`property` narrows a skip to sends that carry this message property.
+`property` narrows a skip to sends that carry this message property, `topic` (a glob) to requests
+about a topic.
 A row that hides nothing fails the test, and so does a difference without a row.
 """
 
@@ -36,10 +37,17 @@ class Row:
     reason: str
     lines: frozenset[int] = frozenset()
     message_property: str = ""
+    topic: str = "*"
     used: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def covers(
-        self, capture: str, code: int, name: str, number: int, properties: Collection[str] = ()
+        self,
+        capture: str,
+        code: int,
+        name: str,
+        number: int,
+        properties: Collection[str] = (),
+        topic: str = "",
     ) -> bool:
         """Whether this row speaks about that field of that frame."""
         return (
@@ -47,6 +55,7 @@ class Row:
             and self.code in {"*", code}
             and (not self.lines or number in self.lines)
             and (not self.message_property or self.message_property in properties)
+            and fnmatch.fnmatchcase(topic, self.topic)
             and fnmatch.fnmatchcase(capture, self.capture)
         )
 
@@ -68,11 +77,17 @@ class Table:
     numbers: dict[str, dict[str, int]]
 
     def permit(
-        self, capture: str, code: int, name: str, number: int, properties: Collection[str] = ()
+        self,
+        capture: str,
+        code: int,
+        name: str,
+        number: int,
+        properties: Collection[str] = (),
+        topic: str = "",
     ) -> bool:
         """Use the first row that covers the field; False if there is none."""
         for row in self.rows:
-            if row.covers(capture, code, name, number, properties):
+            if row.covers(capture, code, name, number, properties, topic):
                 row.used[capture] = row.used.get(capture, 0) + 1
                 return True
         return False
@@ -99,12 +114,20 @@ def load_table() -> Table:
 
 def _rows(item: dict[str, Any]) -> list[Row]:
     """A row for each code it names: each must be used."""
-    unknown = item.keys() - {"capture", "code", "field", "reason", "lines", "property"}
+    unknown = item.keys() - {"capture", "code", "field", "reason", "lines", "property", "topic"}
     assert not unknown, unknown
     assert item["reason"].strip(), item
     codes = item["code"] if isinstance(item["code"], list) else [item["code"]]
     lines = frozenset(item.get("lines", []))
     return [
-        Row(item["capture"], code, item["field"], item["reason"], lines, item.get("property", ""))
+        Row(
+            item["capture"],
+            code,
+            item["field"],
+            item["reason"],
+            lines,
+            item.get("property", ""),
+            item.get("topic", "*"),
+        )
         for code in codes
     ]

@@ -88,7 +88,9 @@ def play(name: str, spoil: Callable[[Line], bytes], monkeypatch: pytest.MonkeyPa
         servers = [await asyncio.start_server(parrot.serve, "127.0.0.1", 0) for _ in range(2)]
         ports = [f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers]
         cluster: Any = SimpleNamespace(
-            broker=SimpleNamespace(address=ports[0]), name_server=SimpleNamespace(address=ports[1])
+            broker=SimpleNamespace(address=ports[0]),
+            name_server=SimpleNamespace(address=ports[1]),
+            chance=SimpleNamespace(),
         )
         player = module._Player(scenario, table, cluster, ReplayClock(scenario.epoch_ms))
         player._pairs.now_ms = lambda: 2**62

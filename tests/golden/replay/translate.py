@@ -15,6 +15,7 @@ __all__ = ["Translation", "join_offset_id", "split_offset_id"]
 
 CAPTURED_BROKER = "127.0.0.1:41011"
 CAPTURED_NAME_SERVER = "127.0.0.1:41001"
+UNIQ_KEY = re.compile(r"[0-9A-F]{32}")
 OFFSET_ID = re.compile(r"[0-9A-F]{32}")
 
 
@@ -30,6 +31,7 @@ class Translation:
     physical: dict[int, int] = field(default_factory=dict)
     physical_back: dict[int, int] = field(default_factory=dict)
     times: dict[int, set[int]] = field(default_factory=dict)
+    uniq_keys: dict[str, str] = field(default_factory=dict)
     store_times: dict[int, int] = field(default_factory=dict)
     ports: dict[str, str] = field(default_factory=dict)
     distances: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -114,6 +116,16 @@ class Translation:
                 return False
             self.ports[captured] = ours
         return self.ports[captured] == ours
+
+    def same_made_key(self, captured: str, ours: str) -> bool:
+        """A UNIQ_KEY that each broker made for a message sent without one."""
+        if captured == ours or not UNIQ_KEY.fullmatch(ours):
+            return False
+        return self.uniq_keys.setdefault(captured, ours) == ours
+
+    def same_uniq_key(self, captured: str, ours: str) -> bool:
+        """A UNIQ_KEY in a stored message: the client's own, or one known to be made."""
+        return self.uniq_keys.get(captured, captured) == ours
 
     def same_queue_offset(self, topic: str, queue_id: int, captured: str, ours: str) -> bool:
         """A queue offset: equal, or at the learned distance in a shared topic."""
