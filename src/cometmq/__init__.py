@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from cometmq.client.admin import Admin as Admin
     from cometmq.client.handlers import DeadLetter as DeadLetter
     from cometmq.client.handlers import RetryLater as RetryLater
     from cometmq.client.message import ReceivedMessage as ReceivedMessage
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cometmq.model.queue import MessageQueue as MessageQueue
 
 __all__ = [
+    "Admin",
     "DeadLetter",
     "Message",
     "MessageQueue",
@@ -32,6 +34,7 @@ __all__ = [
 __version__: Final = "0.1.0"
 
 _HOMES: Final = {
+    "Admin": "cometmq.client.admin",
     "DeadLetter": "cometmq.client.handlers",
     "Message": "cometmq.model.message",
     "MessageQueue": "cometmq.model.queue",

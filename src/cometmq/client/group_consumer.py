@@ -267,11 +267,12 @@ class GroupConsumer:
         """In a child process: this consumer is the parent's; `start` makes it a new member."""
         if self._instance is None:
             return
-        log.warning(
-            "the consumer of group %s belongs to the parent process; call start() to consume "
-            "in this one too",
-            self.group,
-        )
+        if not self._is_closed:
+            log.warning(
+                "the consumer of group %s belongs to the parent process; call start() to consume "
+                "in this one too",
+                self.group,
+            )
         self._instance.abandon()
         fork.keep_forever((self._assignments, self._calls, self._offsets))
         self._instance = None

@@ -376,6 +376,11 @@ class Producer:
 
     # -- inside: routes ---------------------------------------------------------------------
 
+    async def find_topic(self, name: str) -> TopicQueues:
+        """The queues of a topic, for the synchronous face, which shares this core."""
+        self._ready()
+        return await self._topic(name)
+
     async def _topic(self, name: str) -> TopicQueues:
         """The queues of a topic; callers that come during a look-up share it."""
         known = self.core.topics.get(name)

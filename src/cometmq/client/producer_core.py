@@ -5,7 +5,7 @@ Must not: do I/O, know asyncio, or touch a future.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cometmq.client.instance import uniq_ids_of
@@ -81,9 +81,11 @@ class ProducerCore:
         self.retry_when_not_ok = retry_when_not_ok
         self.faults = LatencyFaultTable(enabled=latency_fault)
         self.topics: dict[str, TopicQueues] = {}
+        self.make_ids: Callable[[], Callable[[], str]] = lambda: uniq_ids_of(options).next_id
+        """Makes a source of message ids; the synchronous face has one per thread."""
         self.codec = SendCodec(
             group,
-            uniq_ids_of(options),
+            self.make_ids(),
             self.clock.now_ms,
             compression=compression,
             compression_level=compression_level,
@@ -94,7 +96,7 @@ class ProducerCore:
     def renew(self) -> None:
         """In a forked child: ids of its own, and routes asked for anew."""
         self.topics.clear()
-        self.codec.new_id = uniq_ids_of(self.options).next_id
+        self.codec.new_id = self.make_ids()
 
     def queues_of(self, name: str, route: TopicRoute) -> TopicQueues:
         """The publishable queues of a route.

@@ -296,19 +296,26 @@ class PullConsumer(GroupConsumer):
         if index < len(messages):
             self._index = index + 1
             return messages[index]
-        return await self._next_batch()
+        return await self.next_batch()
 
-    async def _next_batch(self) -> ReceivedMessage:
+    def next_ready(self) -> ReceivedMessage | None:
+        """The next message of the batch being iterated, None at its end; HOT."""
+        index = self._index
+        messages = self._current_messages
+        if index < len(messages):
+            self._index = index + 1
+            return messages[index]
+        return None
+
+    async def next_batch(self) -> ReceivedMessage:
+        """The first message of the next batch; StopAsyncIteration once closed."""
         while True:
             self._settle()
             while not self._ready_batches:
-                if self._instance is None:
-                    if self._is_closed:
-                        raise StopAsyncIteration
-                    self._ready()
-                await self._wait(None)
                 if self._is_closed:
                     raise StopAsyncIteration
+                self._ready()
+                await self._wait(None)
             batch = self._ready_batches.popleft()
             if batch.assignment.process_queue.dropped:
                 continue

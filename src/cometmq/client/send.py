@@ -15,7 +15,6 @@ import msgspec
 
 from cometmq.codec.batch import BATCH_ITEM_OVERHEAD_BYTES, encode_batch
 from cometmq.codec.compression import compress, compression_flag
-from cometmq.codec.ids import UniqIdFactory
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX, encode_properties_text
 from cometmq.core.batching import MESSAGE_BYTES_MAX
 from cometmq.errors import (
@@ -90,7 +89,7 @@ class SendCodec:
     def __init__(
         self,
         group: str,
-        ids: UniqIdFactory,
+        new_id: Callable[[], str],
         now_ms: Callable[[], int],
         *,
         compression: str = "ZLIB",
@@ -99,7 +98,7 @@ class SendCodec:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self.group = group
-        self.new_id = ids.next_id
+        self.new_id = new_id
         self.message_bytes_max = message_bytes_max
         self._now_ms = now_ms
         self._compression = compression.upper()

@@ -20,7 +20,7 @@ from cometmq.errors import ConnectFailed, RequestTimeout
 from cometmq.net.blocking import BlockingChannel
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import Environment
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command import RemotingCommand, encode_command
 
 __all__ = ["AsyncIo", "BlockingIo", "Io", "run_inline"]
 
@@ -131,21 +131,28 @@ class BlockingIo:
     def exchange(
         self, address: str, encode: Callable[[int], bytes], timeout_ms: int
     ) -> RemotingCommand:
-        """Send what ``encode(opaque)`` gives; a connection found dead is replaced once."""
+        """Send what ``encode(opaque)`` gives and wait for its answer; HOT."""
         channel = self.take(address, timeout_ms)
         try:
-            return channel.exchange(encode, timeout_ms)
+            answer = channel.exchange(encode, timeout_ms)
+        except ConnectFailed:
+            # The peer went away, so what else is free to it is dead too.
+            self._drop_free(address)
+            raise
         finally:
             self.give(channel)
+        return answer
+
+    def _drop_free(self, address: str) -> None:
+        with self._lock:
+            free = self._free.pop(address, [])
+        for channel, _ in free:
+            channel.close()
 
     async def request(
         self, address: str, command: RemotingCommand, timeout_ms: int
     ) -> RemotingCommand:
-        channel = self.take(address, timeout_ms)
-        try:
-            return channel.request(command, timeout_ms)
-        finally:
-            self.give(channel)
+        return self.exchange(address, lambda opaque: _encode(command, opaque), timeout_ms)
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:
         channel = self.take(address, 3_000)
@@ -173,6 +180,11 @@ class BlockingIo:
         fork.keep_forever(channels)
         self._free = {}
         self._lock = threading.Lock()
+
+
+def _encode(command: RemotingCommand, opaque: int) -> bytes:
+    command.opaque = opaque
+    return encode_command(command)
 
 
 def _descriptor(channel: BlockingChannel) -> int:

@@ -75,6 +75,11 @@ class BlockingChannel:
         with self._lock:
             self._write(_with_opaque(command, self.next_opaque()), timeout_ms)
 
+    def send(self, encode: Callable[[int], bytes], timeout_ms: int = 3000) -> None:
+        """Send what ``encode(opaque)`` gives without waiting for an answer."""
+        with self._lock:
+            self._write(encode(self.next_opaque()), timeout_ms)
+
     def poll(self) -> None:
         """Serve requests of the server that have already arrived, without waiting."""
         if not self._lock.acquire(blocking=False):

@@ -1,0 +1,389 @@
+"""The synchronous producer: requests over blocking sockets in the caller's thread.
+
+Job: the names and signatures of ``Producer``, without asyncio.
+Must not: decide differently from it; every decision is ``ProducerCore``'s.
+
+Theory: a thread that sends and waits needs no event loop, and a hop to one costs a third of the
+rate.  So `send` encodes, writes and reads on a connection that no other thread uses meanwhile.
+Heartbeats, routes, `send_nowait` and lingering batches are the work of an asyncio producer on the
+background loop, which shares this one's core.  Safe to use from any number of threads.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from cometmq.client import fork
+from cometmq.client.background import background
+from cometmq.client.instance import uniq_ids_of
+from cometmq.client.producer import DEFAULT_GROUP, common_group
+from cometmq.client.producer import Producer as AsyncProducer
+from cometmq.client.producer_core import STORED_CODES, TopicQueues, final_error
+from cometmq.client.send import Prepared
+from cometmq.client.transport import BlockingIo
+from cometmq.core.batching import (
+    BATCH_ITEM_OVERHEAD_BYTES,
+    MESSAGE_BYTES_MAX,
+    check_batch,
+    split_by_size,
+)
+from cometmq.core.selector import QueueSelector, select_by_hash
+from cometmq.errors import ClientClosed, ClientError, NoRoute, remote_error
+from cometmq.model import Message, MessageQueue, SendResult
+from cometmq.net.env import Environment
+from cometmq.wire.command import RemotingCommand
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Producer"]
+
+
+class Producer:
+    """Sends messages; ``with Producer(...)`` starts and stops it. Arguments as `cometmq.Producer`.
+
+    `send_nowait` returns a `concurrent.futures.Future`.
+    """
+
+    def __init__(
+        self,
+        group: str = DEFAULT_GROUP,
+        *,
+        name_server: str | Sequence[str] | None = None,
+        timeout_ms: int = 3_000,
+        retries: int = 2,
+        linger_ms: float | None = None,
+        batch_bytes_max: int = 128 * 1024,
+        compression: str = "ZLIB",
+        compression_level: int = 5,
+        compress_above_bytes: int = 4_096,
+        max_message_bytes: int = MESSAGE_BYTES_MAX,
+        latency_fault: bool = True,
+        retry_when_not_ok: bool = False,
+        instance_name: str | None = None,
+        client_ip: str | None = None,
+        env: Environment | None = None,
+    ) -> None:
+        self.group = group
+        self._twin = AsyncProducer(
+            group,
+            name_server=name_server,
+            timeout_ms=timeout_ms,
+            retries=retries,
+            linger_ms=linger_ms,
+            batch_bytes_max=batch_bytes_max,
+            compression=compression,
+            compression_level=compression_level,
+            compress_above_bytes=compress_above_bytes,
+            max_message_bytes=max_message_bytes,
+            latency_fault=latency_fault,
+            retry_when_not_ok=retry_when_not_ok,
+            instance_name=instance_name,
+            client_ip=client_ip,
+            env=env,
+        )
+        self._core = self._twin.core
+        self._lingers = linger_ms is not None
+        self._io = BlockingIo(self._core.options.env)
+        self._outbox: deque[tuple[Message, dict[str, Any], Future[SendResult]]] = deque()
+        self._outbox_scheduled = False
+        self._is_started = False
+        self._is_closed = False
+        self._is_forked = False
+        self._start_lock = threading.Lock()
+        self._core.make_ids = self._ids_per_thread
+        self._core.renew()
+        fork.register(self)
+
+    # -- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start heartbeats in the background; no connection is made yet."""
+        if self._is_closed:
+            raise ClientClosed(f"the producer {self.group} is closed; make a new one")
+        with self._start_lock:
+            if not self._is_started:
+                background().run(self._twin.start())
+                self._is_started = True
+                self._is_forked = False
+
+    def shutdown(self) -> None:
+        """Send what lingers, wait for answers, unregister and disconnect."""
+        if self._is_closed:
+            return
+        if self._is_started:
+            self.flush()
+        self._is_closed = True
+        if self._is_started:
+            background().run(self._twin.shutdown())
+        self._io.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def after_fork(self) -> None:
+        """In a child process: leave the parent's connections, start anew on next use."""
+        self._io.after_fork()
+        self._outbox.clear()
+        self._outbox_scheduled = False
+        self._start_lock = threading.Lock()
+        self._is_forked = self._is_started or self._is_forked
+        self._is_started = False
+
+    def _ready(self) -> None:
+        if self._is_started and not self._is_closed:
+            return
+        if self._is_forked and not self._is_closed:
+            self.start()
+            return
+        if self._is_closed:
+            raise ClientClosed(f"the producer {self.group} is closed; make a new one")
+        raise ClientClosed(f"the producer {self.group} is not started; use `with` or call start()")
+
+    def _ids_per_thread(self) -> Callable[[], str]:
+        """A counter shared by threads could give one id twice."""
+        options = self._core.options
+
+        class _Ids(threading.local):
+            def __init__(self) -> None:
+                self.next_id = uniq_ids_of(options).next_id
+
+        ids = _Ids()
+        return lambda: ids.next_id()  # noqa: PLW0108 - looked up anew in each thread
+
+    @property
+    def client_id(self) -> str | None:
+        """This producer's id at the brokers, once started."""
+        return self._twin.client_id
+
+    # -- sending ----------------------------------------------------------------------------
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        message_group: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send and wait for the broker's answer; raises what `cometmq.Producer.send` raises."""
+        if not self._is_started or self._is_closed:
+            self._ready()
+        if self._lingers and queue is None and selector is None:
+            return self.send_nowait(
+                message, message_group=message_group, timeout_ms=timeout_ms
+            ).result()
+        if message_group is not None:
+            message.message_group = message_group
+        core = self._core
+        prepared = core.codec.prepare(message)
+        fixed = queue
+        if fixed is None and (selector is not None or message.message_group):
+            fixed = core.choose(self._topic(prepared.topic), message, selector)
+        target, answer = self._exchange(
+            prepared, fixed, core.timeout_ms if timeout_ms is None else timeout_ms
+        )
+        return core.codec.result(prepared, target, answer)
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        message_group: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> "Future[SendResult]":
+        """Send in the background; the future gives what `send` gives, or its exception."""
+        self._ready()
+        future: Future[SendResult] = Future()
+        options = {
+            "queue": queue,
+            "selector": selector,
+            "message_group": message_group,
+            "timeout_ms": timeout_ms,
+        }
+        self._outbox.append((message, options, future))
+        if not self._outbox_scheduled:
+            # One wake-up for all sends until the loop gets round to them.
+            self._outbox_scheduled = True
+            background().soon(self._pump)
+        return future
+
+    def _pump(self) -> None:
+        """On the background loop: hand the outbox to the asyncio producer."""
+        self._outbox_scheduled = False
+        while self._outbox:
+            message, options, future = self._outbox.popleft()
+            try:
+                inner = self._twin.send_nowait(message, **options)
+            except Exception as error:
+                future.set_exception(error)
+                continue
+            inner.add_done_callback(lambda done, future=future: _copy(done, future))  # type: ignore[misc]
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        message_group: str | None = None,
+    ) -> None:
+        """Send without asking for an answer: nothing tells whether it arrived."""
+        self._ready()
+        if message_group is not None:
+            message.message_group = message_group
+        core = self._core
+        prepared = core.codec.prepare(message)
+        topic = self._topic(prepared.topic)
+        chosen = queue or core.choose(topic, message, selector)
+        channel = self._io.take(self._address(topic, chosen), core.timeout_ms)
+        try:
+            channel.send(
+                lambda opaque: core.codec.frame(prepared, chosen, opaque, oneway=True),
+                core.timeout_ms,
+            )
+        finally:
+            self._io.give(channel)
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic in as few requests as their size allows."""
+        self._ready()
+        core = self._core
+        name = check_batch(messages)
+        items: list[tuple[int, bytes, bytes]] = []
+        ids: list[str] = []
+        for message in messages:
+            item, message_id = core.codec.batch_item(message)
+            items.append(item)
+            ids.append(message_id)
+        if queue is None and (group := common_group(messages)):
+            queue = select_by_hash(self._topic(name).queues, group)
+        sizes = [
+            BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties) for _, body, properties in items
+        ]
+        results: list[SendResult] = []
+        for begin, end in split_by_size(sizes, core.codec.message_bytes_max):
+            prepared = core.codec.prepare_batch(name, items[begin:end], ",".join(ids[begin:end]))
+            target, answer = self._exchange(
+                prepared, queue, core.timeout_ms if timeout_ms is None else timeout_ms
+            )
+            results += core.codec.batch_results(ids[begin:end], target, answer)
+        return results
+
+    def flush(self) -> None:
+        """Wait until no background send is in flight; errors stay with their sends."""
+        self._ready()
+        background().run(self._flush())
+
+    async def _flush(self) -> None:
+        import asyncio
+
+        self._pump()
+        await self._twin.flush()
+        await asyncio.sleep(0)  # the turn in which results reach their futures
+
+    def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that messages can be sent to."""
+        self._ready()
+        return self._topic(topic).queues
+
+    def create_topic(
+        self, topic: str, *, queue_count: int = 8, attributes: str | None = None
+    ) -> None:
+        """Create a topic on every master; `Admin.create_topic` has all choices."""
+        self._ready()
+        background().run(
+            self._twin.create_topic(topic, queue_count=queue_count, attributes=attributes)
+        )
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _topic(self, name: str) -> TopicQueues:
+        topic = self._core.topics.get(name)
+        if topic is None:
+            topic = background().run(self._twin.find_topic(name))
+        return topic
+
+    def _address(self, topic: TopicQueues, queue: MessageQueue) -> str:
+        address = topic.addresses.get(queue.broker_name)
+        if address is None:
+            raise NoRoute(f"no master is known for the broker {queue.broker_name} of {queue}")
+        return address
+
+    def _exchange(
+        self, prepared: Prepared, fixed: MessageQueue | None, timeout_ms: int
+    ) -> tuple[MessageQueue, RemotingCommand]:
+        """Send with retries; the queue that took the message and its broker's answer. HOT."""
+        core = self._core
+        frame = core.codec.frame
+        started = core.clock.monotonic()
+        left_ms = timeout_ms
+        tries_left = 1 if fixed is not None else core.tries
+        faults: list[Exception] = []
+        queue: MessageQueue | None = None
+        while True:
+            tries_left -= 1
+            topic = core.topics.get(prepared.topic) or self._topic(prepared.topic)
+            queue = fixed or core.next_queue(topic, queue)
+            target = queue
+            try:
+                answer = self._io.exchange(
+                    self._address(topic, target),
+                    lambda opaque: frame(prepared, target, opaque),  # noqa: B023 - used at once
+                    left_ms,
+                )
+            except ClientError as error:
+                core.note(queue, started, failed=True)
+                fault: Exception = error
+            else:
+                core.note(queue, started, failed=False)
+                if answer.code in STORED_CODES:
+                    if not answer.code or not core.retry_when_not_ok or tries_left <= 0:
+                        return queue, answer
+                    continue
+                fault = remote_error(answer.code, answer.remark)
+            faults.append(fault)
+            left_ms = timeout_ms - int((core.clock.monotonic() - started) * 1000)
+            if tries_left <= 0 or left_ms <= 0 or not core.may_retry(fault):
+                raise final_error(prepared.topic, faults)
+            if core.forgets_route(fault):
+                self._twin.forget_topic(prepared.topic)
+            pause_s = core.pause_before_retry(prepared.topic, len(faults))
+            time.sleep(min(pause_s, left_ms / 1000))
+            left_ms = max(1, timeout_ms - int((core.clock.monotonic() - started) * 1000))
+
+
+def _copy(done: "asyncio.Future[SendResult]", future: "Future[SendResult]") -> None:
+    """Bring an asyncio result into a thread's future."""
+    if future.cancelled():
+        return
+    if done.cancelled():
+        future.set_exception(ClientClosed("the producer was closed"))
+        return
+    error = done.exception()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
