@@ -1,4 +1,4 @@
 #!/bin/sh
-# One round of one second for each raw row: does it run, is everything read back.
+# One round of one second for each row: does it run, is everything read back.
 set -eu
 exec "${PYTHON:-.venv/bin/python}" -m cometmq bench --quick "$@"

@@ -55,7 +55,7 @@ def _assignments(pairs: Sequence[str]) -> dict[str, str]:
 
 def _chosen(suites: Sequence[str], only: Sequence[str]) -> tuple[list[Load], list[str]]:
     """Loads and operations of the wanted suites whose names contain one of `only`."""
-    wanted = set(suites or ("raw",))
+    wanted = set(suites or ("raw", "client"))
     every = "all" in wanted
     loads: list[Load] = []
     if every or "raw" in wanted:
@@ -94,7 +94,7 @@ def _list_rows() -> None:
     "suites",
     multiple=True,
     type=click.Choice(SUITES),
-    help="raw frames (default), our client, operations, or all; may be repeated.",
+    help="raw frames, our client (these two by default), operations, or all; may be repeated.",
 )
 @click.option("--only", multiple=True, metavar="TEXT", help="Rows whose name contains TEXT.")
 @click.option("--list", "list_rows", is_flag=True, help="Print the rows and their targets.")

@@ -17,7 +17,7 @@ import msgspec
 from cometmq.bench.loads import Load, Round
 from cometmq.bench.measure import Conditions, median_of
 
-__all__ = ["Fact", "Row", "as_json", "as_text", "sync_flush_fact"]
+__all__ = ["Fact", "Row", "as_json", "as_text", "cpu_us_each", "sync_flush_fact"]
 
 GENERATOR_BOUND: Final = 0.90
 STOLEN_SHARE: Final = 0.02
@@ -164,7 +164,7 @@ def _verdict(row: Row) -> str:
     return ("met" if reached >= 1 else "MISSED") + f" {reached:.2f}"
 
 
-def _cpu_us(rounds: list[Round]) -> float | None:
+def cpu_us_each(rounds: list[Round]) -> float | None:
     """Server CPU microseconds for each unit, which a slow or shared machine changes least."""
     costs = [
         one.server_cpu_s * 1e6 / (one.rate * one.seconds)
@@ -191,8 +191,8 @@ RESULTS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
 COSTS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
     ("load", lambda row: row.load.name),
     (">server cpu", lambda row: _percent(row.server_share)),
-    (">us each", lambda row: _number(_cpu_us(row.rounds), 1)),
-    (">echo us each", lambda row: _number(_cpu_us(row.echo), 1)),
+    (">us each", lambda row: _number(cpu_us_each(row.rounds), 1)),
+    (">echo us each", lambda row: _number(cpu_us_each(row.echo), 1)),
     (">resident MB", lambda row: _megabytes(row.median("server_resident_kb"))),
     (">anonymous MB", lambda row: _megabytes(row.median("server_anonymous_kb"))),
     (">generator cpu", lambda row: _percent(row.generator_share)),
@@ -283,8 +283,8 @@ def _row_json(row: Row) -> dict[str, Any]:
         "error": row.error or None,
         "median": {figure: row.median(figure) for figure in FIGURES},
         "echo": {figure: row.echo_median(figure) for figure in FIGURES} if row.echo else None,
-        "server_cpu_us_each": _cpu_us(row.rounds),
-        "echo_cpu_us_each": _cpu_us(row.echo),
+        "server_cpu_us_each": cpu_us_each(row.rounds),
+        "echo_cpu_us_each": cpu_us_each(row.echo),
         "share_of_echo": row.share_of_echo,
         "latency_to_echo": row.latency_to_echo,
         "generator_share": row.generator_share,
