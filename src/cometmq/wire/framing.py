@@ -147,8 +147,10 @@ class FrameReader:
     def _keep(self, data: bytes, position: int) -> None:
         """Hold the rest of the data until its frame can be complete."""
         rest = data[position:]
-        needed = _HEAD_BYTES
+        # A bad length is refused when its four bytes are there, a bad header length at eight.
+        needed = _LENGTH_BYTES
         if len(rest) >= _LENGTH_BYTES:
+            needed = _HEAD_BYTES
             length = int.from_bytes(rest[:_LENGTH_BYTES], "big", signed=True)
             if length < _LENGTH_BYTES or length + _LENGTH_BYTES > self._frame_bytes_max:
                 raise self._bad_length(length, 0)
