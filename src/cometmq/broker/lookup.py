@@ -110,6 +110,8 @@ class LookupProcessor:
 
         def finish(found: tuple[bytes, int, int]) -> bytes:
             body, updated_ms, updated_offset = found
+            if not body:  # Java tells the state of the index only together with messages
+                updated_ms = updated_offset = 0
             ext = {
                 "indexLastUpdatePhyoffset": str(updated_offset),
                 "indexLastUpdateTimestamp": str(updated_ms),
