@@ -187,7 +187,7 @@ class Broker:
         handlers: dict[int, Handler] = {
             Code.SEND_MESSAGE: self._send.send_long,
             Code.SEND_MESSAGE_V2: self._send.send,
-            Code.SEND_BATCH_MESSAGE: self._send.send,
+            Code.SEND_BATCH_MESSAGE: self._send.send_checked,
             Code.PULL_MESSAGE: self._pull.pull,
             Code.LITE_PULL_MESSAGE: self._pull.pull,
             Code.QUERY_CONSUMER_OFFSET: offset.query,

@@ -122,7 +122,7 @@ class SendProcessor:
         """Build the processor with everything it needs in local variables."""
         limits = self._limits
         put = self._state.store.put
-        checked = self._checked
+        checked = self.send_checked
         body_bytes_max = self._state.config.max_message_size
         suffix = self._suffix
         is_sync_flush = self._is_sync_flush
@@ -200,12 +200,13 @@ class SendProcessor:
 
     # -- the checked way ------------------------------------------------------------------
 
-    def _checked(
+    def send_checked(
         self,
         request: RemotingCommand,
         connection: ServerConnection,
         now_ms: int,
     ) -> bytes | None:
+        """Serve any send with all checks; SEND_BATCH_MESSAGE always comes here."""
         header = SendMessageHeader.from_command(request)
         try:
             config = self._checks.topic(header, connection, now_ms)

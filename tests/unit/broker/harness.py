@@ -1,0 +1,131 @@
+"""A real broker on a loopback port, and a client that speaks raw commands to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from cometmq.broker import Broker, load_config
+from cometmq.codec.stored_message import StoredMessage, decode_messages
+from cometmq.net.channel import Channel, ChannelPool
+from cometmq.net.env import Environment, system_environment
+from cometmq.store.disk import RealDisk
+from cometmq.wire.bodies import ConsumerData, HeartbeatData
+from cometmq.wire.codes import RequestCode
+from cometmq.wire.command import RemotingCommand
+
+__all__ = ["PULL_DEFAULTS", "SEND_DEFAULTS", "Client", "running", "scenario"]
+
+SMALL = {
+    "listenPort": 0,
+    "brokerIP1": "127.0.0.1",
+    "bindAddress": "127.0.0.1",
+    "brokerName": "broker-a",
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 20 * 1000,
+    "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
+}
+PULL_DEFAULTS = {
+    "consumerGroup": "g",
+    "topic": "t",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "4",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "200",
+    "subscription": "*",
+    "subVersion": "0",
+    "expressionType": "TAG",
+}
+SEND_DEFAULTS = {
+    "a": "pg",
+    "b": "t",
+    "c": "TBW102",
+    "d": "4",
+    "e": "0",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "0",
+    "i": "",
+    "j": "0",
+    "k": "false",
+    "m": "false",
+}
+
+
+class Client:
+    """One connection; requests of the broker to it are collected in `pushed`."""
+
+    def __init__(self, env: Environment, address: str) -> None:
+        self._address = address
+        self.pushed: list[RemotingCommand] = []
+        self._pool = ChannelPool(env, self._serve)
+        self.channel: Channel
+
+    def _serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
+        self.pushed.append(command)
+        return RemotingCommand.response(0)
+
+    async def open(self) -> Client:
+        self.channel = await self._pool.get(self._address)
+        return self
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    def call(
+        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **options: Any
+    ) -> Awaitable[RemotingCommand]:
+        request = RemotingCommand.request(code, ext, body, **options)
+        return self.channel.request(request, 10_000)
+
+    def send(self, body: bytes = b"x", /, **ext: str) -> Awaitable[RemotingCommand]:
+        return self.call(RequestCode.SEND_MESSAGE_V2, {**SEND_DEFAULTS, **ext}, body)
+
+    def pull(self, **ext: str) -> Awaitable[RemotingCommand]:
+        return self.call(RequestCode.PULL_MESSAGE, {**PULL_DEFAULTS, **ext})
+
+    async def messages(self, **ext: str) -> list[StoredMessage]:
+        answer = await self.pull(**ext)
+        return decode_messages(answer.body) if answer.code == 0 else []
+
+    async def heartbeat(
+        self, *consumers: ConsumerData, producers: tuple[str, ...] = (), **fields: Any
+    ) -> RemotingCommand:
+        client_id = fields.pop("client_id", "c1")
+        data = HeartbeatData(client_id, producers, consumers, **fields)
+        return await self.call(RequestCode.HEART_BEAT, {}, data.encode())
+
+
+@contextlib.asynccontextmanager
+async def running(path: Path, **settings: Any) -> AsyncIterator[Broker]:
+    """Run a broker on `path`; settings are RocketMQ's keys."""
+    overrides = {**SMALL, "storePathRootDir": str(path), **settings}
+    config = load_config(overrides=overrides, environment={}).config
+    broker = Broker(config, system_environment(), RealDisk())
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+def scenario(
+    path: Path, story: Callable[[Broker, Client], Awaitable[None]], **settings: Any
+) -> None:
+    """Run a story against a fresh broker with one client."""
+
+    async def main() -> None:
+        async with running(path, **settings) as broker:
+            client = await Client(broker.env, broker.address).open()
+            try:
+                await story(broker, client)
+            finally:
+                await client.close()
+
+    asyncio.run(main())
