@@ -83,9 +83,7 @@ class LookupProcessor:
         if header.unique_key_query:
             most = self._state.config.default_query_max_num
         most = max(0, min(most, self._state.config.default_query_max_num * 2))
-        kind = header.index_type
-        if kind is None and header.unique_key_query:
-            kind = "U"
+        kind = header.index_type or ("U" if header.unique_key_query else "K")
         store = self._state.store
 
         def read() -> tuple[bytes, int, int]:
