@@ -156,7 +156,7 @@ def test_wrong_input_is_named(
     """Cause and next step, by exit code and in words."""
     result = cometmq(*arguments, code=code)
     error = result.exception
-    text = getattr(error, "message", None) or str(error)
+    text = result.output + (getattr(error, "message", None) or str(error))
     assert all(word in text for word in words), text
 
 

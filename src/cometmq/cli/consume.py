@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -161,16 +162,18 @@ class _Reading:
         return await consumer.offsets_for_times(dict.fromkeys(queues, self._start))
 
     async def _read(self, consumer: "PullConsumer", ends: "dict[MessageQueue, int]") -> None:
-        idle_ms = 0
+        last_come = time.monotonic()
         while not await self._is_done(consumer, ends):
             left = 1000 if self._count is None else min(1000, self._count - self.printed)
             messages = await consumer.poll(POLL_MS, left)
-            idle_ms = 0 if messages else idle_ms + POLL_MS
             for message in messages:
                 if message.queue_offset < ends.get(message.message_queue, sys.maxsize):
                     self._print(message)
             sys.stdout.flush()
-            if self._wait_s is not None and idle_ms >= self._wait_s * 1000:
+            now = time.monotonic()
+            if messages:
+                last_come = now
+            elif self._wait_s is not None and now - last_come >= self._wait_s:
                 return
 
     async def _is_done(self, consumer: "PullConsumer", ends: "dict[MessageQueue, int]") -> bool:
