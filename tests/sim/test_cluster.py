@@ -26,7 +26,7 @@ from cometmq.model import Message, SendStatus
 from cometmq.namesrv import NameServer, NameServerConfig
 from cometmq.net.channel import Channel
 from cometmq.testing.network import NetworkFaults
-from cometmq.testing.simulate import Node, NodeGone, World, simulate
+from cometmq.testing.simulation import Node, NodeGone, World, simulate
 from cometmq.wire.command import RemotingCommand
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, 2, 3, 4]

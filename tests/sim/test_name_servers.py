@@ -9,7 +9,7 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.client.producer import Producer
 from cometmq.model import Message, SendStatus
 from cometmq.namesrv import NameServer, NameServerConfig
-from cometmq.testing.simulate import Node, World, simulate
+from cometmq.testing.simulation import Node, World, simulate
 
 PORT = 9876
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cometmq.testing.disk import SimDisk
     from cometmq.testing.loop import SimLoop
     from cometmq.testing.network import NetworkFaults, SimNetwork
-    from cometmq.testing.simulate import Node, Outcome, World, simulate
+    from cometmq.testing.simulation import Node, Outcome, World, simulate
     from cometmq.testing.workers import SimWorkers
 
 __all__ = [
@@ -38,16 +38,16 @@ __all__ = [
 _HOME = {
     "EmbeddedCluster": "cluster",
     "NetworkFaults": "network",
-    "Node": "simulate",
-    "Outcome": "simulate",
+    "Node": "simulation",
+    "Outcome": "simulation",
     "SimDisk": "disk",
     "SimLoop": "loop",
     "SimNetwork": "network",
     "SimWorkers": "workers",
     "VirtualClock": "clock",
-    "World": "simulate",
+    "World": "simulation",
     "embedded_cluster": "cluster",
-    "simulate": "simulate",
+    "simulate": "simulation",
     "threaded_cluster": "cluster",
 }
 

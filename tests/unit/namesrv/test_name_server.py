@@ -12,7 +12,7 @@ from cometmq.codec.crc import body_crc
 from cometmq.model.topic import BrokerData, DataVersion, QueueData, TopicConfig, TopicRoute
 from cometmq.namesrv import NameServer, NameServerConfig
 from cometmq.net.channel import Channel
-from cometmq.testing.simulate import World, simulate
+from cometmq.testing.simulation import World, simulate
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.route_bodies import (
     TopicConfigWrapper,

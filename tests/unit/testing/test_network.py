@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.errors import ConnectFailed
 from cometmq.testing.network import NetworkFaults, SimTransport
-from cometmq.testing.simulate import World, simulate
+from cometmq.testing.simulation import World, simulate
 
 
 class Recorder(asyncio.Protocol):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cometmq.testing.simulate import Node, NodeGone, SimulationFault, World, simulate
+from cometmq.testing.simulation import Node, NodeGone, SimulationFault, World, simulate
 
 
 async def journal(node: Node, log: list[str]) -> None:
