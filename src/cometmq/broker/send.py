@@ -159,13 +159,21 @@ class SendProcessor:
             end = raw.find(2, at)
             uniq_key = raw[at + 9 : end] if end > 0 else raw[at + 9 :]
             at = raw.rfind(b"TAGS\x01")
-            if at < 0:
-                code = 0
-            elif at and raw[at - 1] != 2:
-                return checked(request, connection, now_ms)
-            else:
+            tags = keys = None
+            code = 0
+            if at >= 0:
+                if at and raw[at - 1] != 2:
+                    return checked(request, connection, now_ms)
                 end = raw.find(2, at)
-                code = _code_of_tags(raw[at + 5 : end] if end > 0 else raw[at + 5 :])
+                value = raw[at + 5 : end] if end > 0 else raw[at + 5 :]
+                code = _code_of_tags(value)
+                tags = value.decode()
+            at = raw.rfind(b"KEYS\x01")
+            if at >= 0:
+                if at and raw[at - 1] != 2:
+                    return checked(request, connection, now_ms)
+                end = raw.find(2, at)
+                keys = (raw[at + 5 : end] if end > 0 else raw[at + 5 :]).decode()
             try:
                 result = put(
                     header.topic,
@@ -178,6 +186,7 @@ class SendProcessor:
                     born_host=connection.peer_host,
                     tags_code=code,
                     store_ms=now_ms,
+                    index_keys=(uniq_key.decode(), keys, tags),
                 )
             except StoreError as error:
                 return self._refused(request, *store_failure(error))
