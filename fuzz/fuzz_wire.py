@@ -1,0 +1,207 @@
+"""Throw spoilt frames, records and bodies at every decoder for some seconds.
+
+    python fuzz/fuzz_wire.py --seconds 60 --seed 7
+
+Starts from the captured frames in tests/golden/wire, so that the damage lands deep inside real
+structures.  Anything but a value or a RemoteProtocolError is a finding: it is printed with the
+input as hex and the run ends with status 1.  The same seed gives the same inputs in the same
+order; ``--replay HEX --target NAME`` runs one again.
+"""
+
+import argparse
+import json
+import lzma
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from cometmq.codec.batch import decode_batch  # noqa: E402 - the path comes first
+from cometmq.codec.compression import decompress  # noqa: E402
+from cometmq.codec.properties import decode_properties, find_property  # noqa: E402
+from cometmq.codec.stored_message import decode_message, decode_messages_lenient  # noqa: E402
+from cometmq.errors import RemoteProtocolError  # noqa: E402
+from cometmq.wire import bodies  # noqa: E402
+from cometmq.wire.command import RemotingCommand, encode_command  # noqa: E402
+from cometmq.wire.fastjson import loads_lenient  # noqa: E402
+from cometmq.wire.framing import FrameReader  # noqa: E402
+from cometmq.wire.header_registry import REQUEST_HEADERS, RESPONSE_HEADERS  # noqa: E402
+
+INTERESTING = (b"\0", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff", b'"', b"{", b"}", b"[", b"\\")
+INPUT_BYTES_MAX = 20_000
+
+
+def read_commands(data: bytes) -> None:
+    """Two readers, whole and in two pieces, must agree; then everything inside is asked for."""
+    whole = read_stream([data])
+    half = read_stream([data[: len(data) // 2], data[len(data) // 2 :]])
+    if [command.opaque for command in whole] != [command.opaque for command in half]:
+        raise AssertionError("the same bytes in two pieces gave other commands")
+    for command in whole:
+        for read in readers_of(command):
+            try:
+                read()
+            except RemoteProtocolError:
+                continue
+
+
+def read_stream(pieces: list[bytes]) -> list[RemotingCommand]:
+    """The commands of a stream, up to its first error."""
+    reader = FrameReader()
+    found: list[RemotingCommand] = []
+    for piece in pieces:
+        try:
+            found += reader.receive(piece)
+        except RemoteProtocolError:
+            found += reader.take_complete()
+    return found
+
+
+def readers_of(command: RemotingCommand) -> list[Callable[[], object]]:
+    """What a broker or client would ask a command for."""
+    found: list[Callable[[], object]] = [
+        lambda: encode_command(RemotingCommand.response(0, command.remark, command.ext_fields))
+    ]
+    for registry in (REQUEST_HEADERS, RESPONSE_HEADERS):
+        kind = registry.get(command.code)
+        if kind is not None:
+            found.append(lambda kind=kind: kind.from_command(command).to_ext())  # type: ignore[misc]
+    return found
+
+
+def read_record(data: bytes) -> None:
+    """One record strictly, all of them leniently."""
+    messages, broken = decode_messages_lenient(data)
+    size = sum(message.total_size for message in messages) + sum(item.size for item in broken)
+    if size != len(data):
+        raise AssertionError("the lenient reader lost bytes")
+    decode_message(data, check_crc=True)
+
+
+def read_properties(data: bytes) -> None:
+    """Both readers agree."""
+    value = find_property(data, b"TAGS")
+    expected = decode_properties(data).get("TAGS")
+    if (None if value is None else value.decode("utf-8", "replace")) != expected:
+        raise AssertionError("find_property and decode_properties disagree")
+
+
+TARGETS: dict[str, Callable[[bytes], object]] = {
+    "frames": read_commands,
+    "record": read_record,
+    "properties": read_properties,
+    "batch": decode_batch,
+    "zlib": lambda data: decompress(data, 0x301, 1_000_000),
+    "lz4": lambda data: decompress(data, 0x101, 1_000_000),
+    "zstd": lambda data: decompress(data, 0x201, 1_000_000),
+    "json": loads_lenient,
+    "heartbeat": bodies.HeartbeatData.decode,
+    "lock": bodies.LockBatchRequest.decode,
+    "reset": bodies.ResetOffsetBody.decode,
+    "running": bodies.ConsumerRunningInfo.decode,
+    "route": bodies.decode_topic_route,
+    "register": bodies.decode_register_broker_body,
+    "compressed": lambda data: bodies.decode_register_broker_body(data, compressed=True),
+    "groups": bodies.decode_group_config_wrapper,
+    "stats": bodies.decode_consume_stats,
+    "offsets": bodies.decode_consumer_offsets,
+}
+
+
+def load_seeds() -> list[bytes]:
+    """Captured frames and their bodies."""
+    seeds: list[bytes] = []
+    for path in sorted((ROOT / "tests" / "golden" / "wire").glob("*/*.jsonl.xz")):
+        for line in lzma.decompress(path.read_bytes()).decode().splitlines():
+            frame = bytes.fromhex(json.loads(line)["hex"])
+            seeds.append(frame[:INPUT_BYTES_MAX])
+            body = frame[8 + int.from_bytes(frame[5:8], "big") :]
+            if body:
+                seeds.append(body[:INPUT_BYTES_MAX])
+    return seeds
+
+
+def spoil(data: bytes, chance: random.Random, seeds: list[bytes]) -> bytes:
+    """The input with a few changes."""
+    spoilt = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        position = chance.randrange(len(spoilt) + 1)
+        kind = chance.randrange(6)
+        if kind == 0 and spoilt:
+            spoilt[position - 1] = chance.randrange(256)
+        elif kind == 1:
+            spoilt[position:position] = chance.choice(INTERESTING) * chance.randint(1, 4)
+        elif kind == 2:
+            del spoilt[position : position + chance.randint(1, 16)]
+        elif kind == 3:
+            size = chance.choice([1, 2, 4, 8])
+            number = chance.choice(
+                [0, 1, -1, 2**31 - 1, -(2**31), len(spoilt), chance.getrandbits(16)]
+            )
+            spoilt[position : position + size] = (number % 2 ** (8 * size)).to_bytes(size, "big")
+        elif kind == 4:
+            other = chance.choice(seeds)
+            start = chance.randrange(len(other))
+            spoilt[position:position] = other[start : start + chance.randint(1, 64)]
+        else:
+            spoilt = spoilt[:position]
+    return bytes(spoilt[: 2 * INPUT_BYTES_MAX])
+
+
+def run_one(name: str, data: bytes) -> str | None:
+    """None when the decoder kept its word, else what it did."""
+    try:
+        TARGETS[name](data)
+    except RemoteProtocolError:
+        return None
+    except Exception:
+        return traceback.format_exc()
+    return None
+
+
+def run(seconds: float, seed: int, only: str | None) -> dict[str, Any]:
+    """Try inputs until the time is over or one is a finding."""
+    chance = random.Random(seed)
+    seeds = load_seeds()
+    names = [only] if only else sorted(TARGETS)
+    deadline = time.monotonic() + seconds
+    slowest = 0.0
+    count = 0
+    while time.monotonic() < deadline:
+        data = spoil(chance.choice(seeds), chance, seeds)
+        name = chance.choice(names)
+        start = time.monotonic()
+        finding = run_one(name, data)
+        slowest = max(slowest, time.monotonic() - start)
+        count += 1
+        if finding is not None:
+            print(f"target {name}, input {data.hex()}\n{finding}", file=sys.stderr)
+            return {"inputs": count, "seed": seed, "target": name, "ok": False}
+    return {"inputs": count, "seed": seed, "slowest_ms": round(slowest * 1000, 1), "ok": True}
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", choices=sorted(TARGETS))
+    parser.add_argument("--replay", metavar="HEX", help="run one input again")
+    options = parser.parse_args()
+    if options.replay is not None:
+        finding = run_one(options.target or "frames", bytes.fromhex(options.replay))
+        print(finding or "ok")
+        return 1 if finding else 0
+    result = run(options.seconds, options.seed, options.target)
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
