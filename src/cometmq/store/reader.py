@@ -38,7 +38,7 @@ from cometmq.store.repair import find_record
 from cometmq.store.results import ColdRead, GetResult, GetStatus, TimeBoundary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cometmq.store.commit_log import CommitLog
     from cometmq.store.config import StoreConfig
@@ -57,10 +57,56 @@ _HEAD: Final = struct.Struct(">iiiiiqqiq")
 _LONG: Final = struct.Struct(">q")
 _HEAD_TO_STORE_TIME_BYTES: Final = STORE_TIMESTAMP_POSITION_V4 + 12 + 8
 _MANY_UNITS: Final = [struct.Struct(">" + "qiq" * count) for count in range(65)]
+_FILTER_BLOCK_UNITS: Final = 64
+# Tags codes are 32-bit; smaller numbers are addresses in extension files.
+_EXT_ADDRESS_MAX: Final = -(1 << 31) - 1
 # Records of one answer that lie within this many bytes are read together.
 _SPAN_BYTES_MAX: Final = 512 << 10
 # Lost records are logged once each, and no more than this many.
 _REPORTED_MAX: Final = 10_000
+
+
+def _units_struct(count: int) -> struct.Struct:
+    """Layout of several units in a row; the usual counts are ready made."""
+    if count < len(_MANY_UNITS):
+        return _MANY_UNITS[count]
+    return struct.Struct(">" + "qiq" * count)
+
+
+def _select(
+    raw: bytes | bytearray,
+    start: int,
+    count: int,
+    codes: frozenset[int],
+    max_count: int,
+    max_bytes: int,
+) -> tuple[list[int], list[int], int] | None:
+    """Units whose tags code is wanted: positions, sizes, and how many were looked at.
+
+    None when there are extension addresses among the codes, which need a look elsewhere.
+    """
+    positions: list[int] = []
+    sizes: list[int] = []
+    byte_count = 0
+    done = 0
+    while done < count:
+        block = min(_FILTER_BLOCK_UNITS, count - done)
+        units = _MANY_UNITS[block].unpack_from(raw, (start + done) * CQ_UNIT_BYTES)
+        block_codes = units[2::3]
+        if min(block_codes) <= _EXT_ADDRESS_MAX:
+            return None
+        if not codes.isdisjoint(block_codes):
+            for index, code in enumerate(block_codes):
+                if code not in codes:
+                    continue
+                size = units[3 * index + 1]
+                if sizes and (len(sizes) >= max_count or byte_count + size > max_bytes):
+                    return positions, sizes, done + index
+                positions.append(units[3 * index])
+                sizes.append(size)
+                byte_count += size
+        done += block
+    return positions, sizes, count
 
 
 class _Cold(Exception):
@@ -131,9 +177,10 @@ class QueueReader:
         max_count = max(1, min(max_count, self._count_max))
         max_bytes = min(max_bytes, self._bytes_max)
         try:
-            if codes is None and match is None:
-                count = min(max_count, end - queue_offset)
-                found = self._get_run(queue, queue_offset, count, max_bytes, first, end)
+            if match is None:
+                found = self._get_quickly(
+                    queue, queue_offset, max_count, max_bytes, codes, first, end
+                )
                 if found is not None:
                     return found
             request = _Request(
@@ -143,48 +190,118 @@ class QueueReader:
         except _Cold as cold:
             return ColdRead([cold.read])
 
-    def _get_run(
+    def _get_quickly(
         self,
         queue: ConsumeQueue,
         queue_offset: int,
-        count: int,
+        max_count: int,
         max_bytes: int,
+        codes: frozenset[int] | None,
         first: int,
         end: int,
     ) -> GetResult | None:
-        """The common case: unfiltered, all units meet, the bytes are in memory."""
-        if count >= len(_MANY_UNITS):
-            # A broker may be configured to answer more at once; that is no hot path.
-            return None
+        """The common case: all in memory, units and records agree.  None: go slowly."""
+        count = end - queue_offset
+        limit = max_count if codes is None else self._filter_units
+        count = min(count, limit)
         start = queue_offset - queue.written
-        if start >= 0:
-            units = _MANY_UNITS[count].unpack_from(queue.tail, start * CQ_UNIT_BYTES)
+        raw: bytes | bytearray = queue.tail
+        if start < 0:
+            found = self._queues.units(queue, queue_offset, count, may_block=False)
+            if found is None or len(found) < count * CQ_UNIT_BYTES:
+                return None
+            raw, start = found, 0
+        if codes is None:
+            units = _units_struct(count).unpack_from(raw, start * CQ_UNIT_BYTES)
+            positions: Sequence[int] = units[0::3]
+            sizes: Sequence[int] = units[1::3]
+            following = queue_offset + count
         else:
-            raw = self._queues.units(queue, queue_offset, count, may_block=False)
-            if raw is None or len(raw) < count * CQ_UNIT_BYTES:
+            selected = _select(raw, start, count, codes, max_count, max_bytes)
+            if selected is None:
                 return None
-            units = _MANY_UNITS[count].unpack(raw)
-        position: int = units[0]
-        byte_count = sum(units[1::3])
-        last: int = units[-3]
-        size: int = units[-2]
-        if last + size - position != byte_count or byte_count > max_bytes:
+            positions, sizes, examined = selected
+            following = queue_offset + examined
+            if not positions:
+                return GetResult(GetStatus.NO_MATCHED_MESSAGE, following, first, end)
+        byte_count = sum(sizes)
+        if byte_count > max_bytes and len(sizes) > 1:
             return None
-        if not 0 < size <= byte_count or not 0 < units[1] <= byte_count:
+        chunks = self._runs(positions, sizes, byte_count)
+        if chunks is None:
             return None
-        chunk = self._log.read_resident(position, byte_count)
-        if chunk is None or len(chunk) != byte_count:
+        return GetResult(GetStatus.FOUND, following, first, end, chunks, len(sizes), byte_count)
+
+    def _runs(
+        self, positions: Sequence[int], sizes: Sequence[int], byte_count: int
+    ) -> list[memoryview] | None:
+        """Chunks of the log for these records, adjacent ones in one; None when in doubt."""
+        start, last = positions[0], positions[-1]
+        span = last + sizes[-1] - start
+        if span < byte_count or start < self._log.min_offset:
             return None
-        head = _CHECK.unpack_from(chunk, 0)
-        if head[0] != units[1] or head[2] != position:
-            return None
-        if count > 1:
-            head = _CHECK.unpack_from(chunk, last - position)
-            if head[0] != size or head[2] != last:
+        around: memoryview | None = None
+        if span <= _SPAN_BYTES_MAX or span == byte_count:
+            around = self._log.read_resident(start, span)
+            if around is None or len(around) != span:
                 return None
-        return GetResult(
-            GetStatus.FOUND, queue_offset + count, first, end, [chunk], count, byte_count
-        )
+            if span == byte_count:
+                is_sound = self._holds(around, 0, start, sizes[0]) and (
+                    self._holds(around, last - start, last, sizes[-1])
+                )
+                return [around] if is_sound else None
+        chunks: list[memoryview] = []
+        run_start, run_end, run_first, place, size = start, start, sizes[0], start, sizes[0]
+        for position, length in zip(positions, sizes, strict=True):
+            if position != run_end:
+                chunk = self._run(around, start, run_start, run_end, run_first, place, size)
+                if chunk is None:
+                    return None
+                chunks.append(chunk)
+                run_start, run_end, run_first = position, position, length
+            place, size = position, length
+            run_end += length
+        chunk = self._run(around, start, run_start, run_end, run_first, place, size)
+        if chunk is None:
+            return None
+        chunks.append(chunk)
+        return chunks
+
+    def _run(
+        self,
+        around: memoryview | None,
+        base: int,
+        start: int,
+        end: int,
+        first_size: int,
+        last: int,
+        last_size: int,
+    ) -> memoryview | None:
+        """One run of adjacent records, if its first and its last one are what the units say."""
+        if end <= start:
+            return None
+        if around is not None:
+            if start < base or end - base > len(around):
+                return None
+            chunk = around[start - base : end - base]
+        else:
+            found = self._log.read_resident(start, end - start)
+            if found is None or len(found) != end - start:
+                return None
+            chunk = found
+        if not self._holds(chunk, 0, start, first_size):
+            return None
+        if last != start and not self._holds(chunk, last - start, last, last_size):
+            return None
+        return chunk
+
+    @staticmethod
+    def _holds(chunk: memoryview, at: int, position: int, size: int) -> bool:
+        """Whether the record with this physical offset and size stands in the chunk."""
+        if at < 0 or size < _CHECK_BYTES or at + size > len(chunk):
+            return False
+        total, _, own_offset = _CHECK.unpack_from(chunk, at)
+        return bool(total == size and own_offset == position)
 
     def _get_slowly(self, request: _Request) -> GetResult:
         """Unit by unit: filters, limits, cold, removed and damaged records."""

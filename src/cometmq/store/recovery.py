@@ -228,6 +228,8 @@ class Recovery:
         """Queue files were changed: prove all of them against the whole log."""
         self.report.mode = "normal"
         self._queues.topics.clear()
+        # These are queue objects whose ends are void now: zeroing behind them would clear units.
+        self._loader.with_rests.clear()
         self._loader.load_all(self._progress)
         if self._index.is_enabled:
             self._index_from = index_end + 1 if self._index.files else 0
@@ -297,6 +299,7 @@ class Recovery:
                 start = earlier[-1] if earlier else log.min_offset
                 self._index_from = max(self._index_from, self._indexed_now())
                 self._queues.topics.clear()
+                self._loader.with_rests.clear()
                 self._queues.close()
                 self._writer.discard()
                 self._loader.load_all(self._progress)
@@ -379,7 +382,8 @@ class Recovery:
     def _is_torn(self, record: ScannedRecord) -> bool:
         """Whether the last record lost its tail: its properties end in zeros (Java takes it)."""
         properties = record.properties
-        if not properties or properties[-1] or record.physical_offset < self.flushed:
+        is_cut = properties[-1:] == b"\0" or 0 in record.topic
+        if not is_cut or record.physical_offset < self.flushed:
             return False
         following = record.physical_offset + record.size
         head = self._log.read(following, 8)
@@ -421,28 +425,39 @@ class Recovery:
         if not log.files or end >= log.files[-1].end:
             return
         mapped = log.files[-1]
-        position = end - mapped.start
-        data = mapped.file.next_data(position)
-        if data is None:
+        blocks = self._data_blocks(mapped, end - mapped.start)
+        if not blocks:
             return
-        self._keep_sound_records(mapped, end)
-        while data is not None and data < mapped.size:
-            raw = mapped.file.read(data, min(len(_ZEROS), mapped.size - data))
-            if not raw:
-                break
+        self._keep_sound_records(mapped, end, mapped.start + blocks[-1] + len(_ZEROS))
+        for block in blocks:
+            raw = mapped.file.read(block, min(len(_ZEROS), mapped.size - block))
             if raw.count(0) != len(raw):
-                mapped.file.write(data, _ZEROS[: len(raw)])
+                mapped.file.write(block, _ZEROS[: len(raw)])
                 self.report.truncated_bytes += len(raw.strip(b"\0"))
-            data = mapped.file.next_data(data + len(raw))
 
-    def _keep_sound_records(self, mapped: MappedFile, end: int) -> None:
+    @staticmethod
+    def _data_blocks(mapped: MappedFile, position: int) -> list[int]:
+        """Positions of blocks that may hold data, found before any is read.
+
+        Reading makes the kernel read ahead, and pages it has read count as data.
+        """
+        blocks: list[int] = []
+        data = mapped.file.next_data(position)
+        while data is not None and data < mapped.size:
+            block = max(data, position)
+            blocks.append(block)
+            data = mapped.file.next_data(block + len(_ZEROS))
+        return blocks
+
+    def _keep_sound_records(self, mapped: MappedFile, end: int, limit: int) -> None:
         """Copy what is cut off when it holds sound records: nobody can prove they count."""
+        limit = min(limit, mapped.end)
         reader = LogReader(self._log, end, mapped.end)
-        first = reader.next_record() or reader.resync(mapped.end)
+        first = reader.next_record() or reader.resync(limit)
         if first is None:
             return
         last = first
-        while (record := reader.next_record()) is not None:
+        while (record := reader.next_record()) is not None and record.physical_offset < limit:
             last = record
         raw = self._log.read(end, last.physical_offset + last.size - end)
         path = f"{self._config.root}/cometmq.cut-{log_file_name(end)}"
