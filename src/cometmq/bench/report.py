@@ -164,12 +164,12 @@ def _verdict(row: Row) -> str:
     return ("met" if reached >= 1 else "MISSED") + f" {reached:.2f}"
 
 
-def cpu_us_each(rounds: list[Round]) -> float | None:
-    """Server CPU microseconds for each unit, which a slow or shared machine changes least."""
+def cpu_us_each(rounds: list[Round], figure: str = "server_cpu_s") -> float | None:
+    """CPU microseconds for each unit, which a slow or shared machine changes least."""
     costs = [
-        one.server_cpu_s * 1e6 / (one.rate * one.seconds)
+        getattr(one, figure) * 1e6 / (one.rate * one.seconds)
         for one in rounds
-        if one.server_cpu_s is not None and one.rate
+        if getattr(one, figure) is not None and one.rate
     ]
     return median_of(list(costs))
 
@@ -196,6 +196,7 @@ COSTS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
     (">resident MB", lambda row: _megabytes(row.median("server_resident_kb"))),
     (">anonymous MB", lambda row: _megabytes(row.median("server_anonymous_kb"))),
     (">generator cpu", lambda row: _percent(row.generator_share)),
+    (">us each", lambda row: _number(cpu_us_each(row.rounds, "generator_cpu_s"), 1)),
     (">stolen", lambda row: _percent(row.stolen_share)),
     (">read back", lambda row: _number(sum(one.read_back for one in row.rounds))),
 )
@@ -284,6 +285,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "median": {figure: row.median(figure) for figure in FIGURES},
         "echo": {figure: row.echo_median(figure) for figure in FIGURES} if row.echo else None,
         "server_cpu_us_each": cpu_us_each(row.rounds),
+        "generator_cpu_us_each": cpu_us_each(row.rounds, "generator_cpu_s"),
         "echo_cpu_us_each": cpu_us_each(row.echo),
         "share_of_echo": row.share_of_echo,
         "latency_to_echo": row.latency_to_echo,
