@@ -211,10 +211,10 @@ def _print_json(report: "DemoReport", faults: list[str], seconds: float) -> None
             "body_bytes": report.sent.body_bytes,
             "redelivered": _redelivered(report),
             "checksum": {
-                "source": f"{report.sent.tally.checksum:016x}",
-                "group": f"{report.group_tally.checksum:016x}",
-                "source_filtered": f"{report.expected_filtered.checksum:016x}",
-                "filtered": f"{report.filtered.tally.checksum:016x}",
+                "source": f"{report.sent.tally.checksum:012x}",
+                "group": f"{report.group_tally.checksum:012x}",
+                "source_filtered": f"{report.expected_filtered.checksum:012x}",
+                "filtered": f"{report.filtered.tally.checksum:012x}",
             },
             "steps": _step_rows(report),
             "carriers": _carrier_rows(report),
@@ -239,10 +239,10 @@ def _print_tables(report: "DemoReport", faults: list[str], seconds: float) -> No
         f"{seconds:.1f} s in all, {_redelivered(report):,} redelivered"
     )
     print(
-        f"checksum of bodies: source {sent.tally.checksum:016x}, "
-        f"group {report.group_tally.checksum:016x}; "
-        f"filtered source {report.expected_filtered.checksum:016x}, "
-        f"filtered group {report.filtered.tally.checksum:016x}"
+        f"checksum of bodies: source {sent.tally.checksum:012x}, "
+        f"group {report.group_tally.checksum:012x}; "
+        f"filtered source {report.expected_filtered.checksum:012x}, "
+        f"filtered group {report.filtered.tally.checksum:012x}"
     )
     if faults:
         for fault in faults:

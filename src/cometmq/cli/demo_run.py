@@ -106,7 +106,7 @@ class DemoReport:
                 found.append(f"{name}: counts per carrier differ from the source")
             if tally.checksum != expected.checksum:
                 found.append(
-                    f"{name}: checksum {tally.checksum:016x}, expected {expected.checksum:016x}"
+                    f"{name}: checksum {tally.checksum:012x}, expected {expected.checksum:012x}"
                 )
         return found
 
