@@ -102,7 +102,8 @@ class ConfigFile:
     def _write(self, build: Snapshot) -> None:
         data = msgspec.json.format(build(), indent=2)
         if self._disk.exists(self._path):
-            self._disk.rename(self._path, self._path + ".bak")
+            # A copy, not a rename: at no moment is there a directory without the file.
+            self._disk.write_atomic(self._path + ".bak", self._disk.read_bytes(self._path))
         self._disk.write_atomic(self._path, data)
 
     def _failed(self, error: BaseException) -> None:

@@ -5,8 +5,8 @@ what a topic is.  One task per name server serves it alone, so a dead one delays
 
 The pace is that of RocketMQ 5.4: REGISTER_BROKER with all topics at start, 10 s later and every
 ``registerNameServerPeriod``; with only the changed topics when topics changed; UNREGISTER_BROKER
-at stop.  Where Java waits for its next period, we try a name server that failed again after
-`RETRY_MS`, and register at once with one that comes back.
+at stop.  Where Java waits for its next period, we soon try a name server that failed again, and
+register at once with one that comes back.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ __all__ = ["Registration"]
 log = logging.getLogger("cometmq.broker")
 
 SECOND_REGISTRATION_MS: Final = 10_000
-RETRY_MS: Final = 3_000
-"""Pause before a name server that failed is tried again."""
+RETRY_MS_MIN: Final = 250
+RETRY_MS_MAX: Final = 5_000
+"""Pause before a name server that failed is tried again; it doubles with each failure."""
 UNREGISTER_TIMEOUT_MS: Final = 2_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 WAIT_MAX_MS: Final = 1_000
@@ -41,13 +42,14 @@ WAIT_MAX_MS: Final = 1_000
 class _NameServer:
     """What one name server still has to be told; `told` counts changes it was told or missed."""
 
-    __slots__ = ("address", "changed", "is_known_down", "needs_all", "told", "wake")
+    __slots__ = ("address", "changed", "is_known_down", "needs_all", "retry_ms", "told", "wake")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.changed: dict[str, TopicConfig] = {}
         self.needs_all = True
         self.told = 0
+        self.retry_ms = RETRY_MS_MIN
         self.is_known_down = False
         self.wake = asyncio.Event()
 
@@ -185,9 +187,11 @@ class Registration:
                 server.needs_all = True
                 next_full_ms = now_ms + self._period_ms
             if server.needs_all or server.changed:
-                is_told = await self._tell(server)
-                if not is_told:
-                    await asyncio.sleep(RETRY_MS / 1000)
+                if await self._tell(server):
+                    server.retry_ms = RETRY_MS_MIN
+                else:
+                    await asyncio.sleep(server.retry_ms / 1000)
+                    server.retry_ms = min(2 * server.retry_ms, RETRY_MS_MAX)
                 continue
             server.wake.clear()
             wait_s = max(1, next_full_ms - self._env.clock.now_ms()) / 1000
@@ -246,10 +250,7 @@ class Registration:
         if not server.is_known_down:
             server.is_known_down = True
             log.warning(
-                "not registered with name server %s, next try in %d s: %s",
-                server.address,
-                RETRY_MS // 1000,
-                cause,
+                "not registered with name server %s, trying again: %s", server.address, cause
             )
 
     async def _unregister(self, server: _NameServer) -> None:

@@ -17,7 +17,7 @@ from cometmq.wire.bodies import ConsumerData, HeartbeatData
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
 
-__all__ = ["PULL_DEFAULTS", "SEND_DEFAULTS", "Client", "running", "scenario"]
+__all__ = ["PULL_DEFAULTS", "SEND_DEFAULTS", "Client", "eventually", "running", "scenario"]
 
 SMALL = {
     "listenPort": 0,
@@ -100,6 +100,13 @@ class Client:
         client_id = fields.pop("client_id", "c1")
         data = HeartbeatData(client_id, producers, consumers, **fields)
         return await self.call(RequestCode.HEART_BEAT, {}, data.encode())
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until something holds that other tasks of this loop bring about."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0.001)
 
 
 @contextlib.asynccontextmanager

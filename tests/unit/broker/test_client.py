@@ -4,13 +4,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.unit.broker.harness import Client, eventually, running, scenario
 
 from cometmq.broker import Broker
 from cometmq.errors import ConnectFailed
 from cometmq.model.group import MessageModel, SubscriptionData
 from cometmq.wire.bodies import CheckClientConfigBody, ConsumerData, ConsumerListBody
 from cometmq.wire.codes import RequestCode
-from tests.unit.broker.harness import Client, running, scenario
 
 CONSUMER = ConsumerData("g", subscriptions=(SubscriptionData("t"), SubscriptionData("%RETRY%g")))
 NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
@@ -69,8 +69,7 @@ def test_everybody_is_told_of_joins_and_leaves(tmp_path: Path) -> None:
             assert len(notices(first)) == 3
             await second.heartbeat(CONSUMER, client_id="c2")
             await second.close()
-            while len(notices(first)) < 5:
-                await asyncio.sleep(0.001)
+            await eventually(lambda: len(notices(first)) == 5)
             assert await members(first) == ["c1"]
             await first.close()
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from tests.unit.broker.harness import Client, scenario
+
 from cometmq.broker import Broker
 from cometmq.wire.codes import RequestCode
-from tests.unit.broker.harness import Client, scenario
 
 QUEUE = {"topic": "t", "queueId": "0"}
 GROUP = {"consumerGroup": "g", **QUEUE}

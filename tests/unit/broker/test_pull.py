@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.unit.broker.harness import PULL_DEFAULTS, Client, eventually, scenario
 
 from cometmq.broker import Broker
 from cometmq.model.group import MessageModel, SubscriptionData
 from cometmq.wire.bodies import ConsumerData
 from cometmq.wire.codes import RequestCode
-from tests.unit.broker.harness import PULL_DEFAULTS, Client, scenario
 
 
 async def fill(client: Client, count: int = 3, *, tags: str = "", topic: str = "t") -> None:
@@ -188,8 +188,7 @@ def test_commit_offset_rides_on_a_pull_once(tmp_path: Path) -> None:
         held = asyncio.ensure_future(
             client.pull(sysFlag="7", commitOffset="2", queueOffset="3", suspendTimeoutMillis="5000")
         )
-        while broker.state.offsets.query("g", "t", 0) != 2:
-            await asyncio.sleep(0)
+        await eventually(lambda: broker.state.offsets.query("g", "t", 0) == 2)
         await client.call(
             15, {"consumerGroup": "g", "topic": "t", "queueId": "0", "commitOffset": "3"}
         )
@@ -368,6 +367,6 @@ def test_reset_of_an_operator_reaches_the_next_pull_once(tmp_path: Path) -> None
 
 
 async def _parked(broker: Broker, count: int) -> None:
-    assert broker._pull is not None
-    while len(broker._pull.hold) != count:
-        await asyncio.sleep(0)
+    hold = broker._pull.hold if broker._pull is not None else None
+    assert hold is not None
+    await eventually(lambda: len(hold) == count)

@@ -5,13 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.unit.broker.harness import SEND_DEFAULTS, Client, scenario
 
 from cometmq.broker import Broker
 from cometmq.codec.batch import encode_batch
 from cometmq.codec.ids import decode_offset_message_id
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
-from tests.unit.broker.harness import SEND_DEFAULTS, Client, scenario
 
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
