@@ -33,6 +33,8 @@ __all__ = ["Counts", "replay"]
 ANSWER_TIMEOUT_S = 8.0
 """Longer than the broker's sweep of held pulls, 5 s."""
 SHORT_HOLD_MS = 50
+LONG_HOLD_MS = 60_000
+LONG_HOLD_MARGIN_MS = 3000
 PULLS = {11, 361}
 SUSPEND = 2
 BUILT_IN = {"TBW102", "RMQ_SYS_TRACE_TOPIC", "DefaultCluster", "broker-a"}
@@ -113,6 +115,7 @@ class _Player:
         self._chance = cluster.chance
         self._clients: dict[int, Client] = {}
         self._last_line = {line.connection: line.number for line in scenario.lines}
+        self._ends_ms = {line.connection: line.at_ms for line in scenario.lines}
         self._skipped = skipped
         self._calls: dict[int, Frame] = {}
         self._heartbeats: dict[int, Any] = {}
@@ -294,26 +297,24 @@ class _Player:
 
     def _bytes_of(self, line: Line) -> bytes:
         ext = rewrite(line, self._pairs)
-        if self._timed_out(line) and self._permit(
-            line.code, "request.suspendTimeoutMillis", line.number
-        ):
-            ext["suspendTimeoutMillis"] = str(SHORT_HOLD_MS)
+        hold_ms = self._other_hold_ms(line)
+        if hold_ms and self._permit(line.code, "request.suspendTimeoutMillis", line.number):
+            ext["suspendTimeoutMillis"] = str(hold_ms)
         if ext == line.frame.ext:
             return line.raw
         frame = Frame(**{**vars(line.frame), "ext": ext})
         return encode_frame(frame)
 
-    @staticmethod
-    def _timed_out(line: Line) -> bool:
-        """A held pull that was answered 19 after its time in the capture."""
-        answer = line.answer
-        return (
-            answer is not None
-            and line.code in PULLS
-            and answer.frame.code == 19
-            and int(line.frame.ext["sysFlag"]) & SUSPEND != 0
-            and answer.at_ms - line.at_ms >= int(line.frame.ext["suspendTimeoutMillis"])
-        )
+    def _other_hold_ms(self, line: Line) -> int:
+        """How long our broker shall hold a pull instead of the captured time; 0 as captured."""
+        if line.code not in PULLS or not int(line.frame.ext.get("sysFlag", "0")) & SUSPEND:
+            return 0
+        deadline_ms = line.at_ms + int(line.frame.ext["suspendTimeoutMillis"])
+        if line.answer is None:  # Java looks every 5 s, and the capture ended before it looked
+            is_due = self._ends_ms[line.connection] > deadline_ms - LONG_HOLD_MARGIN_MS
+            return LONG_HOLD_MS if is_due else 0
+        timed_out = line.answer.frame.code == 19 and line.answer.at_ms >= deadline_ms
+        return SHORT_HOLD_MS if timed_out else 0
 
     def _must_wait(self, line: Line) -> bool:
         """Whether the answer must be there before the next line; held pulls only when due."""

@@ -57,14 +57,10 @@ class Parrot:
 
     def _tell(self, asked: Line) -> None:
         """This request's answer, and everything the capture's servers said before the next one."""
-        due = (
-            [asked.answer]
-            if asked.answer is not None and not module._Player._timed_out(asked)
-            else []
-        )
-        if asked.code in module.PULLS and int(asked.frame.ext.get("sysFlag", "0")) & 2:
-            due = []
-        for line in self._scenario.lines[asked.number :]:
+        is_held = asked.code in module.PULLS and int(asked.frame.ext.get("sysFlag", "0")) & 2
+        due = [] if asked.answer is None or is_held else [asked.answer]
+        lines = self._scenario.lines
+        for line in lines[lines.index(asked) + 1 :]:
             if line.from_client and line.is_request:
                 break
             if not line.from_client:

@@ -119,7 +119,7 @@ class Translation:
 
     def same_made_key(self, captured: str, ours: str) -> bool:
         """A UNIQ_KEY that each broker made for a message sent without one."""
-        if captured == ours or not UNIQ_KEY.fullmatch(ours):
+        if not UNIQ_KEY.fullmatch(ours):
             return False
         return self.uniq_keys.setdefault(captured, ours) == ours
 
