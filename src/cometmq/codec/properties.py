@@ -92,6 +92,17 @@ def find_property(raw: bytes, name: bytes) -> bytes | None:
     position = raw.find(needle)
     if position < 0:
         return None
+    start = position + len(needle)
+    end = raw.find(b"\x02", start)
+    if end < 0:
+        end = len(raw)
+    # Usually there is one entry of the name, with a value, and nothing that only looks like one.
+    if end > start and (position == 0 or raw[position - 1] == 2) and raw.find(needle, end) < 0:
+        return raw[start:end]
+    return _find_last(raw, needle, position)
+
+
+def _find_last(raw: bytes, needle: bytes, position: int) -> bytes | None:
     value: bytes | None = None
     while position >= 0:
         start = position + len(needle)

@@ -247,10 +247,14 @@ def _unpack_head(buffer: _Buffer, position: int) -> tuple[Any, ...]:
         layout = _HEAD_V6[v6]
         return (*layout.unpack_from(buffer, position), position + layout.size)
     except struct.error:
-        raise CodecError(
-            f"record at position {position}: {max(0, len(buffer) - position)} bytes left,"
-            " fewer than its head needs"
-        ) from None
+        raise _short_head(buffer, position) from None
+
+
+def _short_head(buffer: _Buffer, position: int) -> CodecError:
+    return CodecError(
+        f"record at position {position}: {max(0, len(buffer) - position)} bytes left,"
+        " fewer than its head needs"
+    )
 
 
 def read_record_header(buffer: _Buffer, position: int = 0) -> RecordHeader:
@@ -307,10 +311,31 @@ def decode_message(buffer: _Buffer, position: int = 0, *, check_crc: bool = Fals
     try:
         head = HEAD_V4.unpack_from(buffer, position)
     except struct.error:
-        raise CodecError(
-            f"record at position {position}: {max(0, len(buffer) - position)} bytes left,"
-            " fewer than its head needs"
-        ) from None
+        raise _short_head(buffer, position) from None
+    # Nearly every record: version 1 between IPv4 hosts. All others, and all faults, below.
+    if head[1] == MAGIC_V1 and not head[7] & _ANY_V6 and not check_crc:
+        body_position = position + BODY_POSITION_V4
+        body_end = body_position + head[14]
+        end = position + head[0]
+        if body_position <= body_end < end <= len(buffer):
+            topic_end = body_end + 1 + buffer[body_end]
+            if topic_end + 2 <= end and buffer[body_end] <= TOPIC_BYTES_MAX_V1:
+                start = topic_end + 2
+                length = (buffer[topic_end] << 8) | buffer[topic_end + 1]
+                if start + length == end and length <= PROPERTIES_BYTES_MAX:
+                    try:
+                        topic = buffer[body_end + 1 : topic_end].decode()
+                    except UnicodeDecodeError:
+                        raise _explain(buffer, position, head, "topic (not UTF-8)") from None
+                    return _new_message(
+                        *head, buffer[body_position:body_end], topic, buffer[start:end]
+                    )
+    return _decode_any(buffer, position, head, check_crc=check_crc)
+
+
+def _decode_any(
+    buffer: bytes, position: int, head: tuple[Any, ...], *, check_crc: bool
+) -> StoredMessage:
     body_position = position + BODY_POSITION_V4
     if head[7] & _ANY_V6:
         wide = _unpack_head(buffer, position)
