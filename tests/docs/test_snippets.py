@@ -73,47 +73,34 @@ def test_pages_hold_snippets_to_run() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("snippet", PYTHON, ids=str)
-def test_python_snippet_runs(snippet: Snippet, cluster: dict[str, str], tmp_path: Path) -> None:
-    """Each Python block is a whole program that ends by itself, with warnings as errors."""
-    script = tmp_path / "snippet.py"
-    script.write_text(snippet.text, encoding="utf-8")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_works_from_top_to_bottom(page: Path, cluster: dict[str, str], tmp_path: Path) -> None:
+    """Each `cometmq` line and each Python block in the page's order, warnings as errors."""
+    for snippet in snippets(page):
+        if snippet.language == "python":
+            script = tmp_path / f"snippet_{snippet.line}.py"
+            script.write_text(snippet.text, encoding="utf-8")
+            run([sys.executable, "-W", "error", str(script)], snippet, cluster, tmp_path)
+        elif snippet.language == "sh":
+            for line in snippet.text.splitlines():
+                if "cometmq " in line and "pip install" not in line and not NOT_RUN.search(line):
+                    run(["sh", "-c", line], snippet, cluster, tmp_path)
+
+
+def run(command: list[str], snippet: Snippet, environment: dict[str, str], folder: Path) -> None:
+    """Run one command of a page; it must succeed and print what the page says it prints."""
     result = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        env=cluster,
-        cwd=tmp_path,
+        command,
+        env=environment,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=50,
         check=False,
     )
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0, f"{snippet}: {command[-1]}: {result.stderr}"
     for line in re.findall(r"# prints: (.*)", snippet.text):
-        assert line in result.stdout
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_shell_snippets_run(page: Path, cluster: dict[str, str], tmp_path: Path) -> None:
-    """Each `cometmq` line of a page works in the page's order."""
-    lines = [
-        line
-        for snippet in snippets(page)
-        if snippet.language == "sh"
-        for line in snippet.text.splitlines()
-        if "cometmq " in line and "pip install" not in line and not NOT_RUN.search(line)
-    ]
-    for line in lines:
-        result = subprocess.run(
-            ["sh", "-c", line],
-            env=cluster,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=50,
-            check=False,
-        )
-        assert result.returncode == 0, f"{line}: {result.stderr}"
+        assert line in result.stdout, f"{snippet}: {result.stdout}"
 
 
 def test_first_screen_holds_the_two_commands() -> None:
