@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cometmq.bench import operations
 from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, Load, Rounds, WorkOrder
 from cometmq.bench.operations import FEW_QUEUES, measure_operation
 from cometmq.bench.processes import Server, run_worker, start_broker
@@ -95,3 +96,29 @@ def test_restart_after_kill_reads_everything_back(tmp_path: Path) -> None:
     assert "acknowledged messages read back" in fact.note
     assert any("killed" in text for text in said)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_start_measures_an_empty_and_a_used_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One fact for readiness, two for memory where /proc tells it."""
+    monkeypatch.setattr(operations, "IDLE_AFTER_S", 0.05)
+    rows, facts = measure_operation(
+        "start", settings_for(tmp_path), lambda text: None, gigabytes=0.01, queues=8
+    )
+    assert rows == []
+    assert facts[0].name == "ready on an empty store"
+    assert len(facts) == (3 if Path("/proc/self/stat").exists() else 1)
+    assert all(fact.value > 0 for fact in facts)
+
+
+def test_rolling_files_keep_what_has_not_expired(tmp_path: Path) -> None:
+    """Tiny log files, retention at work, and what is left is what was acknowledged."""
+    rows, facts = measure_operation(
+        "rolling", settings_for(tmp_path), lambda text: None, gigabytes=0.01, queues=8
+    )
+    assert [row.error for row in rows] == [""]
+    assert rows[0].rounds[0].acknowledged == (
+        rows[0].rounds[0].read_back + rows[0].rounds[0].expired
+    )
+    assert "had expired" in facts[0].note

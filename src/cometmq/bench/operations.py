@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from cometmq.bench.loads import Load, Rounds, WorkOrder
-from cometmq.bench.measure import median_of, read_process
+from cometmq.bench.measure import ProcessReading, median_of, read_process
 from cometmq.bench.processes import Server, run_worker, start_broker
 from cometmq.bench.report import Fact, Row, cpu_us_each
 from cometmq.bench.suite import Settings, run_row
@@ -39,6 +39,8 @@ READY_AFTER_KILL_S_MAX: Final = 300.0
 
 Say = Callable[[str], None]
 
+TRAFFIC: Final = Load(name="a little traffic", kind="send", window=8, has_echo=False)
+TRAFFIC_S: Final = 0.2
 FEW_QUEUES: Final = Load(name="send 4x64, 8 queues", kind="send", connections=4, has_echo=False)
 MANY_QUEUES: Final = Load(
     name="send 4x64, 10,000 queues", kind="send", connections=4, topics=1250, has_echo=False
@@ -60,9 +62,10 @@ ROLLING: Final = Load(
 
 
 def _start(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
+    """Ready, memory when idle, and memory when idle again after a little traffic."""
     ready: list[float] = []
-    resident: list[float] = []
-    anonymous: list[float] = []
+    idle: list[ProcessReading] = []
+    used: list[ProcessReading] = []
     for number in range(settings.rounds):
         say(f"start {number + 1} of {settings.rounds}")
         store = settings.folder / f"start-{time.monotonic_ns()}"
@@ -71,18 +74,32 @@ def _start(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
                 store, core=settings.server_core, settings=settings.broker_settings
             ) as server:
                 ready.append(server.ready_s)
-                time.sleep(IDLE_AFTER_S)
-                reading = read_process(server.pid)
-                if reading is not None:
-                    resident.append(reading.resident_kb / 1024)
-                    anonymous.append(reading.anonymous_kb / 1024)
+                _read_when_idle(server, idle)
+                order = WorkOrder(
+                    load=TRAFFIC, address=server.address, core=settings.generator_core,
+                    rounds=1, seconds=TRAFFIC_S, broker_name=settings.broker_name,
+                )  # fmt: skip
+                _worker(order, settings)
+                _read_when_idle(server, used)
         finally:
             _remove(store)
     facts = [Fact("ready on an empty store", _median(ready), "s", READY_S_LIMIT, _spread(ready))]
-    if resident:
-        note = f"of it anonymous {_median(anonymous):.1f} MB"
-        facts.append(Fact("idle resident memory", _median(resident), "MB", IDLE_MB_LIMIT, note))
+    for name, readings, limit in (
+        ("idle resident memory", idle, IDLE_MB_LIMIT),
+        ("idle again after traffic", used, None),
+    ):
+        if readings:
+            resident = _median([one.resident_kb / 1024 for one in readings])
+            anonymous = _median([one.anonymous_kb / 1024 for one in readings])
+            facts.append(Fact(name, resident, "MB", limit, f"anonymous {anonymous:.1f} MB"))
     return [], facts
+
+
+def _read_when_idle(server: Server, readings: list[ProcessReading]) -> None:
+    time.sleep(IDLE_AFTER_S)
+    reading = read_process(server.pid)
+    if reading is not None:
+        readings.append(reading)
 
 
 def _restart(settings: Settings, say: Say, *, gigabytes: float, queues: int) -> list[Fact]:
