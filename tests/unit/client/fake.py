@@ -54,7 +54,7 @@ class FakeBroker:
     name_port: int = 0
 
     async def start(self) -> None:
-        handlers = {code: self._serve for code in RequestCode}
+        handlers = dict.fromkeys(RequestCode, self._serve)
         self.server = RemotingServer(system_environment(), handlers)
         self.port = await self.server.listen("127.0.0.1", self.port)
         self.name_port = await self.server.listen("127.0.0.1", self.name_port)
@@ -117,7 +117,7 @@ class FakeBroker:
             return replaced(command, connection)
         return self.ordinary(command, connection)
 
-    def ordinary(
+    def ordinary(  # noqa: C901 - a table in the form of code
         self, command: RemotingCommand, connection: ServerConnection
     ) -> RemotingCommand | None:
         """What a broker would answer."""
