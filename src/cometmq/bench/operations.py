@@ -52,7 +52,7 @@ ROLLING: Final = Load(
     has_echo=False,
     may_expire=True,
     settings={
-        "mappedFileSizeCommitLog": str(16 << 20),
+        "mappedFileSizeCommitLog": str(8 << 20),
         "mappedFileSizeConsumeQueue": str(20 * 3000),
         "fileReservedTime": "1",  # hours, the least there is; suite._growing_old lets them pass
         "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
