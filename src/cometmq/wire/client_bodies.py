@@ -272,8 +272,8 @@ def _offsets_from_json(value: Any, body: str) -> dict[MessageQueue, int]:
     """Return the offsets of a queue-keyed map, of C++'s list, or of [queue, offset] pairs."""
     offsets: dict[MessageQueue, int] = {}
     if isinstance(value, dict):
-        for key, offset in value.items():
-            offsets[queue_from_json(key)] = int_field({"offset": offset}, body, "offset")
+        for key, queue_offset in value.items():
+            offsets[queue_from_json(key)] = int_field({"offset": queue_offset}, body, "offset")
         return offsets
     if isinstance(value, list):
         for item in value:
@@ -307,11 +307,11 @@ class ResetOffsetBody:
         table = [
             {
                 "brokerName": queue.broker_name,
-                "offset": offset,
+                "offset": queue_offset,
                 "queueId": queue.queue_id,
                 "topic": queue.topic,
             }
-            for queue, offset in self.offsets.items()
+            for queue, queue_offset in self.offsets.items()
         ]
         return dumps({"offsetTable": table})
 
