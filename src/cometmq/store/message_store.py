@@ -162,6 +162,8 @@ class MessageStore:
             )
             report = recovery.run(progress)
             self._flusher.flushed = min(recovery.flushed, self._log.wrote)
+            # A process that died may have left files whose names were not synced yet.
+            self._disk.sync_dir(self._log.path)
             if self._is_sync:
                 # What readers may see must be on stable storage.
                 self._flusher.flush_all()

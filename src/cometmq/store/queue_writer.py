@@ -26,7 +26,7 @@ from cometmq.errors import DiskFull
 from cometmq.store.commit_log import log_file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from cometmq.store.commit_log import CommitLog
     from cometmq.store.config import StoreConfig
@@ -39,6 +39,8 @@ _LOG: Final = logging.getLogger("cometmq.store")
 # Queues in one batch: a worker holds the interpreter for microseconds between its system calls.
 _BATCH_QUEUES_MAX: Final = 1024
 _WRITE_FILES_MAX: Final = 64
+# More files than this are synced by one call for the whole system.
+_SYNC_FILES_MAX: Final = 32
 # A tail of this size is written at once, whatever its age: 512 KiB are 26,000 units.
 _TAIL_BYTES_MAX: Final = 512 << 10
 
@@ -53,6 +55,7 @@ class QueueWriter:
         self._disk = disk
         self._workers = workers
         self._log = log
+        self._root = config.root
         self._file_bytes = config.queue_file_bytes
         self._interval_ms = config.consume_queue_write_interval_ms
         self._dirty: deque[ConsumeQueue] = deque()
@@ -217,6 +220,10 @@ class QueueWriter:
 
     # -- power cuts ----------------------------------------------------------------------
 
+    def distrust(self, paths: Iterable[str]) -> None:
+        """Sync these files in the next round too: a process that died may not have done so."""
+        self._unsynced.update(paths)
+
     def sync_round(self) -> None:
         """Sync all files written since the last round, in a worker, then move the position."""
         if self._is_syncing or self._is_writing or self._is_closed:
@@ -240,13 +247,20 @@ class QueueWriter:
         self._workers.submit(lambda: self._sync(paths), done)
 
     def _sync(self, paths: list[str]) -> None:
+        if len(paths) > _SYNC_FILES_MAX:
+            # One call for all: thousands of single ones would take minutes.
+            self._disk.sync_all()
+            return
         directories: set[str] = set()
         for path in paths:
             try:
                 self._disk.open_random(path, self._file_bytes, create=False).sync()
             except FileNotFoundError:
                 continue
-            directories.add(path.rpartition("/")[0])
+            # The names of queue, topic and `consumequeue` may be as new as the file's.
+            while path != self._root:
+                path = path.rpartition("/")[0]
+                directories.add(path)
         for directory in sorted(directories):
             if self._disk.is_dir(directory):
                 self._disk.sync_dir(directory)

@@ -120,6 +120,8 @@ class Recovery:
             start = self._begin_as_java(abort is not None, checkpoint, index_end)
         end = self._scan_until_whole(start)
         self._finish(end)
+        if abort is not None:
+            self._distrust_queue_files()
         report.queues = sum([len(queues) for queues in self._queues.topics.values()])
         report.elapsed_ms = self._clock() - started_ms
         for damage in report.damages[:_DAMAGES_MAX]:
@@ -207,7 +209,11 @@ class Recovery:
         now = state.progress
         self.floors = state.floors
         self.flushed = self._proven_end = now.flushed
-        is_whole = bool(now.is_clean) or self._is_same_boot(state)
+        is_whole = self._is_same_boot(state) or (
+            bool(now.is_clean) and min(now.synced, now.index_synced) >= now.derived
+        )
+        self._writer.synced_position = now.synced
+        self._index.synced_position = now.index_synced
         start = now.derived if is_whole else max(now.synced, self._log.min_offset)
         self.report.scan_start = start
         for place, (key, end) in enumerate(state.queues.items()):
@@ -406,6 +412,13 @@ class Recovery:
             self._loader.zero_behind(queue)
         for queue in self._queues:
             queue.visible = queue.max
+
+    def _distrust_queue_files(self) -> None:
+        """What the dead process wrote may be in the page cache only, whoever stops next."""
+        for queue in self._queues:
+            self._writer.distrust(
+                [f"{queue.path}/{log_file_name(start)}" for start in self._loader.starts(queue)]
+            )
 
     def _cut_queue(self, queue: ConsumeQueue, end: int) -> None:
         if queue.last_physical_end <= end:
