@@ -108,7 +108,7 @@ def load_table() -> Table:
         [row for item in raw.get("row", []) for row in _rows(item)],
         [row for item in raw.get("remark", []) for row in _rows(item | {"field": "remark"})],
         {item["capture"]: item for item in raw.get("scenario", [])},
-        {item["set"]: {k: v for k, v in item.items() if k != "set"} for item in raw.get("numbers", [])},
+        {item["set"]: {k: v for k, v in item.items() if k != "set"} for item in raw["numbers"]},
     )
 
 
