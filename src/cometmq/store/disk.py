@@ -162,6 +162,9 @@ class Disk(Protocol):
 
     def sync_dir(self, path: str) -> None: ...
 
+    def sync_all(self) -> None:
+        """Bring everything written so far, files and names, to stable storage (may be slow)."""
+
     def boot_id(self) -> str:
         """Changes when unsynced data may have been lost; empty when not known."""
 
@@ -331,15 +334,16 @@ def _locked(path: str, pid: int) -> StoreLocked:
 
 
 def make_durable_directory(disk: Disk, path: str) -> None:
-    """Make a directory whose name, and those of its new parents, survive a power cut.  Blocks."""
-    missing = []
-    while path and not disk.exists(path):
-        missing.append(path)
-        path = path.rstrip("/").rpartition("/")[0]
-    if missing:
-        disk.makedirs(missing[0])
-        for made in reversed(missing):
-            disk.sync_dir(made.rstrip("/").rpartition("/")[0] or ("/" if made[0] == "/" else "."))
+    """Make a directory whose name, and those of its new parents, survive a power cut.  Blocks.
+
+    The parent is synced in any case: whoever made the directory may have died before doing so.
+    """
+    above = path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    if not disk.exists(path):
+        if not disk.exists(above):
+            make_durable_directory(disk, above)
+        disk.makedirs(path)
+    disk.sync_dir(above)
 
 
 class RealDisk:
@@ -485,6 +489,9 @@ class RealDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def sync_all(self) -> None:
+        os.sync()
 
     def boot_id(self) -> str:
         try:
