@@ -80,14 +80,14 @@ def test_page_works_from_top_to_bottom(page: Path, cluster: dict[str, str], tmp_
         if snippet.language == "python":
             script = tmp_path / f"snippet_{snippet.line}.py"
             script.write_text(snippet.text, encoding="utf-8")
-            run([sys.executable, "-W", "error", str(script)], snippet, cluster, tmp_path)
+            check([sys.executable, "-W", "error", str(script)], snippet, cluster, tmp_path)
         elif snippet.language == "sh":
             for line in snippet.text.splitlines():
                 if "cometmq " in line and "pip install" not in line and not NOT_RUN.search(line):
-                    run(["sh", "-c", line], snippet, cluster, tmp_path)
+                    check(["sh", "-c", line], snippet, cluster, tmp_path)
 
 
-def run(command: list[str], snippet: Snippet, environment: dict[str, str], folder: Path) -> None:
+def check(command: list[str], snippet: Snippet, environment: dict[str, str], folder: Path) -> None:
     """Run one command of a page; it must succeed and print what the page says it prints."""
     result = subprocess.run(
         command,

@@ -85,7 +85,10 @@ def test_module_stays_readable(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_module_speaks_rocketmq(path: Path) -> None:
-    """Names use the glossary's words, and no name is a bare `offset`."""
+    """Names use the glossary's words; no parameter and no attribute is a bare `offset`.
+
+    A local name of three lines may be: what it is stands beside it.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = {node.name for node in functions_of(tree)}
     names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -96,7 +99,24 @@ def test_module_speaks_rocketmq(path: Path) -> None:
         pattern = re.compile(rf"(^|_){word}s?($|_)")
         wrong = sorted(name for name in snake if pattern.search(name))
         assert wrong == [], f"{name_of(path)}: say {instead!r}"
-    assert "offset" not in names, f"{name_of(path)}: which offset?"
+    bare = [getattr(node, "lineno", 0) for node in ast.walk(tree) if _is_bare_offset(node)]
+    assert bare == [], f"{name_of(path)}: which offset?"
+
+
+def _is_bare_offset(node: ast.AST) -> bool:
+    """A parameter of a method or module function, or an assigned attribute, called `offset`."""
+    if isinstance(node, ast.Module | ast.ClassDef):
+        return any(
+            argument.arg == "offset"
+            for function in node.body
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            for argument in (*function.args.args, *function.args.kwonlyargs)
+        )
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "offset"
+        and isinstance(node.ctx, ast.Store)
+    )
 
 
 @pytest.mark.parametrize("path", TESTS, ids=name_of)
@@ -118,7 +138,7 @@ def test_nothing_published_names_a_machine() -> None:
         "|".join(
             [
                 "/" + "root/",
-                "/" + r"home/\w+/",
+                "/" + r"home/(?!namesrv/)\w+/",
                 "/" + "Users/",
                 "/" + "work/",
                 r"\.\./" + "shared",

@@ -17,7 +17,7 @@ ROOMS = sorted(
 #: What must not be in memory after the import of a room, and why it would hurt.
 HEAVY = {
     "broker": ("numpy", "rich", "click", "lz4", "zstandard"),
-    "namesrv": ("numpy", "rich", "click", "cometmq.store", "cometmq.broker"),
+    "namesrv": ("numpy", "rich", "click", "cometmq.broker", "cometmq.store.message_store"),
     "standalone": ("numpy", "rich", "click"),
     "store": ("numpy", "asyncio", "uvloop", "cometmq.wire"),
     "client": ("numpy", "rich", "click", "cometmq.store", "cometmq.broker"),

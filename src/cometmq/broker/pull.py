@@ -271,7 +271,7 @@ class PullProcessor:
         header: PullMessageHeader,
         topic: TopicConfig,
         group: SubscriptionGroupConfig,
-        offset: int,
+        reset_offset: int,
     ) -> Frame:
         """Tell a consumer that an operator moved its offset."""
         store = self._state.store
@@ -280,7 +280,7 @@ class PullProcessor:
             request.serialize_type,
             ResponseCode.PULL_OFFSET_MOVED,
             "OFFSET_RESET",
-            offset,
+            reset_offset,
             store.min_queue_offset(header.topic, header.queue_id),
             store.max_queue_offset(header.topic, header.queue_id),
             topic_sys_flag=topic.topic_sys_flag,
