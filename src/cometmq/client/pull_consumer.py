@@ -31,7 +31,7 @@ from cometmq.core.allocate import AllocateStrategy
 from cometmq.core.selector import subscribe_queues
 from cometmq.core.subscription import subscription_of
 from cometmq.core.tag_filter import TAG
-from cometmq.errors import ClientError, CometError, ConfigError
+from cometmq.errors import ClientClosed, ClientError, CometError, ConfigError
 from cometmq.model import ConsumeType, MessageModel, MessageQueue, SubscriptionData
 from cometmq.model.flags import PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from cometmq.net.env import Environment
@@ -151,10 +151,10 @@ class PullConsumer(GroupConsumer):
 
     async def start(self) -> None:
         """Join the group, if topics are subscribed."""
+        if self._is_closed:
+            raise ClientClosed(f"the consumer of group {self.group} is closed; make a new one")
         if self._instance is not None:
             return
-        if self._is_closed:
-            self._ready()
         instance = self._start_instance()
         try:
             await self._join()
@@ -185,6 +185,7 @@ class PullConsumer(GroupConsumer):
         self._ready_batches.clear()
         self._wake_reader()
         await instance.close({self.group: "consumerGroup"})
+        self._instance = None
 
     async def __aenter__(self) -> Self:
         await self.start()

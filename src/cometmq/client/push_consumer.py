@@ -35,7 +35,7 @@ from cometmq.core.allocate import AllocateStrategy
 from cometmq.core.consume_retry import MAX_RECONSUME_TIMES
 from cometmq.core.process_queue import FlowLimits
 from cometmq.core.tag_filter import TAG
-from cometmq.errors import CometError, ConfigError
+from cometmq.errors import ClientClosed, CometError, ConfigError
 from cometmq.model import ConsumeType, MessageModel, MessageQueue
 from cometmq.model.flags import PULL_SUSPEND
 from cometmq.model.names import RETRY_PREFIX
@@ -150,10 +150,10 @@ class PushConsumer(GroupConsumer):
             ConfigError: a subscribed topic has no handler.
             NoRoute: a subscribed topic does not exist.
         """
+        if self._is_closed:
+            raise ClientClosed(f"the consumer of group {self.group} is closed; make a new one")
         if self._instance is not None:
             return
-        if self._is_closed:
-            self._ready()
         instance = self._start_instance()
         assert self._calls is not None
         self._returns = SendBack(
@@ -166,7 +166,7 @@ class PushConsumer(GroupConsumer):
         except BaseException:
             await self._abort_start()
             raise
-        self._ready().spawn(self._ready().every(60_000, self._expire), "expire")
+        self._ready().spawn(self._ready().every(60_000, self.expire_now), "expire")
         log.info(
             "consumer %s of group %s started: %s",
             self.client_id,
@@ -253,6 +253,7 @@ class PushConsumer(GroupConsumer):
             assignment.process_queue.dropped = True
         self._assignments.clear()
         await instance.close({self.group: "consumerGroup"})
+        self._instance = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -378,7 +379,7 @@ class PushConsumer(GroupConsumer):
         assignment.failed_count += 1
         assignment.loop.wake()
 
-    async def _expire(self) -> None:
+    async def expire_now(self) -> None:
         """Messages whose handler hangs are given back (``consumeTimeout``)."""
         for dispatcher in self._dispatchers.values():
             for assignment, message in dispatcher.expire(self._consume_timeout_ms / 1000):
