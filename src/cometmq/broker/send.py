@@ -15,7 +15,6 @@ a reader lets the last of two equal names win (so the last UNIQ_KEY and TAGS are
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
@@ -30,7 +29,6 @@ from cometmq.codec.properties import (
     PROPERTIES_BYTES_MAX,
     decode_properties,
     encode_properties,
-    find_property,
 )
 from cometmq.errors import (
     CodecError,
@@ -57,8 +55,8 @@ __all__ = ["SendProcessor", "store_failure"]
 
 Processor = Callable[[RemotingCommand, ServerConnection, int], bytes | None]
 
-PLAIN_PROPERTIES_BYTES_MAX: Final = 32_000
-"""Property strings up to this length stay below 32,767 bytes with what the broker adds."""
+PLAIN_PROPERTIES_CHARS_MAX: Final = 8000
+"""Property strings up to this length fit 32,767 bytes of UTF-8 with what the broker adds."""
 _FRAME_HEAD: Final = Struct(">II")
 _NOT_PLAIN: Final = (msgspec.MsgspecError, KeyError, ValueError, RecursionError)
 """Not a JSON header, not a known topic, not Unicode: reasons to take the checked way."""
@@ -118,8 +116,11 @@ class SendProcessor:
 
     # -- the fast way ---------------------------------------------------------------------
 
-    def _make_send(self, decode: Callable[[Any], PlainSend]) -> Processor:
-        """Build the processor with everything it needs in local variables."""
+    def _make_send(self, decode: Callable[[Any], PlainSend]) -> Processor:  # noqa: C901
+        """Build the processor with everything it needs in local variables.
+
+        One long function: here a call costs as much as three of its steps.
+        """
         limits = self._limits
         put = self._state.store.put
         checked = self.send_checked
@@ -129,77 +130,77 @@ class SendProcessor:
         template = self._answer_template
         pack = _FRAME_HEAD.pack
 
-        def send(
+        def send(  # noqa: C901
             request: RemotingCommand, connection: ServerConnection, now_ms: int
         ) -> bytes | None:
             try:
                 header = decode(request.raw_ext)
-                text = header.properties
-                raw = text.encode()
                 queue_id = header.queue_id
                 if not 0 <= queue_id < limits[header.topic]:
                     return checked(request, connection, now_ms)
             except _NOT_PLAIN:
                 return checked(request, connection, now_ms)
+            text = header.properties
+            if text[-1:] != "\x02":
+                text += "\x02"
             body = request.body
-            at = raw.rfind(b"UNIQ_KEY\x01")
+            # With the separator at the end, text[at - 1] is one also where a name comes first.
+            at = text.rfind("UNIQ_KEY\x01")
             if (
                 at < 0
-                or (at and raw[at - 1] != 2)
+                or text[at - 1] != "\x02"
                 or not 0 < len(body) <= body_bytes_max
                 or header.batch
                 or header.reconsume_times
-                or len(raw) > PLAIN_PROPERTIES_BYTES_MAX
+                or len(text) > PLAIN_PROPERTIES_CHARS_MAX
                 or "DELAY" in text
                 or "TRAN_MSG" in text
                 or "TIMER_" in text
                 or "POP_CK" in text
             ):
                 return checked(request, connection, now_ms)
-            end = raw.find(2, at)
-            uniq_key = raw[at + 9 : end] if end > 0 else raw[at + 9 :]
-            at = raw.rfind(b"TAGS\x01")
+            uniq_key = text[at + 9 : text.find("\x02", at)]
             tags = keys = None
             code = 0
+            at = text.rfind("TAGS\x01")
             if at >= 0:
-                if at and raw[at - 1] != 2:
+                if text[at - 1] != "\x02":
                     return checked(request, connection, now_ms)
-                end = raw.find(2, at)
-                value = raw[at + 5 : end] if end > 0 else raw[at + 5 :]
-                code = _code_of_tags(value)
-                tags = value.decode()
-            at = raw.rfind(b"KEYS\x01")
+                tags = text[at + 5 : text.find("\x02", at)]
+                code = hash_tags(tags)
+            at = text.rfind("KEYS\x01")
             if at >= 0:
-                if at and raw[at - 1] != 2:
+                if text[at - 1] != "\x02":
                     return checked(request, connection, now_ms)
-                end = raw.find(2, at)
-                keys = (raw[at + 5 : end] if end > 0 else raw[at + 5 :]).decode()
+                keys = text[at + 5 : text.find("\x02", at)]
             try:
                 result = put(
                     header.topic,
                     queue_id,
                     body,
-                    raw + suffix if raw[-1] == 2 else b"%b\x02%b" % (raw, suffix),
+                    text.encode() + suffix,
                     flag=header.flag,
                     sys_flag=header.sys_flag & _CLIENT_SYS_FLAGS,
                     born_ms=header.born_timestamp_ms,
                     born_host=connection.peer_host,
                     tags_code=code,
                     store_ms=now_ms,
-                    index_keys=(uniq_key.decode(), keys, tags),
+                    index_keys=(uniq_key, keys, tags),
                 )
             except StoreError as error:
                 return self._refused(request, *store_failure(error))
+            except UnicodeEncodeError:
+                return checked(request, connection, now_ms)
             if is_sync_flush and "WAIT\x01false" not in text:
-                self._park(request, connection, result, queue_id, uniq_key.decode())
+                self._park(request, connection, result, queue_id, uniq_key)
                 return None
             if not uniq_key.isalnum():
-                return self._stored(request, 0, result, queue_id, uniq_key.decode())
+                return self._stored(request, 0, result, queue_id, uniq_key)
             answer = template % (
                 result.physical_offset,
                 queue_id,
                 result.queue_offset,
-                uniq_key,
+                uniq_key.encode(),
                 request.opaque,
             )
             size = len(answer)
@@ -344,7 +345,7 @@ class SendProcessor:
         result = self._state.store.put_batch(
             header.topic,
             queue_id,
-            [_batch_item(*item) for item in decode_batch(request.body)],
+            _batch_items(request.body),
             sys_flag=sys_flag,
             born_ms=header.born_timestamp_ms,
             born_host=connection.peer_host,
@@ -400,38 +401,36 @@ class SendProcessor:
         return self._answers.encode_refusal(request.opaque, request.serialize_type, code, remark)
 
 
-@lru_cache(maxsize=8192)
-def _code_of_tags(raw: bytes) -> int:
-    return hash_tags(raw.decode())
-
-
 def _answer_template(region: str, trace_on: bool, state: BrokerState) -> bytes:
-    """Prepare the header of a plain answer: what SendResponseEncoder writes, for `bytes %`."""
-    region_json = encode_json_text(region).replace(b"%", b"%%")
-    return (
-        b'{"code":0,"extFields":{"MSG_REGION":'
-        + region_json
-        + (b',"TRACE_ON":"true"' if trace_on else b',"TRACE_ON":"false"')
-        + b',"msgId":"'
-        + state.message_id_prefix.encode()
-        + b'%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b"},"flag":1,"language":"'
-        + LANGUAGE.encode()
-        + b'","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
-        + str(VERSION).encode()
-        + b"}"
+    """Prepare the header of a plain answer: what SendResponseEncoder writes, for one `%`."""
+    text = (
+        '{"code":0,"extFields":{"MSG_REGION":'
+        + encode_json_text(region).decode().replace("%", "%%")
+        + (',"TRACE_ON":"true"' if trace_on else ',"TRACE_ON":"false"')
+        + f',"msgId":"{state.message_id_prefix}%016X","queueId":"%d","queueOffset":"%d"'
+        + f',"transactionId":"%b"}},"flag":1,"language":"{LANGUAGE}","opaque":%d'
+        + f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
     )
+    return text.encode()
 
 
-def _batch_item(flag: int, body: bytes, properties: bytes) -> BatchItem:
-    """Add tag code and index keys to a message of a batch."""
-    tags = _text(find_property(properties, b"TAGS"))
-    keys = (
-        _text(find_property(properties, b"UNIQ_KEY")),
-        _text(find_property(properties, b"KEYS")),
-        tags,
-    )
-    return flag, body, properties, hash_tags(tags), keys
+def _batch_items(body: bytes) -> list[BatchItem]:
+    """Take a batch apart and add tag code and index keys to each message.
 
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")
+    Raises:
+        CodecError: lengths that do not fit.
+    """
+    items: list[BatchItem] = []
+    add = items.append
+    for flag, payload, properties in decode_batch(body):
+        uniq_key = keys = tags = None
+        for entry in properties.decode("utf-8", "replace").split("\x02"):
+            head = entry[:5]
+            if head == "TAGS\x01":
+                tags = entry[5:] or None
+            elif head == "KEYS\x01":
+                keys = entry[5:] or None
+            elif head == "UNIQ_" and entry[:9] == "UNIQ_KEY\x01":
+                uniq_key = entry[9:] or None
+        add((flag, payload, properties, hash_tags(tags), (uniq_key, keys, tags)))
+    return items
