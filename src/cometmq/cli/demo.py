@@ -149,8 +149,8 @@ def _step_rows(report: "DemoReport") -> list[dict[str, Any]]:
     sent = report.sent
     return [
         _row("sent", sent.tally.count, sent.seconds, sorted(sent.latencies_ms)),
-        *(_group_row(f"group, {group.name}", group) for group in report.instances),
-        _group_row("group, " + " || ".join(report.plan.carriers), report.filtered),
+        *(_group_row(group.name, group) for group in report.instances),
+        _group_row(" || ".join(report.plan.carriers), report.filtered),
     ]
 
 
