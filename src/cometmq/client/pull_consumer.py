@@ -263,29 +263,47 @@ class PullConsumer(GroupConsumer):
     ) -> list[ReceivedMessage]:
         """Messages that are ready, at least one unless the time runs out; earlier ones count
         as processed from now on."""
-        if not self._ready_batches or self._current is not None:
-            self._settle()
-        else:
-            self._release_in_hand()
-        if not self._ready_batches:
-            self._ready()
-            await self._wait(timeout_ms / 1000)
+        self._settle()
+        self._return_current()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
         taken: list[ReceivedMessage] = []
-        while self._ready_batches and len(taken) < count_max:
-            batch = self._ready_batches.popleft()
-            if batch.assignment.process_queue.dropped:
-                continue
-            messages = batch.messages
-            room = count_max - len(taken)
-            if len(messages) > room:
-                rest = _Batch(batch.assignment, messages[room:], batch.next_offset)
-                if batch.assignment.state.last is batch:
-                    batch.assignment.state.last = rest
-                self._ready_batches.appendleft(rest)
-                batch = _Batch(batch.assignment, messages[:room], messages[room].queue_offset)
-            taken += batch.messages
-            self._took(batch)
-        return taken
+        while True:
+            while self._ready_batches and len(taken) < count_max:
+                self._take_batch(taken, count_max - len(taken))
+            left_s = deadline - loop.time()
+            if taken or left_s <= 0:
+                return taken
+            self._ready()
+            await self._wait(left_s)
+
+    def _return_current(self) -> None:
+        """The rest of a batch that `async for` began goes back to the front."""
+        batch = self._current
+        if batch is None:
+            return
+        rest = batch.messages[self._index :]
+        self._drop_current()
+        if rest:
+            batch.assignment.state.buffered_count += len(rest)
+            batch.assignment.process_queue.finished_count -= len(rest)
+            self._ready_batches.appendleft(_Batch(batch.assignment, rest, batch.next_offset))
+
+    def _take_batch(self, taken: list[ReceivedMessage], room: int) -> None:
+        """Move up to ``room`` messages of the next batch; what is dropped is passed over."""
+        batch = self._ready_batches.popleft()
+        assignment = batch.assignment
+        if assignment.process_queue.dropped:
+            return
+        messages = batch.messages
+        if len(messages) > room:
+            rest = _Batch(assignment, messages[room:], batch.next_offset)
+            if assignment.state.last is batch:
+                assignment.state.last = rest
+            self._ready_batches.appendleft(rest)
+            batch = _Batch(assignment, messages[:room], messages[room].queue_offset)
+        taken += batch.messages
+        self._took(batch)
 
     def __aiter__(self) -> Self:
         return self
