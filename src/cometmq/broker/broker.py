@@ -130,7 +130,9 @@ class Broker:
                 await self._listen_vip()
             await self._begin()
         except BaseException:
-            await self._server.stop()
+            # Give back what was taken; nothing was acknowledged, so nothing is to be written.
+            self._state = None
+            await self.stop()
             if self._store is not None:
                 self._store.close()
             raise
@@ -276,6 +278,7 @@ class Broker:
         if self._registration is not None:
             await self._registration.stop()
         self._server.stop_listening()
+        self._files.cancel()
         if self._expiry is not None:
             self._expiry.cancel()
         if self._pull is not None:
@@ -325,10 +328,10 @@ class Broker:
 
     def _scan_clients(self) -> None:
         assert self._client is not None
-        self._client.drop_expired(self.env.clock.now_ms())
         self._expiry = asyncio.get_running_loop().call_later(
             EXPIRY_SCAN_MS / 1000, self._scan_clients
         )
+        self._client.drop_expired(self.env.clock.now_ms())
 
 
 def _not_yet(what: str) -> Handler:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -28,6 +29,8 @@ from cometmq.wire.command import RemotingCommand
 from cometmq.wire.headers import PullMessageHeader
 
 __all__ = ["PARKED_PULLS_MAX", "PARKED_PULLS_PER_CONNECTION_MAX", "ParkedPull", "PullHold"]
+
+log = logging.getLogger("cometmq.broker")
 
 SWEEP_INTERVAL_MS: Final = 5000
 """PullRequestHoldService of RocketMQ 5.4 re-checks at this pace."""
@@ -135,8 +138,8 @@ class PullHold:
         key = (pull.topic, pull.queue_id)
         waiting = self._by_queue.get(key)
         if waiting is None:
-            waiting = self._by_queue[key] = {}
             self._watch(pull.topic, pull.queue_id, True)
+            waiting = self._by_queue[key] = {}
         waiting[pull] = None
         self._by_connection.setdefault(pull.connection, {})[pull] = None
         self._count += 1
@@ -167,7 +170,7 @@ class PullHold:
         for key in [key for key in self._by_queue if key[0] == topic]:
             for pull in list(self._by_queue[key]):
                 self._take(pull)
-                self._run(pull)
+                self._run_one(pull)
 
     def stop(self) -> None:
         """Forget every pull and the timer."""
@@ -198,7 +201,15 @@ class PullHold:
         self._wake_scheduled = False
         woken, self._woken = self._woken, []
         for pull in woken:
+            self._run_one(pull)
+
+    def _run_one(self, pull: ParkedPull) -> None:
+        """Run a pull; a fault in one must not leave the others unanswered."""
+        try:
             self._run(pull)
+        except Exception:
+            log.exception("a held pull of %s failed", pull.connection.peer)
+            pull.connection.close()
 
     def _arm(self) -> None:
         """Set the timer to the earliest deadline or sweep; an earlier one set before stays."""
@@ -222,7 +233,7 @@ class PullHold:
             pull = heapq.heappop(deadlines)[2]
             if pull.is_waiting:
                 self._take(pull)
-                self._run(pull)
+                self._run_one(pull)
         if now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
             self._sweep()
@@ -235,7 +246,7 @@ class PullHold:
             for pull in list(waiting):
                 if pull.is_waiting and pull.queue_offset < end:
                     self._take(pull)
-                    self._run(pull)
+                    self._run_one(pull)
         if len(self._deadlines) > 2 * self._count + 64:
             self._deadlines = [entry for entry in self._deadlines if entry[2].is_waiting]
             heapq.heapify(self._deadlines)

@@ -191,8 +191,8 @@ class BrokerFiles:
         )
 
     def _due(self, name: str, interval_ms: int) -> None:
-        self._files[name].save_if_changed()
         self._every(name, interval_ms)
+        self._files[name].save_if_changed()
 
     def topics_changed(self) -> None:
         """Write topics.json soon."""
@@ -209,15 +209,18 @@ class BrokerFiles:
             await asyncio.sleep(_SETTLE_STEP_S)
             waited_s += _SETTLE_STEP_S
 
+    def cancel(self) -> None:
+        """End the periodic writes."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
     def stop(self) -> None:
-        """End the periodic writes and write what changed.  Blocks.
+        """Write what changed.  Blocks.
 
         Raises:
             StoreError, OSError: the first file the disk did not take; the others were tried.
         """
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
         failures: list[Exception] = []
         for file in self._files.values():
             try:

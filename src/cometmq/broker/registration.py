@@ -203,6 +203,15 @@ class Registration:
 
     async def _tell(self, server: _NameServer) -> bool:
         """Send one registration; False when the name server did not take it."""
+        try:
+            return await self._tell_once(server)
+        except Exception:
+            # The task of this name server has to live as long as the broker.
+            log.exception("registration with name server %s failed", server.address)
+            server.needs_all = True
+            return False
+
+    async def _tell_once(self, server: _NameServer) -> bool:
         change = self._changes
         changed, server.changed = server.changed, {}
         is_full = server.needs_all

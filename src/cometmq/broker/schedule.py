@@ -37,6 +37,7 @@ BATCH_COUNT: Final = 64
 BATCH_BYTES: Final = 1024 * 1024
 RETRY_MS: Final = 100
 """Pause after a failed read or put, as in ScheduleMessageService."""
+FAULT_RETRY_MS: Final = 10_000
 LATE_MS: Final = 5
 """Wait this much longer than computed, so that a timer that fires early finds its message due."""
 TICK_MAX_MS: Final = 1000
@@ -155,7 +156,12 @@ class ScheduleService:
         for cursor in self._levels.values():
             if cursor.due_ms is not None and cursor.due_ms <= now_ms:
                 cursor.due_ms = None
-                self._read(cursor, now_ms)
+                try:
+                    self._read(cursor, now_ms)
+                except Exception:
+                    # One level's fault must not stop the others, nor its own next try.
+                    log.exception("delay level %d failed", cursor.level)
+                    cursor.due_ms = now_ms + FAULT_RETRY_MS
         self._arm(now_ms)
 
     def _read(self, cursor: _Level, now_ms: int, *, allow_cold: bool = False) -> None:
