@@ -179,6 +179,7 @@ class CommitLog:
         file, self._next = self._next, None
         if file is not None:
             self._disk.rename(self._next_path, path)
+            file.path = path
         else:
             try:
                 file = self._disk.open_log(path, self.file_bytes, create=True)

@@ -41,6 +41,8 @@ __all__ = ["FileWrite", "IndexFile", "follow_chain"]
 FileWrite = tuple[int, bytes]
 _INT_MAX: Final = (1 << 31) - 1
 _PAGE_SLOTS: Final = 1024
+# Entries read at once when a table is mended: 20 MB.
+_MEND_ENTRIES: Final = 1 << 20
 _ENTRY_DTYPE: Final = [("hash", ">i4"), ("offset", ">i8"), ("delta", ">i4"), ("previous", ">i4")]
 
 
@@ -59,6 +61,8 @@ class IndexFile:
         """The slot table in native order, while it is in memory."""
         self.slots_known = 1
         """Entries below this number are in the slot table of the file."""
+        self.is_doubtful = False
+        """After a crash: slots in the file may lead to entries that are not counted."""
         self._dirty_pages: Any = None
 
     @property
@@ -74,7 +78,7 @@ class IndexFile:
     @property
     def are_slots_known(self) -> bool:
         """Whether the slot table of the file knows every entry."""
-        return self.slots_known >= self.header.index_count
+        return self.slots_known >= self.header.index_count and not self.is_doubtful
 
     def cut(self, physical_offset: int) -> None:
         """Forget entries from the first one whose record is not below an offset.
@@ -91,6 +95,11 @@ class IndexFile:
                 low = middle + 1
             else:
                 high = middle
+        self._cut_to(low)
+
+    def _cut_to(self, low: int) -> None:
+        """Forget the entries from a number on."""
+        header = self.header
         if low == header.index_count:
             return
         last = self._entry(low - 1) if low > 1 else None
@@ -105,6 +114,37 @@ class IndexFile:
             self.header = IndexHeader(0, 0, 0, 0, 0, 1)
             self.slots_known = 0
         self.file.write(*self.head_write())
+
+    def cut_unsound(self) -> bool:
+        """Forget entries from the first one that cannot be right; whether there was one.
+
+        Right ones have rising offsets, lead backwards, and begin where the head says.  Zeros of
+        pages that a power cut took fail this.
+        """
+        import numpy as np
+
+        before = self.header.begin_physical_offset
+        for first in range(1, self.header.index_count, _MEND_ENTRIES):
+            end = min(first + _MEND_ENTRIES, self.header.index_count)
+            entries = self.read_entries(first, end)
+            offsets = entries["offset"].astype(np.int64)
+            numbers = np.arange(first, first + len(entries))
+            floor = np.concatenate(([before], offsets[:-1]))
+            is_zero = (entries["hash"] == 0) & (offsets == 0) & (numbers > 1)
+            is_wrong = (
+                (offsets < floor)
+                | is_zero
+                | (entries["hash"] < 0)
+                | (entries["delta"] < 0)
+                | (entries["previous"] < 0)
+                | (entries["previous"] >= numbers)
+            )
+            if is_wrong.any() or len(entries) < end - first:
+                wrong = np.flatnonzero(is_wrong)
+                self._cut_to(first + (int(wrong[0]) if len(wrong) else len(entries)))
+                return True
+            before = int(offsets[-1])
+        return False
 
     def _entry(self, number: int) -> tuple[int, int, int, int] | None:
         raw = self.file.read(entry_position(number, self.slot_count), INDEX_ENTRY_BYTES)
@@ -173,12 +213,14 @@ class IndexFile:
         stored = np.frombuffer(raw[: len(raw) // 4 * 4], dtype=">i4")
         slots[: len(stored)] = stored
         known, count = max(1, self.slots_known), self.header.index_count
-        # Slots written for entries whose head was lost in a power cut point beyond the end.
-        slots[(slots < 0) | (slots >= max(count, 1))] = 0
-        if known < count:
-            entries = self.read_entries(known, count)
+        if ((slots < 0) | (slots >= count)).any():
+            # The entries that were meant are lost, and with them the way to older ones.
+            slots[:] = 0
+            known = 1
+        for first in range(known, count, _MEND_ENTRIES):
+            entries = self.read_entries(first, min(first + _MEND_ENTRIES, count))
             slots[entries["hash"].astype(np.int64) % self.slot_count] = np.arange(
-                known, known + len(entries), dtype=np.int32
+                first, first + len(entries), dtype=np.int32
             )
         return slots
 
@@ -189,7 +231,11 @@ class IndexFile:
         self.slots = slots
         pages = -(-self.slot_count // _PAGE_SLOTS)
         self._dirty_pages = np.zeros(pages, dtype=np.bool_)
-        if self.slots_known < self.header.index_count:
+        if not self.are_slots_known:
+            if self.is_doubtful:
+                # The file's table may be wrong anywhere until this one is written.
+                self.slots_known = 1
+            self.is_doubtful = False
             # Mended in memory only, and nobody knows which pages.
             self._dirty_pages[:] = True
 

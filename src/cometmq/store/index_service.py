@@ -117,25 +117,31 @@ class IndexService:
     # -- opening -------------------------------------------------------------------------
 
     def load(self, damages: list[str]) -> int:
-        """Open the files; the physical offset from which records are not indexed.
+        """Open the files; physical offset of the last record that is indexed, -1 for none.
 
         A file whose size or head is wrong is deleted with all newer ones: the log has it all.
         """
         config = self._config
         expected = index_file_bytes(config.index_slot_count, config.index_entry_count)
         names = [n for n in self._disk.listdir(self.path) if len(n) == _NAME_DIGITS and n.isdigit()]
-        end = 0
         for place, name in enumerate(names):
             path = f"{self.path}/{name}"
             fault = self._open(path, expected)
             if fault is None:
-                end = max(end, self.files[-1].header.end_physical_offset)
                 continue
             for newer in names[place:]:
                 self._disk.remove(f"{self.path}/{newer}")
             damages.append(f"{path}: {fault}; it and newer ones are built again from the log")
             break
-        return end
+        return self.end
+
+    @property
+    def end(self) -> int:
+        """Physical offset of the last record that is indexed, -1 for none."""
+        for file in reversed(self.files):
+            if file.header.index_count > 1:
+                return file.header.end_physical_offset
+        return -1
 
     def _open(self, path: str, expected: int) -> str | None:
         config = self._config
@@ -163,17 +169,32 @@ class IndexService:
         newest = self.newest
         if newest is not None:
             newest.slots_known = max(1, min(known, newest.header.index_count))
+            newest.is_doubtful = True
+
+    def cut_unsound(self, damages: list[str]) -> int:
+        """After a crash of unknown kind: keep what holds together; the last record indexed."""
+        for place, file in enumerate(self.files):
+            if file.cut_unsound():
+                damages.append(
+                    f"{file.path}: entries behind {file.header.index_count - 1} are lost"
+                )
+                for newer in self.files[place + 1 :]:
+                    self._disk.remove(newer.path)
+                del self.files[place + 1 :]
+                break
+        self.distrust_slots(1)
+        return self.end
 
     def cut(self, physical_offset: int) -> int:
-        """Forget entries of records at or behind an offset; from where records lack entries."""
+        """Forget entries of records at or behind an offset; the last record indexed, or -1."""
         while self.files:
             newest = self.files[-1]
             newest.cut(physical_offset)
             if newest.header.index_count > 1 or len(self.files) == 1:
-                return newest.header.end_physical_offset
+                break
             self.files.pop()
             self._disk.remove(newest.path)
-        return 0
+        return self.end
 
     # -- adding --------------------------------------------------------------------------
 
@@ -182,17 +203,17 @@ class IndexService:
         if not self.is_enabled or self._is_closed:
             return
         self.drain(now_ms)
-        self._write_some()
-        newest = self.newest
-        if newest is None or newest.slots is None or self._is_writing or self._is_loading:
+        if self._is_writing:
             return
-        if now_ms - self._last_slots_ms >= _SLOTS_WRITE_INTERVAL_MS:
+        newest = self.newest
+        slots: Callable[[], None] | None = None
+        is_due = now_ms - self._last_slots_ms >= _SLOTS_WRITE_INTERVAL_MS
+        if newest is not None and newest.slots is not None and is_due and not self._is_loading:
             self._last_slots_ms = now_ms
-            write = newest.slot_writes()
-            if write is not None:
-                self._submit(write)
-            elif now_ms - self._last_add_ms >= _SLOTS_IDLE_MS:
+            slots = newest.slot_writes()
+            if slots is None and now_ms - self._last_add_ms >= _SLOTS_IDLE_MS:
                 newest.drop_slots()
+        self._write_some(slots)
 
     def drain(self, now_ms: int) -> None:
         """Add one batch of what waits."""
@@ -346,6 +367,10 @@ class IndexService:
         if newest is not None and not newest.is_full:
             return newest
         if newest is not None:
+            if newest.slots is None:
+                # Its entries are in the file already, and nobody else writes its head.
+                position, head = newest.head_write()
+                newest.file.write(position, head)
             self._retire(newest)
         header = IndexHeader(0, 0, 0, 0, 0, 1)
         if newest is not None:
@@ -412,20 +437,19 @@ class IndexService:
 
     # -- writing -------------------------------------------------------------------------
 
-    def _write_some(self) -> None:
-        if not self._unwritten or self._is_writing:
+    def _write_some(self, slots: Callable[[], None] | None) -> None:
+        """Let a worker write entries and heads, and then the slot table if it is due."""
+        if not self._unwritten and slots is None:
             return
         batch = list(self._unwritten)
+        generation = self._generation
+        self._is_writing = True
 
         def work() -> None:
             for file, (position, data), _ in batch:
                 file.file.write(position, data)
-
-        self._submit(work, len(batch))
-
-    def _submit(self, work: Callable[[], None], written: int = 0) -> None:
-        self._is_writing = True
-        generation = self._generation
+            if slots is not None:
+                slots()
 
         def done(result: object) -> None:
             self._is_writing = False
@@ -433,7 +457,7 @@ class IndexService:
                 level = logging.WARNING if isinstance(result, DiskFull) else logging.ERROR
                 _LOG.log(level, "writing the index failed and is tried again: %s", result)
             elif generation == self._generation:
-                del self._unwritten[:written]
+                del self._unwritten[: len(batch)]
 
         self._workers.submit(work, done)
 
@@ -447,17 +471,16 @@ class IndexService:
             file.drop_slots()
 
     def sync_all(self) -> None:
-        """Sync the newest file, in the calling thread; full ones were synced when they rolled."""
-        for file in self.files[-2:]:
-            file.file.sync()
+        """Sync the newest files, in the calling thread; older ones were synced when they rolled."""
+        self._sync(self.files[-2:])
         self.synced_position = self._wrote()
 
     def sync_round(self) -> None:
-        """Let a worker sync the newest file, then move the synced position."""
-        newest = self.newest
+        """Let a worker sync the newest files, then move the synced position."""
         position = self.indexed_position
-        if newest is None or position <= self.synced_position or self._is_closed:
+        if position <= self.synced_position or self._is_closed:
             return
+        files = self.files[-2:]
 
         def done(result: object) -> None:
             if isinstance(result, BaseException):
@@ -465,7 +488,14 @@ class IndexService:
             else:
                 self.synced_position = max(self.synced_position, position)
 
-        self._workers.submit(newest.file.sync, done)
+        self._workers.submit(lambda: self._sync(files), done)
+
+    def _sync(self, files: list[IndexFile]) -> None:
+        for file in files:
+            file.file.sync()
+        if files:
+            self._disk.sync_dir(self.path)
+            self._disk.sync_dir(self._config.root)
 
     def close(self) -> None:
         """Add nothing more."""

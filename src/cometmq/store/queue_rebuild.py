@@ -120,6 +120,7 @@ class QueueRebuild:
     def _append(self, queue: ConsumeQueue, physical_offset: int, size: int, code: int) -> None:
         queue.tail += CQ_UNIT.pack(physical_offset, size, code)
         queue.max += 1
+        queue.last_physical_end = physical_offset + size
         self.units_built += 1
         if not queue.is_dirty:
             self._writer.mark(queue, physical_offset, 0)

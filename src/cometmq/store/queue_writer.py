@@ -258,9 +258,10 @@ class QueueWriter:
             except FileNotFoundError:
                 continue
             # The names of queue, topic and `consumequeue` may be as new as the file's.
-            while path != self._root:
-                path = path.rpartition("/")[0]
-                directories.add(path)
+            directory = path
+            while directory != self._root:
+                directory = directory.rpartition("/")[0]
+                directories.add(directory)
         for directory in sorted(directories):
             if self._disk.is_dir(directory):
                 self._disk.sync_dir(directory)

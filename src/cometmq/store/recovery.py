@@ -97,6 +97,7 @@ class Recovery:
         self._loader = QueueLoader(disk, queues, self.report.damages)
         self._index_from = 0
         self._proven_end = 0
+        self._proven_ms = (1 << 63) - 1
         self.floors: dict[str, int] = {}
         self.flushed = 0
         """The log is known to be on stable storage up to here."""
@@ -110,7 +111,7 @@ class Recovery:
         checkpoint = self._java.load()
         self._disk.remove(f"{self._config.root}/{NEXT_FILE_NAME}")
         self._open_log()
-        index_end = self._index.load(report.damages) if self._index.is_enabled else 0
+        index_end = self._index.load(report.damages) if self._index.is_enabled else -1
         state = self._trusted_state(abort, checkpoint)
         if isinstance(state, SideState):
             report.mode = "checkpoint"
@@ -225,12 +226,12 @@ class Recovery:
                 self._loader.cut_to(queue, self._loader.end_below(queue, start))
             elif queue.last_physical_end != end.last_physical_end:
                 self.report.reason = f"{queue.path} does not end where it did"
-                return self._begin_anew(index_end)
+                return self._begin_anew()
         if self._index.is_enabled:
             start = min(start, self._begin_index(state, index_end, is_whole))
         return start
 
-    def _begin_anew(self, index_end: int) -> int:
+    def _begin_anew(self) -> int:
         """Queue files were changed: prove all of them against the whole log."""
         self.report.mode = "normal"
         self._queues.topics.clear()
@@ -238,23 +239,25 @@ class Recovery:
         self._loader.with_rests.clear()
         self._loader.load_all(self._progress)
         if self._index.is_enabled:
-            self._index_from = index_end + 1 if self._index.files else 0
+            self._index_from = self._index.cut_unsound(self.report.damages) + 1
         return self._log.min_offset
 
     def _begin_index(self, state: SideState, index_end: int, is_whole: bool) -> int:
         now = state.progress
         if not is_whole:
-            self._index_from = self._index.cut(now.index_synced) + 1 if self._index.files else 0
+            last = self._index.cut(now.index_synced)
+            self._index_from = last + 1
             self._index.distrust_slots(1)
-            return min(now.index_synced, self._index_from)
+            # With the last record that has its entries: a place between two records would look
+            # like the end of the log.
+            return max(self._log.min_offset, min(now.index_synced, last))
         if not now.is_clean:
             self._index.distrust_slots(now.index_slots_count)
-        if index_end < now.index_end or (now.index_end >= 0 and not self._index.files):
+        if index_end < now.index_end:
             # Files were removed or damaged: what they had is still in the log.
-            self._index_from = index_end + 1 if self._index.files else 0
-            return max(self._log.min_offset, index_end if self._index.files else 0)
-        has_entries = now.index_end >= 0 or bool(self._index.files)
-        self._index_from = max(now.indexed, index_end + 1 if has_entries else 0)
+            self._index_from = index_end + 1
+            return max(self._log.min_offset, index_end)
+        self._index_from = max(now.indexed, index_end + 1)
         return now.indexed
 
     def _begin_as_java(self, is_crash: bool, checkpoint: Checkpoint, index_end: int) -> int:
@@ -267,6 +270,9 @@ class Recovery:
         report.mode = "abnormal" if is_crash else "normal"
         known = max([queue.last_physical_end for queue in self._queues], default=0)
         self._proven_end = known
+        if is_crash:
+            # Units may have reached the disk before their records did.
+            self._proven_ms = checkpoint.physic_timestamp_ms
         self.flushed = log.files[-1].start
         start = log.min_offset
         for mapped in reversed(log.files):
@@ -285,9 +291,9 @@ class Recovery:
             start = log.min_offset
         if self._index.is_enabled:
             if is_crash:
-                self._index.distrust_slots(1)
-            self._index_from = index_end + 1 if self._index.files else 0
-            start = min(start, max(log.min_offset, index_end if self._index.files else 0))
+                index_end = self._index.cut_unsound(report.damages)
+            self._index_from = index_end + 1
+            start = min(start, max(log.min_offset, index_end))
         return start
 
     # -- scan ----------------------------------------------------------------------------
@@ -312,8 +318,7 @@ class Recovery:
 
     def _indexed_now(self) -> int:
         self._index.drain_all()
-        newest = self._index.newest
-        return 0 if newest is None else newest.header.end_physical_offset + 1
+        return self._index.end + 1
 
     def _scan(self, start: int, *, is_gap_final: bool) -> int:
         """Read the log from `start`, dispatch every record; the end of the log."""
@@ -374,7 +379,7 @@ class Recovery:
         if place >= self._proven_end:
             return None
         record = reader.resync(self._proven_end)
-        if record is None:
+        if record is None or record.store_ms > self._proven_ms:
             reader.position = place
             return None
         rebuild.damaged_at = (place, record.physical_offset - place)

@@ -131,8 +131,8 @@ class Upkeep:
 
     def _progress(self, *, is_clean: bool = False) -> Progress:
         newest = self._index.newest
-        if newest is not None and not self._index.has_unwritten and newest.header.index_count > 1:
-            self._index_end = newest.header.end_physical_offset
+        if not self._index.has_unwritten:
+            self._index_end = self._index.end
         flushed = self._flusher.flushed
         return Progress(
             derived=self._writer.derived_position,
@@ -145,16 +145,15 @@ class Upkeep:
             log_min=self._log.min_offset,
             mark=self._mark[0],
             mark_crc=self._mark[1],
-            physic_ms=self._time_below(flushed),
+            physic_ms=self._time_below(flushed, self._java.value.physic_timestamp_ms),
             is_clean=int(is_clean),
         )
 
-    def _time_below(self, position: int) -> int:
-        """Store time up to which everything lies below a position."""
+    def _time_below(self, position: int, found: int) -> int:
+        """Store time up to which everything lies below a position; `found` is known before."""
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= min(position, self._writer.synced_position):
             marks.popleft()
-        found = self._java.value.physic_timestamp_ms
         for wrote, store_ms in marks:
             if wrote > position:
                 break
@@ -173,7 +172,9 @@ class Upkeep:
         self._last_progress = progress
         checkpoint = self._java.value._replace(
             physic_timestamp_ms=progress.physic_ms,
-            logics_timestamp_ms=self._time_below(min(progress.synced, progress.flushed)),
+            logics_timestamp_ms=self._time_below(
+                min(progress.synced, progress.flushed), self._java.value.logics_timestamp_ms
+            ),
             index_timestamp_ms=max(self._java.value.index_timestamp_ms, self._index.full_end_ms),
         )
 

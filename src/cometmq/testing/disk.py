@@ -59,9 +59,12 @@ class _Trigger:
 
 @dataclass(slots=True)
 class _NameChange:
-    """A change of a directory that only `sync_dir` makes durable, and how to take it back."""
+    """A change of directories that only `sync_dir` makes durable, and how to take it back.
 
-    directory: str
+    A rename is atomic: syncing one of its two directories settles both ends.
+    """
+
+    directories: frozenset[str]
     undo: Callable[[], None]
 
 
@@ -209,7 +212,7 @@ class SimDisk:
             else:
                 self._files[new] = replaced
 
-        self._unsynced(new, undo)
+        self._unsynced(new, undo, old)
 
     def makedirs(self, path: str) -> None:
         self._enter("makedirs", path)
@@ -224,8 +227,14 @@ class SimDisk:
         self._enter("sync_dir", path)
         directory = _clean(path)
         self._unsynced_names = [
-            change for change in self._unsynced_names if change.directory != directory
+            change for change in self._unsynced_names if directory not in change.directories
         ]
+
+    def sync_all(self) -> None:
+        self._enter("sync", "/")
+        for inode in self._files.values():
+            inode.sync()
+        self._unsynced_names.clear()
 
     # -- store.Disk: content ------------------------------------------------------------------
 
@@ -327,11 +336,13 @@ class SimDisk:
         if parent not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", parent)
 
-    def _unsynced(self, name: str, undo: Callable[[], object]) -> None:
+    def _unsynced(self, name: str, undo: Callable[[], object], other: str | None = None) -> None:
         def forget() -> None:
             undo()
 
-        self._unsynced_names.append(_NameChange(str(PurePosixPath(name).parent), forget))
+        names = (name,) if other is None else (name, other)
+        parents = frozenset(str(PurePosixPath(path).parent) for path in names)
+        self._unsynced_names.append(_NameChange(parents, forget))
 
     def _drop_directory(self, name: str) -> None:
         del self._directories[name]
@@ -353,7 +364,7 @@ class SimDisk:
                 self._directories[target + path[len(source) :]] = None
 
         move(old, new)
-        self._unsynced(new, lambda: move(new, old))
+        self._unsynced(new, lambda: move(new, old), old)
 
     def _allocated(self) -> int:
         return sum(inode.allocated_bytes() for inode in self._files.values())
