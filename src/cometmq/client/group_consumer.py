@@ -28,12 +28,13 @@ from cometmq.client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from cometmq.client.options import ClientOptions
 from cometmq.client.pull_loop import PullLoop, PullSettings
 from cometmq.client.served import serve_broker
+from cometmq.client.watch import status_table, watch_queue
 from cometmq.core.allocate import AllocateStrategy, strategy_by_name
 from cometmq.core.process_queue import ProcessQueue
 from cometmq.core.selector import subscribe_queues
 from cometmq.core.subscription import subscription_of
 from cometmq.core.tag_filter import TAG
-from cometmq.core.watchdog import Progress, QueueWatch, Verdict
+from cometmq.core.watchdog import QueueWatch
 from cometmq.errors import ClientClosed, CometError, ConfigError, NoRoute
 from cometmq.model import (
     ConsumeFromWhere,
@@ -517,63 +518,16 @@ class GroupConsumer:
 
     async def watch(self) -> None:
         """Compare every queue with its broker's end and restart what stands still."""
-        assert self._calls is not None
-        clock = self._options.env.clock
         for assignment in list(self._assignments.values()):
-            process_queue = assignment.process_queue
-            loop = assignment.loop
-            if loop.is_stopped or loop.held_because is not None:
-                end = process_queue.broker_max_offset
-            else:
-                try:
-                    end = await self._calls.max_offset(
-                        self._address(assignment.queue), assignment.queue
-                    )
-                except CometError as error:
-                    log.info("watchdog: the end of %s is unknown: %s", assignment.queue, error)
-                    end = process_queue.broker_max_offset
-            if self._assignments.get(assignment.queue) is not assignment:
-                continue
-            process_queue.broker_max_offset = max(end, process_queue.broker_max_offset)
-            progress = Progress(
-                process_queue.pull_offset,
-                process_queue.count,
-                process_queue.finished_count,
-                end,
-            )
-            now_ms = clock.now_ms()
-            assignment.sampled = (
-                now_ms,
-                process_queue.finished_count,
-                assignment.failed_count,
-                loop.pull_count,
-            )
-            verdict = assignment.watch.look(progress, now_ms)
-            if verdict is Verdict.PULL_STUCK:
-                self._revive(assignment, now_ms)
-            elif verdict is Verdict.HANDLERS_STUCK:
-                log.warning(
-                    "handlers of group %s do not finish; %s; held back: %s",
-                    self.group,
-                    assignment.watch.describe(now_ms),
-                    loop.held_because or "no",
-                )
-                assignment.watch.restarted(now_ms)
+            await watch_queue(self, assignment)
 
-    def _revive(self, assignment: Assignment, now_ms: int) -> None:
-        if self._is_paused(assignment):
-            return
-        log.error(
-            "the pull loop of group %s stood still and is restarted; %s; last error: %s",
-            self.group,
-            assignment.watch.describe(now_ms),
-            assignment.loop.last_error or "none",
-        )
-        assignment.watch.restarted(now_ms)
-        assignment.loop.restart()
+    async def broker_end(self, queue: MessageQueue) -> int:
+        """The end of a queue as its broker reports it now."""
+        assert self._calls is not None
+        return await self._calls.max_offset(self._address(queue), queue)
 
-    def _is_paused(self, assignment: Assignment) -> bool:
-        """Whether the user wants this queue to stand still."""
+    def is_paused(self, assignment: Assignment) -> bool:
+        """Whether the program wants this queue to stand still."""
         return False
 
     # -- what the instance asks -------------------------------------------------------------
@@ -614,29 +568,7 @@ class GroupConsumer:
 
     def status_table(self) -> dict[str, dict[str, Any]]:
         """Rates per topic since the watchdog's last look (``ConsumeStatus`` of Java)."""
-        now_ms = self.now_ms()
-        table: dict[str, dict[str, Any]] = {}
-        for queue, assignment in self._assignments.items():
-            since_ms, finished, failed, pulls = assignment.sampled
-            seconds = max(1, now_ms - (since_ms or self._started_ms)) / 1000
-            row = table.setdefault(
-                queue.topic,
-                {
-                    "consumeFailedMsgs": 0,
-                    "consumeFailedTPS": 0.0,
-                    "consumeOKTPS": 0.0,
-                    "consumeRT": 0.0,
-                    "pullRT": 0.0,
-                    "pullTPS": 0.0,
-                },
-            )
-            failed_now = assignment.failed_count - failed
-            done_now = assignment.process_queue.finished_count - finished
-            row["consumeFailedMsgs"] += assignment.failed_count
-            row["consumeFailedTPS"] += failed_now / seconds
-            row["consumeOKTPS"] += max(0, done_now - failed_now) / seconds
-            row["pullTPS"] += (assignment.loop.pull_count - pulls) / seconds
-        return table
+        return status_table(self)
 
     def spawn(self, work: Any, name: str) -> None:
         """Run background work of this consumer."""

@@ -20,19 +20,20 @@ from cometmq.client import fork
 from cometmq.client.instance import ClientInstance
 from cometmq.client.linger import Linger, LingerBatch
 from cometmq.client.options import ClientOptions
+from cometmq.client.probe import probe_unreachable
 from cometmq.client.producer_core import ProducerCore, TopicQueues
 from cometmq.client.sending import Sending
 from cometmq.core.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
     check_batch,
+    common_group,
     split_by_size,
 )
 from cometmq.core.selector import QueueSelector, select_by_hash
 from cometmq.errors import (
     BrokerBusy,
     ClientClosed,
-    CometError,
     ConfigError,
     ConnectFailed,
     NoRoute,
@@ -52,7 +53,6 @@ DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 IN_FLIGHT_MAX: Final = 65_535
 """Java's limit of asynchronous requests; beyond it `send_nowait` refuses instead of piling up."""
 PROBE_INTERVAL_MS: Final = 2_000
-PROBE_TIMEOUT_MS: Final = 200
 
 
 class Producer:
@@ -527,21 +527,8 @@ class Producer:
             await self._next_done()
 
     async def _probe(self) -> None:
-        """Ask unreachable brokers whether they are back (Java's detector)."""
-        instance = self._instance
-        if instance is None:
-            return
-        faults = self.core.faults
-        faults.prune(self.core.clock.now_ms())
-        for broker_name in faults.unreachable():
-            address = instance.routes.address(broker_name)
-            if address is not None:
-                try:
-                    await instance.io.channel(address, PROBE_TIMEOUT_MS)
-                except CometError:
-                    continue
-                log.info("the broker %s at %s is reachable again", broker_name, address)
-            faults.forget(broker_name)
+        if self._instance is not None:
+            await probe_unreachable(self.core, self._instance)
 
     # -- inside: batches --------------------------------------------------------------------
 
@@ -609,11 +596,3 @@ class Producer:
         return command.answer(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
         )
-
-
-def common_group(messages: Sequence[Message]) -> str | None:
-    """The message group that all messages have, if they have one."""
-    group = messages[0].message_group
-    if group and all(message.message_group == group for message in messages):
-        return group
-    return None

@@ -25,6 +25,7 @@ from typing import Final, Self
 from cometmq.client.group_consumer import Assignment, GroupConsumer, RebalanceListener
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
+from cometmq.client.pull_buffer import PulledBatch, QueueHold
 from cometmq.client.pull_loop import PullLoop, PullSettings
 from cometmq.client.starting import StartFrom, consume_from_where
 from cometmq.core.allocate import AllocateStrategy
@@ -46,31 +47,6 @@ POLL_TIMEOUT_MS: Final = 5_000
 POLL_COUNT_MAX: Final = 1_000
 BUFFER_COUNT_MAX: Final = 1_000
 """Messages held per queue before pulling stops (Java's ``pullThresholdForQueue``)."""
-
-
-class _Batch:
-    """Messages of one pull, not yet handed out, and where the queue goes on after them."""
-
-    __slots__ = ("assignment", "messages", "next_offset")
-
-    def __init__(
-        self, assignment: Assignment, messages: list[ReceivedMessage], next_offset: int
-    ) -> None:
-        self.assignment = assignment
-        self.messages = messages
-        self.next_offset = next_offset
-
-
-class _Hold:
-    """What is known of one queue beside its loop."""
-
-    __slots__ = ("buffered_count", "last", "position", "safe")
-
-    def __init__(self, position: int) -> None:
-        self.position = position
-        self.safe = position
-        self.buffered_count = 0
-        self.last: _Batch | None = None
 
 
 _NOTHING: Final[list[ReceivedMessage]] = []
@@ -136,12 +112,12 @@ class PullConsumer(GroupConsumer):
         self._auto_commit = auto_commit
         self._by_hand_expression = "*"
         self._buffer_count_max = buffer_count_max
-        self._ready_batches: deque[_Batch] = deque()
+        self._ready_batches: deque[PulledBatch] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._paused: set[MessageQueue] = set()
         self._in_hand: list[Assignment] = []
         # The batch that `async for` is in the middle of.
-        self._current: _Batch | None = None
+        self._current: PulledBatch | None = None
         self._current_messages: list[ReceivedMessage] = _NOTHING
         self._index = 0
         for topic, expression in (subscriptions or {}).items():
@@ -287,7 +263,7 @@ class PullConsumer(GroupConsumer):
         if rest:
             batch.assignment.state.buffered_count += len(rest)
             batch.assignment.process_queue.finished_count -= len(rest)
-            self._ready_batches.appendleft(_Batch(batch.assignment, rest, batch.next_offset))
+            self._ready_batches.appendleft(PulledBatch(batch.assignment, rest, batch.next_offset))
 
     def _take_batch(self, taken: list[ReceivedMessage], room: int) -> None:
         """Move up to ``room`` messages of the next batch; what is dropped is passed over."""
@@ -297,11 +273,11 @@ class PullConsumer(GroupConsumer):
             return
         messages = batch.messages
         if len(messages) > room:
-            rest = _Batch(assignment, messages[room:], batch.next_offset)
+            rest = PulledBatch(assignment, messages[room:], batch.next_offset)
             if assignment.state.last is batch:
                 assignment.state.last = rest
             self._ready_batches.appendleft(rest)
-            batch = _Batch(assignment, messages[:room], messages[room].queue_offset)
+            batch = PulledBatch(assignment, messages[:room], messages[room].queue_offset)
         taken += batch.messages
         self._took(batch)
 
@@ -355,8 +331,8 @@ class PullConsumer(GroupConsumer):
 
     # -- bookkeeping ------------------------------------------------------------------------
 
-    def _leave_buffer(self, batch: _Batch) -> None:
-        hold: _Hold = batch.assignment.state
+    def _leave_buffer(self, batch: PulledBatch) -> None:
+        hold: QueueHold = batch.assignment.state
         hold.buffered_count -= len(batch.messages)
         if hold.last is batch:
             hold.last = None
@@ -364,7 +340,7 @@ class PullConsumer(GroupConsumer):
         if batch.assignment.loop.held_because is not None:
             batch.assignment.loop.wake()
 
-    def _took(self, batch: _Batch) -> None:
+    def _took(self, batch: PulledBatch) -> None:
         """A whole batch was handed out by poll."""
         self._leave_buffer(batch)
         batch.assignment.state.position = batch.next_offset
@@ -383,7 +359,7 @@ class PullConsumer(GroupConsumer):
         batch = self._current
         if batch is None:
             return
-        hold: _Hold = batch.assignment.state
+        hold: QueueHold = batch.assignment.state
         messages = batch.messages
         index = self._index
         if index < len(messages):
@@ -417,7 +393,7 @@ class PullConsumer(GroupConsumer):
         assignment = self._assignments.get(loop.queue)
         if assignment is None or assignment.loop is not loop:
             return
-        hold: _Hold = assignment.state
+        hold: QueueHold = assignment.state
         if not messages:
             # Filtered messages move the end of what is buffered, or the position itself.
             if hold.last is not None:
@@ -429,14 +405,14 @@ class PullConsumer(GroupConsumer):
                     hold.safe = next_offset
                 hold.position = next_offset
             return
-        batch = _Batch(assignment, messages, next_offset)
+        batch = PulledBatch(assignment, messages, next_offset)
         hold.last = batch
         hold.buffered_count += len(messages)
         self._ready_batches.append(batch)
         self._wake_reader()
 
     def _added(self, assignment: Assignment) -> None:
-        assignment.state = _Hold(assignment.process_queue.pull_offset)
+        assignment.state = QueueHold(assignment.process_queue.pull_offset)
 
     def _removed(self, assignment: Assignment) -> None:
         if self._current is not None and self._current.assignment is assignment:
@@ -444,14 +420,14 @@ class PullConsumer(GroupConsumer):
         self._in_hand = [one for one in self._in_hand if one is not assignment]
 
     def _commit_offset(self, assignment: Assignment) -> int:
-        hold: _Hold = assignment.state
+        hold: QueueHold = assignment.state
         return hold.safe
 
     def commit_hint(self, loop: PullLoop) -> int:
         """Lite pulls carry no offsets (flag 22); commits go their own way."""
         return -1
 
-    def _is_paused(self, assignment: Assignment) -> bool:
+    def is_paused(self, assignment: Assignment) -> bool:
         return assignment.queue in self._paused
 
     def _subscription_of(self, topic: str) -> SubscriptionData:
@@ -584,7 +560,7 @@ class PullConsumer(GroupConsumer):
             self._paused.add(queue)
             assignment = self._assignments.get(queue)
             if assignment is not None:
-                hold: _Hold = assignment.state
+                hold: QueueHold = assignment.state
                 safe = hold.safe
                 fresh = self._replace(assignment, hold.position)
                 fresh.state.safe = safe

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from cometmq.client import fork
 from cometmq.client.background import background
 from cometmq.client.instance import uniq_ids_of
-from cometmq.client.producer import DEFAULT_GROUP, common_group
+from cometmq.client.producer import DEFAULT_GROUP
 from cometmq.client.producer import Producer as AsyncProducer
 from cometmq.client.producer_core import STORED_CODES, TopicQueues, final_error
 from cometmq.client.send import Prepared
@@ -29,6 +29,7 @@ from cometmq.core.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
     check_batch,
+    common_group,
     split_by_size,
 )
 from cometmq.core.selector import QueueSelector, select_by_hash

@@ -18,6 +18,7 @@ __all__ = [
     "BATCH_ITEM_OVERHEAD_BYTES",
     "MESSAGE_BYTES_MAX",
     "check_batch",
+    "common_group",
     "split_by_size",
 ]
 
@@ -73,3 +74,11 @@ def split_by_size(sizes: Iterable[int], limit_bytes: int) -> Iterator[tuple[int,
         total += size
     if index >= begin:
         yield begin, index + 1
+
+
+def common_group(messages: Sequence[Message]) -> str | None:
+    """The message group that all messages have, if they have one."""
+    group = messages[0].message_group
+    if group and all(message.message_group == group for message in messages):
+        return group
+    return None

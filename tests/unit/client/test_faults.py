@@ -127,7 +127,8 @@ def test_a_restarted_broker_is_found_again(monkeypatch: pytest.MonkeyPatch) -> N
         await broker.start()
         await until(lambda: broker.held)
         broker.store("t", 0, b"after", b"")
-        await until(lambda: reader.seen == [b"after"])
+        await until(lambda: reader.seen)
+        assert reader.seen == [b"after"]
 
     scenario(story)
 
@@ -183,7 +184,8 @@ def test_an_offset_the_broker_does_not_have_is_corrected() -> None:
         consumer.reset_offsets("t", {Q0: 50})
         await until(lambda: consumer.assignments[Q0].process_queue.pull_offset == 0)
         broker.store("t", 0, b"x", b"")
-        await until(lambda: reader.seen == [b"x"])
+        await until(lambda: reader.seen)
+        assert reader.seen == [b"x"]
 
     scenario(story)
 

@@ -23,6 +23,8 @@ NAMES = ("Admin", "Producer", "PullConsumer", "PushConsumer")
 PRIVATE = {
     "accept",
     "after_fork",
+    "broker_end",
+    "is_paused",
     "assignments",
     "client_id",
     "commit_changed",

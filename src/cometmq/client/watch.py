@@ -1,0 +1,88 @@
+"""The watchdog's look at one queue, and the rates that operators ask for.
+
+Job: measure, compare (``core.watchdog`` judges), log with numbers, restart a dead pull loop.
+Must not: decide what is dead.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from cometmq.core.watchdog import Progress, Verdict
+from cometmq.errors import CometError
+
+if TYPE_CHECKING:
+    from cometmq.client.group_consumer import Assignment, GroupConsumer
+
+__all__ = ["status_table", "watch_queue"]
+
+log = logging.getLogger("cometmq.client")
+
+
+async def watch_queue(consumer: "GroupConsumer", assignment: "Assignment") -> None:
+    """One look at a queue; the broker is asked for its end, since a dead loop would not."""
+    process_queue = assignment.process_queue
+    loop = assignment.loop
+    end = process_queue.broker_max_offset
+    if not loop.is_stopped and loop.held_because is None:
+        try:
+            end = await consumer.broker_end(assignment.queue)
+        except CometError as error:
+            log.info("watchdog: the end of %s is unknown: %s", assignment.queue, error)
+    if consumer.assignments.get(assignment.queue) is not assignment:
+        return
+    process_queue.broker_max_offset = max(end, process_queue.broker_max_offset)
+    progress = Progress(
+        process_queue.pull_offset, process_queue.count, process_queue.finished_count, end
+    )
+    now_ms = consumer.now_ms()
+    assignment.sampled = (
+        now_ms,
+        process_queue.finished_count,
+        assignment.failed_count,
+        loop.pull_count,
+    )
+    verdict = assignment.watch.look(progress, now_ms)
+    if verdict is Verdict.PULL_STUCK and not consumer.is_paused(assignment):
+        log.error(
+            "the pull loop of group %s stood still and is restarted; %s; last error: %s",
+            consumer.group,
+            assignment.watch.describe(now_ms),
+            loop.last_error or "none",
+        )
+        assignment.watch.restarted(now_ms)
+        loop.restart()
+    elif verdict is Verdict.HANDLERS_STUCK:
+        log.warning(
+            "handlers of group %s do not finish; %s; held back: %s",
+            consumer.group,
+            assignment.watch.describe(now_ms),
+            loop.held_because or "no",
+        )
+        assignment.watch.restarted(now_ms)
+
+
+def status_table(consumer: "GroupConsumer") -> dict[str, dict[str, Any]]:
+    """Rates per topic since the last look, in Java's spelling (``ConsumeStatus``)."""
+    now_ms = consumer.now_ms()
+    table: dict[str, dict[str, Any]] = {}
+    for queue, assignment in consumer.assignments.items():
+        since_ms, finished, failed, pulls = assignment.sampled
+        seconds = max(1, now_ms - (since_ms or consumer.started_ms)) / 1000
+        row = table.setdefault(
+            queue.topic,
+            {
+                "consumeFailedMsgs": 0,
+                "consumeFailedTPS": 0.0,
+                "consumeOKTPS": 0.0,
+                "consumeRT": 0.0,
+                "pullRT": 0.0,
+                "pullTPS": 0.0,
+            },
+        )
+        failed_now = assignment.failed_count - failed
+        done_now = assignment.process_queue.finished_count - finished
+        row["consumeFailedMsgs"] += assignment.failed_count
+        row["consumeFailedTPS"] += failed_now / seconds
+        row["consumeOKTPS"] += max(0, done_now - failed_now) / seconds
+        row["pullTPS"] += (assignment.loop.pull_count - pulls) / seconds
+    return table
