@@ -250,6 +250,7 @@ class QueueReader:
                     self._holds(around, last - start, last, sizes[-1])
                 )
                 return [around] if is_sound else None
+            return self._apart(around, start, positions, sizes)
         chunks: list[memoryview] = []
         run_start, run_end, run_first, place, size = start, start, sizes[0], start, sizes[0]
         for position, length in zip(positions, sizes, strict=True):
@@ -265,6 +266,31 @@ class QueueReader:
         if chunk is None:
             return None
         chunks.append(chunk)
+        return chunks
+
+    @staticmethod
+    def _apart(
+        around: memoryview, base: int, positions: Sequence[int], sizes: Sequence[int]
+    ) -> list[memoryview] | None:
+        """Records with others' between them, cut out of one read; None when one is not sound.
+
+        Queues that are written in turn look like this, so a pull of 32 comes here: flat loops,
+        since anything per record shows in the pulls a second.
+        """
+        length = len(around)
+        starts = [position - base for position in positions]
+        if min(starts) < 0 or min(sizes) < _CHECK_BYTES:
+            return None
+        look = _CHECK.unpack_from
+        chunks: list[memoryview] = []
+        for at, position, size in zip(starts, positions, sizes, strict=True):
+            end = at + size
+            if end > length:
+                return None
+            total, _, own_offset = look(around, at)
+            if total != size or own_offset != position:
+                return None
+            chunks.append(around[at:end])
         return chunks
 
     def _run(

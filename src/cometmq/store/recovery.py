@@ -251,8 +251,11 @@ class Recovery:
             # With the last record that has its entries: a place between two records would look
             # like the end of the log.
             return max(self._log.min_offset, min(now.index_synced, last))
-        if not now.is_clean:
-            self._index.distrust_slots(now.index_slots_count)
+        newest = self._index.newest
+        if newest is not None and not now.is_clean:
+            # The number speaks of the file that was the newest when it was written.
+            is_same = newest.header.begin_physical_offset < now.index_end
+            self._index.distrust_slots(now.index_slots_count if is_same else 1)
         if index_end < now.index_end:
             # Files were removed or damaged: what they had is still in the log.
             self._index_from = index_end + 1
