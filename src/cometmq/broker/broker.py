@@ -174,6 +174,7 @@ class Broker:
         self._pull = PullProcessor(state)
         self._client = ClientProcessor(state)
         store.arrival_listener = self._pull.hold.arrived
+        state.disk_usage = lambda: self._disk.usage(config.store_path())
         state.on_topic_changed = self._topic_changed
         state.on_topic_deleted = self._topic_deleted
         state.on_groups_changed = self._files.groups_changed

@@ -66,12 +66,20 @@ _CLIENT_SYS_FLAGS: Final = ~_OWN_SYS_FLAGS
 _ONEWAY: Final = 2
 
 
-def store_failure(error: StoreError) -> tuple[int, str]:
-    """Give code and remark for a message the store refused."""
+def store_failure(state: BrokerState, error: StoreError) -> tuple[int, str]:
+    """Give code and remark for a message the store refused; a full disk is measured."""
     if isinstance(error, MessageIllegal):
         return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
-    if isinstance(error, DiskFull | StoreClosed):
+    if isinstance(error, StoreClosed):
         return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
+    if isinstance(error, DiskFull):
+        try:
+            total, used = state.disk_usage()
+        except OSError as fault:
+            measured = f"its use cannot be measured: {fault.strerror}"
+        else:
+            measured = f"{(total - used) >> 20} of {total >> 20} MiB are free"
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}; {measured}"
     return ResponseCode.SYSTEM_ERROR, str(error)
 
 
@@ -188,7 +196,7 @@ class SendProcessor:
                     index_keys=(uniq_key, keys, tags),
                 )
             except StoreError as error:
-                return self._refused(request, *store_failure(error))
+                return self._refused(request, *store_failure(self._state, error))
             except UnicodeEncodeError:
                 return checked(request, connection, now_ms)
             if is_sync_flush and "WAIT\x01false" not in text:
@@ -227,7 +235,7 @@ class SendProcessor:
         except Refusal as refusal:
             return self._refused(request, refusal.code, refusal.remark)
         except StoreError as error:
-            return self._refused(request, *store_failure(error))
+            return self._refused(request, *store_failure(self._state, error))
         except (CodecError, LocalProtocolError) as error:
             return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
         self._remember(config)

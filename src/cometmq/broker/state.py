@@ -60,6 +60,7 @@ class BrokerState:
         "config",
         "consumers",
         "delay",
+        "disk_usage",
         "env",
         "groups",
         "host",
@@ -106,6 +107,8 @@ class BrokerState:
             env.chance.getrandbits(32),
             env.clock.now_ms,
         )
+        self.disk_usage: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """(total, used) bytes of the store's file system."""
         self.on_topic_changed: Callable[[TopicConfig], None] = lambda _: None
         self.on_topic_deleted: Callable[[str], None] = lambda _: None
         self.on_groups_changed: Callable[[], None] = lambda: None

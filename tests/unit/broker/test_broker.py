@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -217,12 +219,79 @@ def test_full_disk_refuses_writes_and_keeps_reads(tmp_path: Path) -> None:
             answer = await client.send(b"no room", **ext)
             assert answer.code == 14
             assert "3 of 100 MB are free" in (answer.remark or "")
+            assert re.search(r"\d+ of \d+ MiB are free", answer.remark or "")
         assert len(await client.messages()) == 2
         store._log.make_room = room  # type: ignore[method-assign]
         assert (await client.send(b"after")).code == 0
         assert [m.body for m in await client.messages()] == [b"before", b"before", b"after"]
 
     scenario(tmp_path, story)
+
+
+def test_flush_that_takes_too_long_is_said(tmp_path: Path) -> None:
+    """10 FLUSH_DISK_TIMEOUT: stored, with the full answer (trap T7)."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        broker.state.store.when_durable = (  # type: ignore[method-assign]
+            lambda end_offset, callback: callback(False)
+        )
+        for _ in range(2):
+            answer = await client.send(i="UNIQ_KEY\x01AB\x02")
+            assert answer.code == 10
+            assert {"msgId", "queueId", "queueOffset"} <= set(answer.ext_fields)
+
+    scenario(tmp_path, story, flushDiskType="SYNC_FLUSH")
+
+
+def test_port_of_old_clients_is_served_too(tmp_path: Path) -> None:
+    """Clients up to 4.4.0 send to the port two below; it being taken is no fault."""
+
+    async def main() -> None:
+        port = _two_free_ports()
+        async with running(tmp_path / "1", listenPort=port) as broker:
+            client = await Client(ENV, f"127.0.0.1:{port - 2}").open()
+            assert (await client.send()).code == 0
+            await client.close()
+            assert broker.address == f"127.0.0.1:{port}"
+            async with running(tmp_path / "2", listenPort=port + 2) as neighbour:
+                assert neighbour.port == port + 2
+
+    asyncio.run(main())
+
+
+def _two_free_ports() -> int:
+    """A port with free ones two below and two above."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        try:
+            for near in (port - 2, port, port + 2):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", near))
+        except (OSError, OverflowError):
+            continue
+        return port
+
+
+def test_client_over_ipv6_gets_a_born_host_of_four_bytes(tmp_path: Path) -> None:
+    """C++ and Go cannot read sixteen (trap T8)."""
+
+    async def main() -> None:
+        try:
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6 loopback")
+        async with running(tmp_path, bindAddress="::1") as broker:
+            client = await Client(ENV, f"[::1]:{broker.port}").open()
+            assert (await client.send()).code == 0
+            (message,) = await client.messages()
+            assert message.born_host[:4] == bytes(4)
+            assert message.sys_flag == 0
+            await client.close()
+
+    asyncio.run(main())
 
 
 # -- name servers ---------------------------------------------------------------------------
