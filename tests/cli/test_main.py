@@ -27,7 +27,8 @@ def run_cometmq(*arguments: str, timeout: float = 50) -> subprocess.CompletedPro
 def test_table_tells_what_the_command_tells(name: str) -> None:
     """The help table is a copy, kept so that --help imports no command; copies must not drift."""
     with click.Context(root) as context:
-        command = root.get_command(context, name)  # type: ignore[attr-defined]
+        command = root.get_command(context, name)
+        assert command is not None
         assert command.name == name
         assert command.short_help == COMMANDS[name][2]
 

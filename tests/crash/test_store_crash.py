@@ -266,7 +266,7 @@ def test_crash_at(operation: str, path: str, hit: int, is_sync: bool, is_power_c
 
 def hash_of(*parts: object) -> int:
     """A seed that does not change between runs."""
-    return sum(ord(char) * 31**place for place, char in enumerate(repr(parts))) % (1 << 30)
+    return int(sum(ord(char) * 31**place for place, char in enumerate(repr(parts))) % (1 << 30))
 
 
 LOAD_POINTS = [

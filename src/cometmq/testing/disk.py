@@ -22,10 +22,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.errors import DiskFull, StoreError, StoreLocked
 from cometmq.testing.inode import PAGE_BYTES, Inode, ReservedInode, SparseInode
+
+if TYPE_CHECKING:
+    from cometmq.store.disk import Mapping
 
 __all__ = ["OPERATIONS", "SimDisk", "SimLogFile", "SimRandomFile"]
 
@@ -111,7 +114,7 @@ class SimDisk:
         self._triggers.clear()
 
     @staticmethod
-    def fail_with(error: Exception) -> Callable[[], None]:
+    def fail_with(error: BaseException) -> Callable[[], None]:
         """An action that makes the operation raise `error`."""
 
         def fail() -> None:
@@ -426,7 +429,8 @@ class SimLogFile(SimRandomFile):
         inode.mtime_ms = max(inode.mtime_ms, 0)
         return memoryview(inode.data)[position : position + length]
 
-    def unmap(self, mapping: memoryview) -> bool:
+    def unmap(self, mapping: Mapping) -> bool:
+        assert isinstance(mapping, memoryview)
         mapping.release()
         return True
 

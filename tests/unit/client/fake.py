@@ -16,7 +16,7 @@ from cometmq.codec.ids import encode_host, offset_message_id
 from cometmq.codec.stored_message import encode_message
 from cometmq.model.topic import BrokerData, QueueData, TopicRoute
 from cometmq.net.env import system_environment
-from cometmq.net.server import RemotingServer, ServerConnection
+from cometmq.net.server import Handler, RemotingServer, ServerConnection
 from cometmq.wire.bodies import ConsumerListBody, HeartbeatData
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand, encode_command
@@ -54,7 +54,7 @@ class FakeBroker:
     name_port: int = 0
 
     async def start(self) -> None:
-        handlers = dict.fromkeys(RequestCode, self._serve)
+        handlers: dict[int, Handler] = dict.fromkeys(map(int, RequestCode), self._serve)
         self.server = RemotingServer(system_environment(), handlers)
         self.port = await self.server.listen("127.0.0.1", self.port)
         self.name_port = await self.server.listen("127.0.0.1", self.name_port)

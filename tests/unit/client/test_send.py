@@ -156,7 +156,7 @@ def test_the_broker_may_choose_the_queue() -> None:
     """The result names the queue that was used."""
     made = codec()
     result = made.result(
-        made.prepare(Message("t", b"x")), QUEUE, answer(**{**GOOD, "queueId": "5"})
+        made.prepare(Message("t", b"x")), QUEUE, answer(0, **{**GOOD, "queueId": "5"})
     )
     assert result.message_queue == MessageQueue("t", "broker-a", 5)
 
@@ -178,10 +178,10 @@ def test_refusals_and_nonsense_are_exceptions() -> None:
 def test_batch_results_are_one_per_message() -> None:
     """Offsets count up from the first; an inner batch has one id for all."""
     made = codec()
-    results = made.batch_results(["I", "J"], QUEUE, answer(**{**GOOD, "msgId": "A,B"}))
+    results = made.batch_results(["I", "J"], QUEUE, answer(0, **{**GOOD, "msgId": "A,B"}))
     assert [(r.message_id, r.queue_offset, r.offset_message_id) for r in results] == [
         ("I", 9, "A"),
         ("J", 10, "B"),
     ]
-    inner = made.batch_results(["I", "J"], QUEUE, answer(**{**GOOD, "queueId": "1"}))
+    inner = made.batch_results(["I", "J"], QUEUE, answer(0, **{**GOOD, "queueId": "1"}))
     assert [(r.message_queue.queue_id, r.offset_message_id) for r in inner] == [(1, "A"), (1, "A")]

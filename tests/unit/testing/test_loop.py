@@ -1,13 +1,17 @@
 """The virtual loop: time jumps, deadlocks are named, a dead node's code never runs again."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
 from cometmq.testing.loop import Lifetime, SimDeadlock, SimLivelock, SimLoop, context_of
 
+T = TypeVar("T")
 
-def run(main):
+
+def run(main: Callable[[SimLoop], Coroutine[Any, Any, T]]) -> tuple[T, float]:
     """Run a coroutine function on a fresh virtual loop and give (result, virtual seconds)."""
     loop = SimLoop()
     try:

@@ -1,6 +1,7 @@
 """Nodes crash at chosen points and come back on what their disk kept."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -37,8 +38,9 @@ def test_a_node_crashes_in_the_middle_of_a_sync_and_returns(seed: int) -> None:
         await asyncio.sleep(1)
         survived = len(node.disk.read_bytes("/d/journal"))
         node.restart()
-        node.spawn(lambda: journal(node, log))
+        task = node.spawn(lambda: journal(node, log))
         await asyncio.sleep(0.035)
+        assert not task.done()
         return log, survived
 
     log, survived = simulate(seed, main).value
@@ -94,9 +96,13 @@ def test_workers_finish_in_an_order_drawn_from_the_seed() -> None:
         node = world.node("n")
         done: list[int] = []
 
+        def finish(result: int | BaseException) -> None:
+            assert isinstance(result, int)
+            done.append(result)
+
         async def work() -> None:
             for number in range(10):
-                node.environment().workers.submit(lambda n=number: n, done.append)
+                node.environment().workers.submit(partial(int, number), finish)
             await asyncio.sleep(1)
 
         await node.run(work)

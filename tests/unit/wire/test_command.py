@@ -132,7 +132,7 @@ def test_an_answer_has_opaque_and_type_of_its_request(serialize_type: int) -> No
 @pytest.mark.parametrize("serialize_type", [JSON, BINARY])
 def test_a_body_in_pieces_is_the_same_frame(serialize_type: int) -> None:
     """Pull answers are never joined before the socket."""
-    chunks = [b"one", memoryview(b"two"), b""]
+    chunks: list[bytes | memoryview] = [b"one", memoryview(b"two"), b""]
     parts = encode_response_parts(3, serialize_type, 0, "FOUND", {"a": "1"}, chunks)
     whole = encode_response(3, serialize_type, 0, "FOUND", {"a": "1"}, b"onetwo")
     assert b"".join(parts) == whole

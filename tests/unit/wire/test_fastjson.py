@@ -133,7 +133,8 @@ def test_queues_both_ways() -> None:
     assert queue_to_json(QUEUE) == json.loads(QUEUE_JSON)
     assert queue_from_json(json.loads(QUEUE_JSON)) == QUEUE
     assert queue_from_json(QUEUE) is QUEUE
-    for wrong in (None, 5, "x", [], {}, {"topic": 1, "brokerName": "b", "queueId": 0}):
+    wrongs: list[object] = [None, 5, "x", [], {}, {"topic": 1, "brokerName": "b", "queueId": 0}]
+    for wrong in wrongs:
         with pytest.raises(CodecError, match="no message queue"):
             queue_from_json(wrong)
 

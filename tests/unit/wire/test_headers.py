@@ -1,5 +1,7 @@
 """Typed headers: layouts, forgiving numbers, refusals that name the field, odd spellings."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -170,10 +172,11 @@ def test_refusals_name_field_value_and_expectation(
     """The same words whichever way the header came."""
     ext = {**SHORT, **change}
     known = {name: value for name, value in ext.items() if value is not None}
-    for read in (
+    reads: list[Callable[[], object]] = [
         lambda: SendMessageHeader.from_ext(known),
         lambda: SendMessageHeader.from_command(command_of(310, json_of(known))),
-    ):
+    ]
+    for read in reads:
         with pytest.raises(RemoteProtocolError) as caught:
             read()
         assert words in str(caught.value)
