@@ -18,17 +18,32 @@ if TYPE_CHECKING:
     from cometmq.client.producer import Producer as Producer
     from cometmq.client.pull_consumer import PullConsumer as PullConsumer
     from cometmq.client.push_consumer import PushConsumer as PushConsumer
+    from cometmq.core.allocate import AllocateAveragely as AllocateAveragely
+    from cometmq.core.allocate import AllocateAveragelyByCircle as AllocateAveragelyByCircle
+    from cometmq.core.allocate import AllocateByConfig as AllocateByConfig
+    from cometmq.core.allocate import AllocateConsistentHash as AllocateConsistentHash
+    from cometmq.core.allocate import AllocateMachineRoomNearby as AllocateMachineRoomNearby
     from cometmq.core.process_queue import FlowLimits as FlowLimits
+    from cometmq.model.group import ConsumeFromWhere as ConsumeFromWhere
+    from cometmq.model.group import MessageModel as MessageModel
     from cometmq.model.message import Message as Message
     from cometmq.model.queue import MessageQueue as MessageQueue
     from cometmq.model.result import SendResult as SendResult
+    from cometmq.model.result import SendStatus as SendStatus
 
 __all__ = [
     "Admin",
+    "AllocateAveragely",
+    "AllocateAveragelyByCircle",
+    "AllocateByConfig",
+    "AllocateConsistentHash",
+    "AllocateMachineRoomNearby",
     "ClusterInfo",
+    "ConsumeFromWhere",
     "DeadLetter",
     "FlowLimits",
     "Message",
+    "MessageModel",
     "MessageQueue",
     "OffsetRange",
     "Producer",
@@ -38,14 +53,22 @@ __all__ = [
     "ReceivedMessage",
     "RetryLater",
     "SendResult",
+    "SendStatus",
 ]
 
 _HOMES: Final = {
     "Admin": "cometmq.client.admin",
+    "AllocateAveragely": "cometmq.core.allocate",
+    "AllocateAveragelyByCircle": "cometmq.core.allocate",
+    "AllocateByConfig": "cometmq.core.allocate",
+    "AllocateConsistentHash": "cometmq.core.allocate",
+    "AllocateMachineRoomNearby": "cometmq.core.allocate",
     "ClusterInfo": "cometmq.client.admin_calls",
+    "ConsumeFromWhere": "cometmq.model.group",
     "DeadLetter": "cometmq.client.handlers",
     "FlowLimits": "cometmq.core.process_queue",
     "Message": "cometmq.model.message",
+    "MessageModel": "cometmq.model.group",
     "MessageQueue": "cometmq.model.queue",
     "OffsetRange": "cometmq.client.admin_calls",
     "Producer": "cometmq.client.producer",
@@ -55,6 +78,7 @@ _HOMES: Final = {
     "ReceivedMessage": "cometmq.client.message",
     "RetryLater": "cometmq.client.handlers",
     "SendResult": "cometmq.model.result",
+    "SendStatus": "cometmq.model.result",
 }
 
 

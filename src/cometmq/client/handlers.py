@@ -203,10 +203,10 @@ class CoroutineDispatcher:
 
     def _wake(self) -> None:
         # One worker at a time: it wakes the next one itself if there is more than it can do.
-        if self._idle and not self._wake_sent:
-            self._wake_sent = True
+        while self._idle and not self._wake_sent:
             waiter = self._idle.pop()
             if not waiter.done():
+                self._wake_sent = True
                 waiter.set_result(None)
 
     async def _next(self, number: int) -> None:
@@ -253,9 +253,10 @@ class CoroutineDispatcher:
                 continue
             except Exception as error:
                 outcome = _outcome_of_error(error, message)
-            if number in current:
+            if current.pop(number, None) is not None:
                 report.finished(assigned, message, outcome)
-            del current[number]
+            else:
+                task.uncancel()  # expired, and the handler swallowed the cancellation
 
     def _was_expired(self, number: int) -> bool:
         """Whether the cancellation of a worker was `expire` giving up on its message."""
@@ -297,9 +298,10 @@ class CoroutineDispatcher:
             except Exception as error:
                 outcome = _outcome_of_error(error, messages[0])
                 value = RetryLater(outcome or 0)
-            if number in current:
+            if current.pop(number, None) is not None:
                 _report_list(self._report, assigned, messages, value)
-            current.pop(number, None)
+            else:
+                task.uncancel()  # expired, and the handler swallowed the cancellation
 
     def _check_drained(self) -> None:
         if self._drained is not None and not self._current and not self._drained.done():

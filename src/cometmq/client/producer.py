@@ -22,7 +22,7 @@ from cometmq.client.linger import Linger, LingerBatch
 from cometmq.client.options import ClientOptions
 from cometmq.client.probe import probe_unreachable
 from cometmq.client.producer_core import ProducerCore, TopicQueues
-from cometmq.client.sending import Sending
+from cometmq.client.sending import InFlight, Sending
 from cometmq.core.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
@@ -50,8 +50,6 @@ __all__ = ["Producer"]
 
 log = logging.getLogger("cometmq.client")
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
-IN_FLIGHT_MAX: Final = 65_535
-"""Java's limit of asynchronous requests; beyond it `send_nowait` refuses instead of piling up."""
 PROBE_INTERVAL_MS: Final = 2_000
 
 
@@ -118,8 +116,7 @@ class Producer:
         self._instance: ClientInstance | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looking_up: dict[str, asyncio.Task[TopicQueues]] = {}
-        self._in_flight = 0
-        self._idle: asyncio.Future[None] | None = None
+        self.in_flight = InFlight()
         self._is_closed = False
         self._is_forked = False
         self._linger: Linger | None = None
@@ -178,13 +175,12 @@ class Producer:
         """In a child process: leave the parent's connections, start anew on next use."""
         if self._instance is not None:
             self._instance.abandon()
-            fork.keep_forever((self._idle, self._looking_up))
+            fork.keep_forever((self.in_flight, self._looking_up))
             self._instance = None
             self._is_forked = True
         self._loop = None
         self._looking_up = {}
-        self._in_flight = 0
-        self._idle = None
+        self.in_flight = InFlight()
         self.core.renew()
         if self._linger is not None:
             self._linger.abandon()
@@ -232,8 +228,8 @@ class Producer:
             RequestTimeout, ConnectFailed, RemoteError: the only try failed.
             SendFailed: all tries failed; the text lists them.
         """
-        if self._in_flight >= IN_FLIGHT_MAX:
-            await self._room()
+        while self.in_flight.is_full:
+            await self.in_flight.wait()
         return await self.send_nowait(
             message,
             queue=queue,
@@ -255,15 +251,17 @@ class Producer:
 
         Raises:
             LocalProtocolError: the message breaks a limit.
-            BrokerBusy: 65,535 sends are in flight already; await some of them first.
+            BrokerBusy: 65,535 sends or 100 MiB are in flight; await some of them first.
         """
         if self._instance is None or self._is_closed:
             self._ready()
         loop = self._loop
         assert loop is not None
-        if self._in_flight >= IN_FLIGHT_MAX:
+        in_flight = self.in_flight
+        if in_flight.is_full:
             raise BrokerBusy(
-                ResponseCode.SYSTEM_BUSY, f"{self._in_flight} sends are in flight, the limit"
+                ResponseCode.SYSTEM_BUSY,
+                f"{in_flight.count} sends with {in_flight.size_bytes} bytes are in flight",
             )
         if message_group is not None:
             message.message_group = message_group
@@ -283,7 +281,7 @@ class Producer:
             core.timeout_ms if timeout_ms is None else timeout_ms,
             core.tries,
         )
-        self._in_flight += 1
+        in_flight.begin(len(prepared.body))
         if queue is not None:
             sending.fixed = queue
         elif selector is not None or message.message_group:
@@ -355,8 +353,8 @@ class Producer:
         """Send what lingers and wait until no send is in flight; errors stay with their sends."""
         if self._linger is not None:
             self._linger.flush()
-        while self._in_flight:
-            await self._next_done()
+        while self.in_flight.count:
+            await self.in_flight.wait()
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that messages can be sent to."""
@@ -511,21 +509,6 @@ class Producer:
             raise NoRoute(f"no master is known for the broker {queue.broker_name} of {queue}")
         return await instance.io.channel(address, timeout_ms)
 
-    def sending_done(self) -> None:
-        """One send less is in flight."""
-        self._in_flight -= 1
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
-
-    async def _next_done(self) -> None:
-        if self._idle is None or self._idle.done():
-            self._idle = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._idle)
-
-    async def _room(self) -> None:
-        while self._in_flight >= IN_FLIGHT_MAX:
-            await self._next_done()
-
     async def _probe(self) -> None:
         if self._instance is not None:
             await probe_unreachable(self.core, self._instance)
@@ -550,7 +533,7 @@ class Producer:
             core.tries,
         )
         sending.ids = ids
-        self._in_flight += 1
+        self.in_flight.begin(len(sending.prepared.body))
         return sending
 
     def _linger_nowait(

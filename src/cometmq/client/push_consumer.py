@@ -32,7 +32,7 @@ from cometmq.client.pull_loop import PullLoop, PullSettings
 from cometmq.client.send_back import SendBack
 from cometmq.client.starting import StartFrom, consume_from_where
 from cometmq.core.allocate import AllocateStrategy
-from cometmq.core.consume_retry import MAX_RECONSUME_TIMES
+from cometmq.core.consume_retry import DELAY_LEVEL_BY_BROKER, MAX_RECONSUME_TIMES
 from cometmq.core.process_queue import FlowLimits
 from cometmq.core.tag_filter import TAG
 from cometmq.errors import ClientClosed, CometError, ConfigError
@@ -161,7 +161,7 @@ class PushConsumer(GroupConsumer):
         )
         try:
             for topic in self._subscriptions:
-                self._dispatcher_of(topic)
+                self._dispatcher_of(topic)  # a topic without a handler is a mistake to tell now
             await self._join()
         except BaseException:
             await self._abort_start()
@@ -279,8 +279,6 @@ class PushConsumer(GroupConsumer):
         if known is not None:
             return known
         handler = self._handlers.get(topic, self._handler)
-        if handler is None and topic.startswith(RETRY_PREFIX) and self._handlers:
-            handler = next(iter(self._handlers.values()))
         if handler is None:
             raise ConfigError(
                 f"the topic {topic} has no handler; pass handler= to PushConsumer or subscribe()"
@@ -306,6 +304,8 @@ class PushConsumer(GroupConsumer):
 
     def hold(self, loop: PullLoop) -> str | None:
         """Flow control: see `ProcessQueue.blocked_by`."""
+        if self._handler is None and not self._handlers:
+            return "no handler yet"
         return loop.process_queue.blocked_by(self._limits)
 
     def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
@@ -325,14 +325,25 @@ class PushConsumer(GroupConsumer):
             now_ms,
         )
         topic = loop.queue.topic
-        if topic.startswith(RETRY_PREFIX) and len(self._dispatchers) > 1:
+        if topic.startswith(RETRY_PREFIX) and self._handlers:
             for message in messages:
-                self._dispatcher_of(message.topic).submit(assignment, [message])
+                self._submit_retried(assignment, message)
             return
         dispatcher = self._by_topic.get(topic)
         if dispatcher is None:
             dispatcher = self._dispatcher_of(topic)
         dispatcher.submit(assignment, messages)
+
+    def _submit_retried(self, assignment: Assignment, message: ReceivedMessage) -> None:
+        """A retried message goes to the handler of the topic it was sent to."""
+        try:
+            dispatcher = self._dispatcher_of(message.topic)
+        except ConfigError as error:
+            # Another member may have the handler; after the last try it is a dead letter.
+            log.warning("a message to be tried again is given back: %s", error)
+            self._give_back(assignment, message, DELAY_LEVEL_BY_BROKER)
+        else:
+            dispatcher.submit(assignment, [message])
 
     # -- from handlers to offsets -----------------------------------------------------------
 

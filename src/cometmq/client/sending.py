@@ -5,7 +5,7 @@ Must not: choose queues or find routes; it asks its `SendPath` to.
 """
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from cometmq.client.linger import LingerBatch
 from cometmq.client.producer_core import STORED_CODES, ProducerCore, final_error
@@ -14,13 +14,53 @@ from cometmq.errors import CometError, remote_error
 from cometmq.model import MessageQueue
 from cometmq.wire.command import RemotingCommand
 
-__all__ = ["SendPath", "Sending"]
+__all__ = ["InFlight", "SendPath", "Sending"]
+
+IN_FLIGHT_MAX: Final = 65_535
+"""Java's limit of asynchronous requests; beyond it `send_nowait` refuses instead of piling up."""
+IN_FLIGHT_BYTES_MAX: Final = 100 * 1024 * 1024
+"""Java's ``backPressureForAsyncSendSize``: what a broker that stands still may make us hold."""
+
+
+class InFlight:
+    """How much is on its way, and waiting for less."""
+
+    __slots__ = ("_changed", "count", "size_bytes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self._changed: asyncio.Future[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another send has to wait."""
+        return self.count >= IN_FLIGHT_MAX or self.size_bytes >= IN_FLIGHT_BYTES_MAX
+
+    def begin(self, size_bytes: int) -> None:
+        """One send more."""
+        self.count += 1
+        self.size_bytes += size_bytes
+
+    def end(self, size_bytes: int) -> None:
+        """One send less."""
+        self.count -= 1
+        self.size_bytes -= size_bytes
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def wait(self) -> None:
+        """Until one send has ended."""
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
 
 
 class SendPath(Protocol):
     """The producer as its sends see it."""
 
     core: ProducerCore
+    in_flight: InFlight
 
     def try_again(self, sending: "Sending", pause_s: float) -> None:
         """Send once more, after a pause."""
@@ -28,10 +68,6 @@ class SendPath(Protocol):
 
     def forget_topic(self, name: str) -> None:
         """The route of a topic turned out to be wrong."""
-        ...
-
-    def sending_done(self) -> None:
-        """One send less is in flight."""
         ...
 
 
@@ -140,7 +176,7 @@ class Sending:
             for one, own in zip(self.batch.futures, result, strict=True):
                 if not one.done():
                     one.set_result(own)
-        self._path.sending_done()
+        self._path.in_flight.end(len(self.prepared.body))
 
     def fail(self, error: Exception) -> None:
         """Settle with an error."""
@@ -148,4 +184,4 @@ class Sending:
         for future in futures:
             if future is not None and not future.done():
                 future.set_exception(error)
-        self._path.sending_done()
+        self._path.in_flight.end(len(self.prepared.body))

@@ -259,6 +259,62 @@ def test_start_survives_a_broker_that_cannot_tell_offsets() -> None:
     scenario(story)
 
 
+@pytest.mark.parametrize(
+    ("consume_from", "asked", "expected"),
+    [
+        ("first", 31, [b"0", b"1", b"2", b"3"]),
+        ("last", 30, [b"3"]),
+        (1_700_000_000_000, 29, [b"2", b"3"]),
+        ("timestamp", 29, [b"2", b"3"]),
+    ],
+)
+def test_where_a_new_group_begins(consume_from: Any, asked: int, expected: list[bytes]) -> None:
+    """store.md 9.2, for a broker that has no offset of the group (22)."""
+
+    async def run() -> None:
+        broker = FakeBroker({"t": 1})
+        await broker.start()
+        for number in range(3):
+            broker.store("t", 0, b"%d" % number, b"")
+        broker.override[29] = lambda command, connection: command.answer(0, None, {"offset": "2"})
+        reader = Reader()
+        async with PushConsumer(
+            "g",
+            {"t": "*"},
+            reader.handle,
+            name_server=broker.name_server,
+            consume_from=consume_from,
+        ):
+            broker.store("t", 0, b"3", b"")
+            await until(lambda: b"3" in reader.seen)
+        assert reader.seen == expected
+        assert asked in broker.codes()
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_the_heartbeat_is_javas() -> None:
+    """Byte for byte what the captured Java 5.4.0 push consumer sends, names and times aside."""
+
+    async def story(broker: FakeBroker, consumer: PushConsumer, reader: Reader) -> None:
+        versions = {topic: one.sub_version for topic, one in consumer.subscriptions.items()}
+        (body,) = {command.body for command in broker.seen if command.code == 34}
+        assert body.decode() == (
+            f'{{"clientID":"{consumer.client_id}","consumerDataSet":[{{"consumeFromWhere":'
+            '"CONSUME_FROM_FIRST_OFFSET","consumeType":"CONSUME_PASSIVELY","groupName":"g",'
+            '"messageModel":"CLUSTERING","subscriptionDataSet":[{"classFilterMode":false,'
+            '"codeSet":[],"expressionType":"TAG","subString":"*","subVersion":'
+            f'{versions["%RETRY%g"]},"tagsSet":[],"topic":"%RETRY%g"}},{{"classFilterMode":false,'
+            '"codeSet":[],"expressionType":"TAG","subString":"*","subVersion":'
+            f'{versions["t"]},"tagsSet":[],"topic":"t"}}],"unitMode":false}}],'
+            '"heartbeatFingerprint":0,"producerDataSet":[{"groupName":"CLIENT_INNER_PRODUCER"}],'
+            '"withoutSub":false}'
+        )
+
+    scenario(story)
+
+
 # -- giving back ------------------------------------------------------------------------------
 
 
@@ -302,6 +358,27 @@ def test_a_message_nobody_takes_at_all_is_kept(monkeypatch: pytest.MonkeyPatch) 
         assert [header.delay_level for header in broker.back] == [5]
 
     scenario(story)
+
+
+def test_a_retried_message_without_its_handler_is_given_back() -> None:
+    """Its topic's handler is on another member; it must neither stall nor go to a wrong one."""
+
+    async def run() -> None:
+        broker = FakeBroker({"t": 1})
+        await broker.start()
+        reader = Reader()
+        consumer = PushConsumer("g", name_server=broker.name_server, consume_from="first")
+        await consumer.subscribe("t", handler=reader.handle)
+        async with consumer:
+            broker.store("%RETRY%g", 0, b"x", b"RETRY_TOPIC\x01elsewhere\x02")
+            await until(lambda: broker.back)
+            broker.store("t", 0, b"mine", b"")
+            await until(lambda: reader.seen)
+        assert reader.seen == [b"mine"]
+        assert [header.origin_topic for header in broker.back] == ["elsewhere"]
+        await broker.stop()
+
+    asyncio.run(run())
 
 
 # -- what brokers ask -------------------------------------------------------------------------

@@ -314,32 +314,6 @@ def test_list_handlers_judge_each_message() -> None:
     scenario(story)
 
 
-def test_where_a_new_group_begins() -> None:
-    """First, last and by time, once the topic's start has gone out of memory or not."""
-
-    async def story(name_server: str, producer: Producer) -> None:
-        await send(producer, b"old")
-        await asyncio.sleep(0.05)
-        middle = (await producer.send(Message("t", b"new"))).queue_offset
-        assert middle >= 0
-        seen: dict[str, list[bytes]] = {"first": [], "time": []}
-
-        async def first(message: ReceivedMessage) -> None:
-            seen["first"].append(message.body)
-
-        async with PushConsumer(
-            "g1", {"t": "*"}, first, name_server=name_server, consume_from="first"
-        ):
-            await until(lambda: len(seen["first"]) == 2)
-        # A group that the broker has no offset for because it says so: its queue has no start.
-        async with PullConsumer("g2", name_server=name_server, consume_from="last") as reader:
-            queues = await reader.fetch_queues("t")
-            ends = await reader.end_offsets(queues)
-            assert sum(ends.values()) == 2
-
-    scenario(story)
-
-
 def test_handlers_per_topic() -> None:
     """Each topic its own handler, retried messages included."""
 
@@ -555,7 +529,8 @@ def test_a_hanging_thread_does_not_hold_up_shutdown() -> None:
     scenario(story)
 
 
-def test_handlers_that_run_too_long_are_given_up() -> None:
+@pytest.mark.parametrize("kind", ["single", "list", "stubborn"])
+def test_handlers_that_run_too_long_are_given_up(kind: str) -> None:
     """After the consume timeout the message goes to retry and the worker is free again."""
 
     async def story(name_server: str, producer: Producer) -> None:
@@ -568,14 +543,20 @@ def test_handlers_that_run_too_long_are_given_up() -> None:
                     await asyncio.Event().wait()
                 except asyncio.CancelledError:
                     cancelled.append(message.body)
-                    raise
-            seen.append(message.body)
+                    if kind != "stubborn":
+                        raise
+            else:
+                seen.append(message.body)
+
+        async def handle_list(messages: list[ReceivedMessage]) -> None:
+            for message in messages:
+                await handle(message)
 
         await send(producer, b"slow")
         async with PushConsumer(
             "g",
             {"t": "*"},
-            handle,
+            handle_list if kind == "list" else handle,
             name_server=name_server,
             consume_from="first",
             concurrency=1,
@@ -590,6 +571,71 @@ def test_handlers_that_run_too_long_are_given_up() -> None:
         assert await committed(name_server, "g") == 2
 
     scenario(story)
+
+
+def test_threads_that_run_too_long_are_given_up() -> None:
+    """A thread cannot be stopped; its message goes to retry and its late result is ignored."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        release = threading.Event()
+        seen: list[tuple[bytes, int]] = []
+
+        def handle(message: ReceivedMessage) -> None:
+            if not message.reconsume_times:
+                release.wait(20)
+            seen.append((message.body, message.reconsume_times))
+
+        await send(producer, b"slow")
+        async with PushConsumer(
+            "g",
+            {"t": "*"},
+            handle,
+            name_server=name_server,
+            consume_from="first",
+            consume_timeout_ms=1,
+        ) as consumer:
+            await until(lambda: any(a.process_queue.count for a in consumer.assignments.values()))
+            await asyncio.sleep(0.05)
+            await consumer.expire_now()
+            await until(
+                lambda: not any(a.process_queue.count for a in consumer.assignments.values())
+            )
+            release.set()
+        assert seen == [(b"slow", 0)]
+        assert await committed(name_server, "g") == 1
+
+    scenario(story)
+
+
+def test_clusters_in_one_process_do_not_mix() -> None:
+    """Same topic, same group, two clusters: each consumer sees its own messages only."""
+
+    async def run() -> None:
+        async with embedded_cluster() as one, embedded_cluster() as two:
+            seen: dict[str, list[bytes]] = {}
+            for cluster in (one, two):
+                address = cluster.name_server_address
+                async with Producer("pg", name_server=address) as producer:
+                    await producer.create_topic("t")
+                    await send(producer, *[address.encode()] * 10)
+
+            async def consume(address: str) -> None:
+                mine = seen.setdefault(address, [])
+
+                async def handle(message: ReceivedMessage) -> None:
+                    mine.append(message.body)
+
+                async with PushConsumer(
+                    "g", {"t": "*"}, handle, name_server=address, consume_from="first"
+                ):
+                    await until(lambda: len(mine) >= 10)
+                    await asyncio.sleep(0.05)
+
+            addresses = [one.name_server_address, two.name_server_address]
+            await asyncio.gather(*[consume(address) for address in addresses])
+            assert seen == {address: [address.encode()] * 10 for address in addresses}
+
+    asyncio.run(run())
 
 
 def test_start_is_refused_in_words() -> None:

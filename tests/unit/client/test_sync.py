@@ -47,7 +47,6 @@ PRIVATE = {
     "reset_offsets",
     "routes_changed",
     "run_directly",
-    "sending_done",
     "serve",
     "spawn",
     "started_ms",
