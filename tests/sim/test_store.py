@@ -8,7 +8,8 @@ message that was reported durable, in its queue, at its offset, once, and no que
 import asyncio
 import os
 import random
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -36,6 +37,10 @@ CONFIG = StoreConfig(
     message_bytes_max=16 * 1024,
     window_bytes=16 * 1024,
 )
+# Equal, but another object: its senders mix batches into what the seeds above were found with.
+MIXED_CONFIG = replace(CONFIG)
+# One index file holds everything, so that a query has to find every message.
+ASYNC_CONFIG = replace(CONFIG, is_sync_flush=False, index_entry_count=20_000)
 # Where a crash can fall: between any two of these.
 CRASH_POINTS = ("sync", "sync_dir", "write", "write_atomic", "create", "allocate", "remove")
 
@@ -79,6 +84,8 @@ def check(store: MessageStore, ledger: Ledger) -> None:
     everything = [body for bodies in found.values() for body in bodies]
     assert len(everything) == len(set(everything))
     assert set(everything) <= ledger.sent
+    if store.config.index_entry_count > CONFIG.index_entry_count:
+        check_index(store, found)
     ledger.checked += len(ledger.durable)
     # What readers were shown is a promise too: it must not vanish in the next crash.
     for (topic, queue_id), bodies in found.items():
@@ -86,43 +93,94 @@ def check(store: MessageStore, ledger: Ledger) -> None:
             ledger.durable[topic, queue_id, queue_offset] = body
 
 
-async def life(node: Node, chance: random.Random, ledger: Ledger, number: int) -> None:
+def check_index(store: MessageStore, found: dict[tuple[str, int], list[bytes]]) -> None:
+    """A query by key finds every message that its queue holds."""
+    wanted: Counter[tuple[str, str]] = Counter()
+    for (topic, _), bodies in found.items():
+        wanted.update((topic, body.split(b"/")[0].decode()) for body in bodies)
+    for (topic, key), count in wanted.items():
+        offsets = store.query_index(topic, key, 100_000).physical_offsets
+        assert len(set(offsets)) == len(offsets), f"{topic} {key}: doubled index entries"
+        records = [decode_messages(bytes(store.message_at(at) or b""))[0] for at in offsets]
+        mine = [record for record in records if bytes(record.body).startswith(f"{key}/".encode())]
+        indexed = len([record for record in mine if record.topic == topic])
+        assert indexed == count, f"{topic} {key}: {indexed} of {count} messages are in the index"
+
+
+async def life(
+    config: StoreConfig, node: Node, chance: random.Random, ledger: Ledger, number: int
+) -> None:
     """Load, check, store for a while, close."""
     env = node.environment()
-    store = MessageStore(CONFIG, node.disk, env.workers, env.clock.now_ms)
+    store = MessageStore(config, node.disk, env.workers, env.clock.now_ms)
     store.load()
     loop = asyncio.get_running_loop()
+    is_mixed = config is not CONFIG
     store.start(loop.call_later)
     check(store, ledger)
 
+    async def durable(end_offset: int) -> bool:
+        if not config.is_sync_flush:
+            # The promise of asynchronous flush: what `put` returned survives the process.
+            return True
+        done: asyncio.Future[bool] = loop.create_future()
+        store.when_durable(end_offset, done.set_result)
+        return await done
+
     async def sender(name: str) -> None:
+        keys = (None, name, None)
+        properties = b"KEYS\x01%b\x02" % name.encode()
         for count in range(chance.randrange(20, 120)):
             topic, queue_id = chance.choice(QUEUES)
             size = chance.choice([10, 100, 700, 6000])
-            body = f"{name}/{count}/".encode().ljust(size, b"*")
-            ledger.sent.add(body)
-            result = store.put(
-                topic,
-                queue_id,
-                body,
-                b"KEYS\x01%b\x02" % name.encode(),
-                tags_code=tags_code("x"),
-                store_ms=env.clock.now_ms(),
-                born_ms=env.clock.now_ms(),
-                index_keys=(None, name, None),
-            )
-            done: asyncio.Future[bool] = loop.create_future()
-            store.when_durable(result.end_offset, done.set_result)
-            if await done:
-                ledger.durable[topic, queue_id, result.queue_offset] = body
+            bodies = [
+                f"{name}/{count}/{part if is_mixed else ''}".encode().ljust(size, b"*")
+                for part in range(chance.choice([1, 1, 1, 5]) if is_mixed else 1)
+            ]
+            ledger.sent.update(bodies)
+            now_ms = env.clock.now_ms()
+            if len(bodies) == 1:
+                result = store.put(
+                    topic,
+                    queue_id,
+                    bodies[0],
+                    properties,
+                    tags_code=tags_code("x"),
+                    store_ms=now_ms,
+                    born_ms=now_ms,
+                    index_keys=keys,
+                )
+            else:
+                items = [(0, body, properties, tags_code("x"), keys) for body in bodies]
+                result = store.put_batch(topic, queue_id, items, store_ms=now_ms, born_ms=now_ms)
+            if await durable(result.end_offset):
+                for place, body in enumerate(bodies):
+                    ledger.durable[topic, queue_id, result.queue_offset + place] = body
             if chance.random() < 0.2:
                 await asyncio.sleep(chance.uniform(0, 0.7))
+            elif not config.is_sync_flush:
+                await asyncio.sleep(0)
 
     await asyncio.gather(*(sender(f"{number}.{name}") for name in range(4)))
     store.close()
 
 
 async def main(world: World) -> Ledger:
+    """Synchronous flush: power cuts and kills."""
+    return await lives(world, CONFIG, power_cut_chance=0.7)
+
+
+async def main_mixed(world: World) -> Ledger:
+    """The same with batches."""
+    return await lives(world, MIXED_CONFIG, power_cut_chance=0.7)
+
+
+async def main_async(world: World) -> Ledger:
+    """Asynchronous flush: kills alone, since a power cut may take what was not flushed."""
+    return await lives(world, ASYNC_CONFIG, power_cut_chance=0)
+
+
+async def lives(world: World, config: StoreConfig, power_cut_chance: float) -> Ledger:
     """Lives with crashes at chosen operations; the last one only checks."""
     chance = random.Random(f"{world.seed}/scenario")
     node = world.node("store")
@@ -131,16 +189,16 @@ async def main(world: World) -> Ledger:
         operation = chance.choice(CRASH_POINTS)
         # Some crashes fall into loading and recovery, most into the work.
         hit = chance.choice([1, 2, 5, 20, 60, 150])
-        node.crash_at(operation, hit, power_cut=chance.random() < 0.7)
+        node.crash_at(operation, hit, power_cut=chance.random() < power_cut_chance)
         try:
-            await node.run(lambda n=number: life(node, chance, ledger, n))
+            await node.run(lambda n=number: life(config, node, chance, ledger, n))
             world.record("closed", number)
         except NodeGone:
             ledger.crashes += 1
         node.disk.forget_triggers()
         node.restart()
         world.record("durable", len(ledger.durable))
-    await node.run(lambda: life(node, chance, ledger, LIVES))
+    await node.run(lambda: life(config, node, chance, ledger, LIVES))
     return ledger
 
 
@@ -148,6 +206,20 @@ async def main(world: World) -> Ledger:
 def test_what_was_durable_is_found_again(seed: int) -> None:
     """Whatever the operation in whose middle the machine stops."""
     ledger = simulate(seed, main).value
+    assert ledger.checked > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_batches_are_durable_as_a_whole(seed: int) -> None:
+    """Each message of an acknowledged batch is at its offset."""
+    ledger = simulate(seed, main_mixed).value
+    assert ledger.checked > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_asynchronous_flush_survives_the_death_of_the_process(seed: int) -> None:
+    """Everything that `put` has returned is found again after kill -9, also by its key."""
+    ledger = simulate(seed, main_async).value
     assert ledger.checked > 0
 
 
