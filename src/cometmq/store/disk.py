@@ -346,6 +346,16 @@ def make_durable_directory(disk: Disk, path: str) -> None:
     disk.sync_dir(above)
 
 
+def _open_existing(path: str) -> int:
+    """For reading and writing; for reading only where writing is not allowed (offline tools)."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 class RealDisk:
     """The file system of this machine."""
 
@@ -416,7 +426,7 @@ class RealDisk:
     def open_log(self, path: str, size: int, *, create: bool) -> LogFile:
         flags = os.O_RDWR | os.O_CLOEXEC
         if not create:
-            return _RealLogFile(path, os.open(path, flags), size)
+            return _RealLogFile(path, _open_existing(path), size)
         try:
             fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
             is_new = True
@@ -447,7 +457,7 @@ class RealDisk:
     def open_random(self, path: str, size: int, *, create: bool) -> RandomFile:
         flags = os.O_RDWR | os.O_CLOEXEC
         if not create:
-            return _RealFile(path, os.open(path, flags))
+            return _RealFile(path, _open_existing(path))
         fd = os.open(path, flags | os.O_CREAT, 0o644)
         try:
             if os.fstat(fd).st_size < size:

@@ -384,34 +384,56 @@ def follow_chain(
         number = previous
 
 
-def hash_many(texts: Sequence[str], prefixes: Sequence[int]) -> NDArray[np.int64]:
+def hash_many(texts: Sequence[str], prefixes: Sequence[int] | int) -> NDArray[np.int64]:
     """Index hashes of many keys: Java's hash of each text, its prefix's hash going before.
 
-    `prefixes` are the unsigned 32-bit hashes of what stands before each text.
+    `prefixes` are the unsigned 32-bit hashes of what stands before each text, or one for all.
     """
     import numpy as np
 
-    result = np.zeros(len(texts), dtype=np.uint32)
-    groups: dict[int, list[int]] = {}
-    for index, text in enumerate(texts):
-        groups.setdefault(len(text) if text.isascii() else -1, []).append(index)
-    before = np.array(prefixes, dtype=np.uint32)
-    for length, members in groups.items():
-        if length < 0:
-            _hash_wide(texts, members, before, result)
-            continue
-        raw = "".join([texts[index] for index in members]).encode("ascii")
-        units = np.frombuffer(raw, dtype=np.uint8).reshape(len(members), length)
-        powers = np.array(
-            [pow(31, length - 1 - place, 1 << 32) for place in range(length)], dtype=np.uint32
-        )
-        hashes = (units * powers).sum(axis=1, dtype=np.uint32)
-        result[members] = before[members] * np.uint32(pow(31, length, 1 << 32)) + hashes
-    signed = result.view(np.int32).astype(np.int64)
-    hashes64 = np.abs(signed)
-    # -2**31 has no absolute value in Java's int and becomes 0.
-    hashes64[signed == -(1 << 31)] = 0
-    return hashes64
+    count = len(texts)
+    before = np.full(count, prefixes, dtype=np.uint32)
+    result = np.zeros(count, dtype=np.uint32)
+    lengths = list(map(len, texts))
+    kinds = set(lengths)
+    whole = "".join(texts)
+    if not whole.isascii():
+        wide = [index for index, text in enumerate(texts) if not text.isascii()]
+        _hash_wide(texts, wide, before, result)
+        for index in wide:
+            lengths[index] = -1
+        kinds = set(lengths) - {-1}
+    elif len(kinds) == 1:
+        return _signed(_hash_equally_long(whole, count, kinds.pop(), before))
+    places = np.array(lengths)
+    for length in kinds:
+        members = np.flatnonzero(places == length)
+        joined = "".join([texts[index] for index in members.tolist()])
+        result[members] = _hash_equally_long(joined, len(members), length, before[members])
+    return _signed(result)
+
+
+def _hash_equally_long(joined: str, count: int, length: int, before: Any) -> Any:
+    """Unsigned hashes of `count` ASCII keys of one length that follow each other."""
+    import numpy as np
+
+    units = np.frombuffer(joined.encode("ascii"), dtype=np.uint8).reshape(count, length)
+    powers = np.array(
+        [pow(31, length - 1 - place, 1 << 32) for place in range(length)], dtype=np.uint32
+    )
+    return before * np.uint32(pow(31, length, 1 << 32)) + (units * powers).sum(
+        axis=1, dtype=np.uint32
+    )
+
+
+def _signed(hashes: Any) -> NDArray[np.int64]:
+    """Absolute values as Java's Math.abs on an int gives them; -2**31 has none and becomes 0."""
+    import numpy as np
+
+    signed = hashes.view(np.int32).astype(np.int64)
+    positive: NDArray[np.int64] = np.abs(signed)
+    positive[signed == -(1 << 31)] = 0
+    return positive
 
 
 def _hash_wide(texts: Sequence[str], members: list[int], before: Any, result: Any) -> None:

@@ -36,7 +36,7 @@ from cometmq.store.index_file import FileWrite, IndexFile, follow_chain, hash_ma
 from cometmq.store.results import QueryResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cometmq.store.config import StoreConfig
     from cometmq.store.disk import Disk, Workers
@@ -284,8 +284,6 @@ class IndexService:
 
     def _add_batch(self, count: int) -> None:
         """Add messages through numpy, splitting where a file is full."""
-        import numpy as np
-
         batch = self.pending[:count]
         if not batch:
             return
@@ -296,18 +294,60 @@ class IndexService:
             if file.slots is None:
                 file.adopt_slots(file.load_slots())
             end = min(len(hashes), start + file.room)
-            write = file.add_many(
-                hashes[start:end],
-                np.array(offsets[start:end], dtype=np.int64),
-                np.array(times_ms[start:end], dtype=np.int64),
-            )
+            write = file.add_many(hashes[start:end], offsets[start:end], times_ms[start:end])
             self._unwritten.append((file, write, batch[0][1]))
             self._unwritten.append((file, file.head_write(), batch[0][1]))
             start = end
         del self.pending[: len(batch)]
 
-    def _hash_batch(self, batch: list[PendingKeys]) -> tuple[Any, list[int], list[int]]:
-        """Hash of every entry of a batch, and its offset and time."""
+    def _hash_batch(self, batch: list[PendingKeys]) -> tuple[Any, Any, Any]:
+        """Hash of every entry of a batch, and its offset and time, as arrays."""
+        import numpy as np
+
+        topics, offsets, times_ms, keys = zip(*batch, strict=True)
+        columns = self._columns(topics, keys)
+        if columns is None:
+            return self._hash_mixed(batch)
+        entry_count = len(columns)
+        hashes = np.column_stack(columns).ravel() if columns else np.empty(0, dtype=np.int64)
+        return (
+            hashes,
+            np.repeat(np.array(offsets, dtype=np.int64), entry_count),
+            np.repeat(np.array(times_ms, dtype=np.int64), entry_count),
+        )
+
+    def _columns(self, topics: Sequence[str], keys: Sequence[IndexKeys]) -> list[Any] | None:
+        """Hashes of the UNIQ_KEYs, of the KEYS and of the TAGS where all messages are alike.
+
+        None when some have an entry of a kind and others not, or several keys: the usual batch
+        of one producer is alike, and then no entry is touched one by one.
+        """
+        import numpy as np
+
+        uniqs, texts, tags = zip(*keys, strict=True)
+        for column in (uniqs, texts, tags):
+            if not all(column) and any(column):
+                return None
+        if texts[0] and " " in "".join(texts):
+            return None
+        prefixes: int | list[int] = self._prefix(topics[0])
+        if len(set(topics)) > 1:
+            prefixes = [self._prefix(topic) for topic in topics]
+        columns: list[Any] = []
+        if uniqs[0]:
+            columns.append(hash_many(uniqs, prefixes))
+        if texts[0]:
+            columns.append(hash_many(texts, prefixes))
+        if tags[0]:
+            pairs = list(zip(topics, tags, strict=True))
+            known = {pair: self._tag_hash(*pair) for pair in set(pairs)}
+            columns.append(np.array([known[pair] for pair in pairs], dtype=np.int64))
+        return columns
+
+    def _hash_mixed(self, batch: list[PendingKeys]) -> tuple[Any, Any, Any]:
+        """As `_hash_batch`, entry by entry."""
+        import numpy as np
+
         texts: list[str] = []
         prefixes: list[int] = []
         places: list[int] = []
@@ -316,32 +356,28 @@ class IndexService:
         times_ms: list[int] = []
         for topic, physical_offset, store_ms, (uniq, keys, tags) in batch:
             prefix = self._prefix(topic)
+            found = [key for key in keys.split(" ") if key] if keys else []
             if uniq is not None:
-                texts.append(uniq)
+                found.insert(0, uniq)
+            for key in found:
+                texts.append(key)
                 prefixes.append(prefix)
                 places.append(len(ready))
                 ready.append(0)
                 offsets.append(physical_offset)
                 times_ms.append(store_ms)
-            if keys:
-                for key in keys.split(" "):
-                    if key:
-                        texts.append(key)
-                        prefixes.append(prefix)
-                        places.append(len(ready))
-                        ready.append(0)
-                        offsets.append(physical_offset)
-                        times_ms.append(store_ms)
             if tags:
                 ready.append(self._tag_hash(topic, tags))
                 offsets.append(physical_offset)
                 times_ms.append(store_ms)
-        import numpy as np
-
         hashes = np.array(ready, dtype=np.int64)
         if texts:
             hashes[places] = hash_many(texts, prefixes)
-        return hashes, offsets, times_ms
+        return (
+            hashes,
+            np.array(offsets, dtype=np.int64),
+            np.array(times_ms, dtype=np.int64),
+        )
 
     def _prefix(self, topic: str) -> int:
         prefix = self._prefixes.get(topic)
