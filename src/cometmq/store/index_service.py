@@ -500,6 +500,9 @@ class IndexService:
     def write_all(self) -> None:
         """Write everything now, in the calling thread (load and close)."""
         self.drain_all()
+        newest = self.newest
+        if newest is not None and newest.slots is None and not newest.are_slots_known:
+            newest.adopt_slots(newest.load_slots())
         for file in self.files:
             write = file.slot_writes() if file.slots is not None else None
             if write is not None:

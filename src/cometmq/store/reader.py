@@ -57,6 +57,7 @@ _HEAD: Final = struct.Struct(">iiiiiqqiq")
 _LONG: Final = struct.Struct(">q")
 _HEAD_TO_STORE_TIME_BYTES: Final = STORE_TIMESTAMP_POSITION_V4 + 12 + 8
 _MANY_UNITS: Final = [struct.Struct(">" + "qiq" * count) for count in range(65)]
+_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
 _FILTER_BLOCK_UNITS: Final = 64
 # Tags codes are 32-bit; smaller numbers are addresses in extension files.
 _EXT_ADDRESS_MAX: Final = -(1 << 31) - 1
@@ -326,8 +327,8 @@ class QueueReader:
         """Whether the record with this physical offset and size stands in the chunk."""
         if at < 0 or size < _CHECK_BYTES or at + size > len(chunk):
             return False
-        total, _, own_offset = _CHECK.unpack_from(chunk, at)
-        return bool(total == size and own_offset == position)
+        total, magic, own_offset = _CHECK.unpack_from(chunk, at)
+        return bool(total == size and own_offset == position and magic in _MAGICS)
 
     def _get_slowly(self, request: _Request) -> GetResult:
         """Unit by unit: filters, limits, cold, removed and damaged records."""
@@ -408,11 +409,9 @@ class QueueReader:
             start = position - base
             if around is not None and start >= 0 and 0 < size <= len(around) - start:
                 chunk = around[start : start + size]
-                if size >= _CHECK_BYTES:
-                    total, _, own_offset = _CHECK.unpack_from(chunk, 0)
-                    if total == size and own_offset == position:
-                        chunks.append(chunk)
-                        continue
+                if self._holds(chunk, 0, position, size):
+                    chunks.append(chunk)
+                    continue
             chunks.append(self._sound_chunk(queue, queue_offset, position, size, allow_cold))
         return chunks
 
@@ -489,7 +488,7 @@ class QueueReader:
         if len(chunk) < size or size < _CHECK_BYTES:
             return f"only {len(chunk)} of {size} bytes are there"
         total, magic, physical_offset = _CHECK.unpack_from(chunk, 0)
-        if magic not in (MAGIC_V1, MAGIC_V2):
+        if magic not in _MAGICS:
             return f"magic {magic & 0xFFFFFFFF:#010x} is not a record's"
         if total != size or physical_offset != position:
             return (
@@ -508,7 +507,7 @@ class QueueReader:
             total, magic, own_offset = _CHECK.unpack_from(head, 0)
             if magic == MAGIC_BLANK:
                 return None
-            if magic in (MAGIC_V1, MAGIC_V2) and own_offset == physical_offset and total > 0:
+            if magic in _MAGICS and own_offset == physical_offset and total > 0:
                 chunk = log.read(physical_offset, total)
                 try:
                     decode_message(chunk)
@@ -526,7 +525,7 @@ class QueueReader:
         if len(head) < _HEAD.size:
             return -1
         _, magic, _, _, _, _, own_offset, sys_flag, _ = _HEAD.unpack_from(head, 0)
-        if magic not in (MAGIC_V1, MAGIC_V2) or own_offset != physical_offset:
+        if magic not in _MAGICS or own_offset != physical_offset:
             return -1
         place = STORE_TIMESTAMP_POSITION_V4 + (12 if sys_flag & BORN_HOST_V6 else 0)
         if len(head) < place + 8:

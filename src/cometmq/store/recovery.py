@@ -276,12 +276,13 @@ class Recovery:
         if is_crash:
             # Units may have reached the disk before their records did.
             self._proven_ms = checkpoint.physic_timestamp_ms
-        self.flushed = log.files[-1].start
-        start = log.min_offset
+        self.flushed = start = log.min_offset
         for mapped in reversed(log.files):
             first = LogReader(log, mapped.start, mapped.end).next_record()
             if first is None or first.physical_offset >= mapped.end or not first.store_ms:
                 continue
+            # Java syncs a file when it is full; of the last one nothing is known.
+            self.flushed = max(self.flushed, mapped.start)
             is_early = (
                 first.store_ms <= checkpoint.min_timestamp_ms
                 if is_crash
