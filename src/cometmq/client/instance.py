@@ -22,7 +22,7 @@ from cometmq.client.options import ClientOptions
 from cometmq.client.routes import MASTER_ID, RouteBook
 from cometmq.client.transport import AsyncIo
 from cometmq.codec.ids import UniqIdFactory
-from cometmq.errors import ClientClosed, CometError
+from cometmq.errors import CometError
 from cometmq.model.names import CLIENT_INNER_PRODUCER
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.network import local_ip
@@ -148,11 +148,6 @@ class ClientInstance:
                 pending.append(channel.request(command, UNREGISTER_TIMEOUT_MS))
         if pending:
             await asyncio.gather(*pending, return_exceptions=True)
-
-    def check_open(self) -> None:
-        """Raise ClientClosed after `close`."""
-        if self.is_closed:
-            raise ClientClosed(f"the client {self.client_id} is closed")
 
     def abandon(self) -> None:
         """In a forked child: let go of everything that belongs to the parent."""

@@ -133,10 +133,6 @@ class RouteBook:
         """The remembered route, without asking anybody."""
         return self._routes.get(topic)
 
-    def topics(self) -> list[str]:
-        """Topics with a remembered route."""
-        return list(self._routes)
-
     def remember(self, topic: str, route: TopicRoute) -> None:
         """Keep a route and the addresses in it."""
         self._routes[topic] = route
@@ -171,15 +167,3 @@ class RouteBook:
     def broker_addresses(self) -> dict[str, dict[int, str]]:
         """Addresses by broker name and member id."""
         return self._addresses
-
-    def keep_only(self, topics: set[str]) -> None:
-        """Forget addresses of brokers that no remembered route of ``topics`` names any more."""
-        named = {
-            broker.broker_name
-            for topic in topics
-            if (route := self._routes.get(topic)) is not None
-            for broker in route.broker_datas
-        }
-        for broker_name in list(self._addresses):
-            if broker_name not in named:
-                del self._addresses[broker_name]

@@ -35,6 +35,8 @@ async def watch_queue(consumer: "GroupConsumer", assignment: "Assignment") -> No
         process_queue.pull_offset, process_queue.count, process_queue.finished_count, end
     )
     now_ms = consumer.now_ms()
+    if process_queue.finished_count != assignment.sampled[1]:
+        process_queue.last_consume_ms = now_ms
     assignment.sampled = (
         now_ms,
         process_queue.finished_count,

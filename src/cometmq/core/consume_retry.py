@@ -10,14 +10,11 @@ the send-back itself failed) must come to the same level.
 
 from typing import Final
 
-from cometmq.model.names import retry_topic
-
 __all__ = [
     "DELAY_LEVEL_BY_BROKER",
     "DELAY_LEVEL_DEAD_LETTER",
     "MAX_RECONSUME_TIMES",
     "fallback_properties",
-    "fallback_topic",
 ]
 
 MAX_RECONSUME_TIMES: Final = 16
@@ -26,11 +23,6 @@ DELAY_LEVEL_BY_BROKER: Final = 0
 DELAY_LEVEL_DEAD_LETTER: Final = -1
 _FIRST_RETRY_LEVEL: Final = 3
 _DELAY_LEVEL_MAX: Final = 18
-
-
-def fallback_topic(consumer_group: str) -> str:
-    """Where a message goes that we re-send ourselves; the broker diverts spent ones to DLQ."""
-    return retry_topic(consumer_group)
 
 
 def fallback_properties(

@@ -138,10 +138,3 @@ class ProcessQueue:
         if count and self.span >= limits.span_max:
             return f"offset span {self.span}, limit {limits.span_max}"
         return None
-
-    def reset(self, pull_offset: int, now_ms: int) -> None:
-        """Forget what is held and pull from ``pull_offset``."""
-        self._outstanding.clear()
-        self.size_bytes = 0
-        self.pull_offset = pull_offset
-        self.last_pull_ms = now_ms

@@ -1,10 +1,11 @@
-"""Subscriptions as a consumer states them, and the consumer's own look at the tag.
+"""Subscriptions as a consumer states them.
 
-Job: check what a user wrote (``tag_filter`` parses), and say when the exact check is needed.
+Job: check what a user wrote (``tag_filter`` parses).
 Must not: evaluate SQL92; that is the broker's work.
 
 Theory: a broker compares 32-bit hashes of tags and therefore lets through a message whose tag
-merely hashes alike; the consumer compares the text.  ``*``, the empty string and None mean all.
+merely hashes alike; the consumer compares the text with ``tags_set``, unless that is empty, which
+means all.  So do ``*``, the empty string and None.
 """
 
 from typing import Final
@@ -13,7 +14,7 @@ from cometmq.core.tag_filter import TAG, parse_subscription
 from cometmq.errors import ConfigError, RemoteProtocolError
 from cometmq.model import SUBSCRIBE_ALL, SubscriptionData
 
-__all__ = ["SQL92", "needs_tag_check", "subscription_of"]
+__all__ = ["SQL92", "subscription_of"]
 
 SQL92: Final = "SQL92"
 
@@ -37,8 +38,3 @@ def subscription_of(
         return parse_subscription(topic, text, expression_type, sub_version)
     except RemoteProtocolError as error:
         raise ConfigError(str(error)) from error
-
-
-def needs_tag_check(subscription: SubscriptionData) -> bool:
-    """Whether pulled messages must be compared with ``tags_set``."""
-    return bool(subscription.tags_set) and not subscription.class_filter_mode

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.core.batching import check_batch, split_by_size
-from cometmq.core.consume_retry import fallback_properties, fallback_topic
-from cometmq.core.subscription import needs_tag_check, subscription_of
+from cometmq.core.consume_retry import fallback_properties
+from cometmq.core.subscription import subscription_of
 from cometmq.core.watchdog import Progress, QueueWatch, Verdict
 from cometmq.errors import ConfigError, LocalProtocolError
 from cometmq.model import Message, MessageQueue
@@ -79,7 +79,6 @@ def test_a_resent_message_gets_the_level_the_broker_would_choose() -> None:
     )
     assert (second["RETRY_TOPIC"], second["ORIGIN_MESSAGE_ID"]) == ("t", "id1")
     assert (second["DELAY"], second["RECONSUME_TIME"]) == ("4", "2")
-    assert fallback_topic("g") == "%RETRY%g"
 
 
 def test_chosen_levels_and_dead_letters() -> None:
@@ -99,11 +98,10 @@ def test_expressions_as_users_write_them() -> None:
     """Blank means all; tags are stripped and hashed; SQL goes through untouched."""
     for everything in (None, "", "  ", "*"):
         assert subscription_of("t", everything, 1).sub_string == "*"
-        assert not needs_tag_check(subscription_of("t", everything, 1))
+        assert not subscription_of("t", everything, 1).tags_set
     tags = subscription_of("t", " TagA || 标签 ", 5)
     assert tags.tags_set == {"TagA", "标签"}
     assert tags.code_set == {2598919, 857175}
-    assert needs_tag_check(tags)
     sql = subscription_of("t", "a > 3", 5, "SQL92")
     assert (sql.sub_string, sql.expression_type, sql.tags_set) == ("a > 3", "SQL92", frozenset())
 
