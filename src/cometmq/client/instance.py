@@ -92,6 +92,7 @@ class ClientInstance:
         self._producer_group = producer_group
         self._greeted: dict[str, Channel] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._refreshing: set[str] = set()
         self._generation = fork.generation()
 
     # -- life -------------------------------------------------------------------------------
@@ -240,6 +241,18 @@ class ClientInstance:
                 ):
                     log.info("%s found the new broker %s", self.client_id, address)
                     await self.heartbeat_to(address)
+
+    def refresh_soon(self, topic: str) -> None:
+        """Fetch one route in the background, unless that is under way."""
+        if topic not in self._refreshing and not self.is_closed:
+            self._refreshing.add(topic)
+            self.spawn(self._refresh_in_background(topic), f"route-{topic}")
+
+    async def _refresh_in_background(self, topic: str) -> None:
+        try:
+            await self.refresh_route(topic)
+        finally:
+            self._refreshing.discard(topic)
 
     async def refresh_route(self, topic: str) -> bool:
         """Fetch one route; True if it changed. A failure keeps the old one and is logged."""

@@ -404,6 +404,11 @@ class Producer:
         if self._instance is not None:
             self._instance.routes.forget(name)
 
+    def recheck_route(self, name: str) -> None:
+        """A broker of the route cannot be reached: ask whether it has moved."""
+        if self._instance is not None:
+            self._instance.refresh_soon(name)
+
     # -- inside: trying ---------------------------------------------------------------------
 
     def _pin(self, sending: Sending, message: Message, selector: QueueSelector | None) -> None:

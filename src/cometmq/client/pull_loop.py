@@ -213,7 +213,9 @@ class PullLoop:
             if address is None:
                 raise CometError(f"the route has no address for {self.queue.broker_name}")
             await self._instance.io.channel(address, self._instance.options.request_timeout_ms)
-        except CometError as error:
+        except Exception as error:
+            # It may have moved; the answer is there before the next try.
+            self._instance.refresh_soon(self.queue.topic)
             if number == self._number:
                 self.is_pulling = False
                 self._broker_id = 0

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from cometmq.client.linger import LingerBatch
 from cometmq.client.producer_core import STORED_CODES, ProducerCore, final_error
 from cometmq.client.send import Prepared
-from cometmq.errors import CometError, remote_error
+from cometmq.errors import CometError, ConnectFailed, remote_error
 from cometmq.model import MessageQueue
 from cometmq.wire.command import RemotingCommand
 
@@ -68,6 +68,10 @@ class SendPath(Protocol):
 
     def forget_topic(self, name: str) -> None:
         """The route of a topic turned out to be wrong."""
+        ...
+
+    def recheck_route(self, name: str) -> None:
+        """A broker of the route cannot be reached; it may have moved."""
         ...
 
 
@@ -147,6 +151,8 @@ class Sending:
         self.faults.append(error)
         left_s = self.deadline - core.clock.monotonic()
         topic = self.prepared.topic
+        if isinstance(error, ConnectFailed):
+            self._path.recheck_route(topic)
         if (
             self.fixed is not None
             or self.tries_left <= 0

@@ -357,6 +357,7 @@ class Producer:
                 )
             except ClientError as error:
                 core.note(queue, started, failed=True)
+                background().soon(self._twin.recheck_route, prepared.topic)
                 fault: Exception = error
             else:
                 core.note(queue, started, failed=False)

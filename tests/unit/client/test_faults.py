@@ -133,6 +133,25 @@ def test_a_restarted_broker_is_found_again(monkeypatch: pytest.MonkeyPatch) -> N
     scenario(story)
 
 
+def test_a_broker_that_moved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Back under another address: asked for when the old one fails, not half a minute later."""
+    monkeypatch.setattr("cometmq.client.pull_loop.PAUSE_ERROR_S", 0.01)
+
+    async def story(broker: FakeBroker, consumer: PushConsumer, reader: Reader) -> None:
+        await until(lambda: broker.held)
+        broker.held.clear()
+        old = broker.address
+        await broker.stop()
+        broker.port = 0
+        await broker.start()
+        assert broker.address != old
+        broker.store("t", 0, b"after", b"")
+        await until(lambda: reader.seen)
+        assert reader.seen == [b"after"]
+
+    scenario(story)
+
+
 def test_a_lost_answer_is_noticed_by_the_watchdog(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -236,6 +236,19 @@ def test_a_lost_connection_is_made_again() -> None:
     scenario(story)
 
 
+def test_a_broker_that_moved_is_found() -> None:
+    """Back under another address: the next try of the same send gets there."""
+
+    async def story(broker: FakeBroker, producer: Producer) -> None:
+        await producer.send(Message("t", b"x"))
+        await broker.stop()
+        broker.port = 0
+        await broker.start()
+        assert (await producer.send(Message("t", b"y"))).status is SendStatus.SEND_OK
+
+    scenario(story)
+
+
 def test_nobody_listens() -> None:
     """A dead name server is named, with what to check."""
 

@@ -43,6 +43,7 @@ PRIVATE = {
     "next_ready",
     "now_ms",
     "offset_moved",
+    "recheck_route",
     "rebalance_soon",
     "reset_offsets",
     "routes_changed",
