@@ -330,6 +330,13 @@ class IndexFile:
 
         return write
 
+    def mend(self) -> None:
+        """Make the file's slot table from its entries (blocks; nothing may be added meanwhile)."""
+        self.slots_known = 1
+        self.file.write(slot_position(0), self.load_slots().astype(">i4").tobytes())
+        self.slots_known = self.header.index_count
+        self.is_doubtful = False
+
     def drop_slots(self) -> None:
         """Give the table's memory back; its changes must have been written."""
         self.slots = None

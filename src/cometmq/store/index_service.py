@@ -18,6 +18,7 @@ record that is true.
 from __future__ import annotations
 
 import logging
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,7 +85,10 @@ class IndexService:
         self._generation = 0
         self._is_writing = False
         self._is_loading = False
+        self._is_mending = False
         self._is_closed = False
+        # Held by a worker's job, so that the stop can wait for it.
+        self._job = threading.Lock()
         self._last_slots_ms = 0
         self._last_add_ms = 0
         self._prefixes: dict[str, int] = {}
@@ -164,6 +168,13 @@ class IndexService:
         self.files.append(index_file)
         return None
 
+    def distrust_full_files(self, index_timestamp_ms: int) -> None:
+        """After a crash: full files that ended later had perhaps not got their slot table yet."""
+        for file in self.files[:-1]:
+            if file.header.end_timestamp_ms > index_timestamp_ms:
+                file.is_doubtful = True
+                file.slots_known = 1
+
     def distrust_slots(self, known: int) -> None:
         """Only entries below `known` are surely in the newest file's slot table."""
         newest = self.newest
@@ -183,6 +194,8 @@ class IndexService:
                 del self.files[place + 1 :]
                 break
         self.distrust_slots(1)
+        for file in self.files[:-1]:
+            file.is_doubtful = True
         return self.end
 
     def cut(self, physical_offset: int) -> int:
@@ -207,6 +220,7 @@ class IndexService:
             return
         newest = self.newest
         slots: Callable[[], None] | None = None
+        self._mend_one()
         is_due = now_ms - self._last_slots_ms >= _SLOTS_WRITE_INTERVAL_MS
         if newest is not None and newest.slots is not None and is_due and not self._is_loading:
             self._last_slots_ms = now_ms
@@ -214,6 +228,21 @@ class IndexService:
             if slots is None and now_ms - self._last_add_ms >= _SLOTS_IDLE_MS:
                 newest.drop_slots()
         self._write_some(slots)
+
+    def _mend_one(self) -> None:
+        """Let a worker make the slot table of a full file right that a crash left doubtful."""
+        doubtful = [file for file in self.files[:-1] if file.is_doubtful]
+        if not doubtful or self._is_mending:
+            return
+        self._is_mending = True
+        file = doubtful[0]
+
+        def done(result: object) -> None:
+            self._is_mending = False
+            if isinstance(result, BaseException):
+                _LOG.error("mending the slots of %s failed: %s", file.path, result)
+
+        self._workers.submit(file.mend, done)
 
     def drain(self, now_ms: int) -> None:
         """Add one batch of what waits."""
@@ -457,10 +486,11 @@ class IndexService:
         end_ms = file.header.end_timestamp_ms
 
         def work() -> None:
-            for position, data in unwritten:
-                file.file.write(position, data)
-            if write is not None:
-                write()
+            with self._job:
+                for position, data in unwritten:
+                    file.file.write(position, data)
+                if write is not None:
+                    write()
             file.file.sync()
 
         def done(result: object) -> None:
@@ -469,7 +499,12 @@ class IndexService:
             else:
                 self.full_end_ms = max(self.full_end_ms, end_ms)
 
-        self._workers.submit(work, done)
+        if self._is_closed:
+            # The stop waits for nobody.
+            work()
+            done(None)
+        else:
+            self._workers.submit(work, done)
 
     # -- writing -------------------------------------------------------------------------
 
@@ -482,10 +517,13 @@ class IndexService:
         self._is_writing = True
 
         def work() -> None:
-            for file, (position, data), _ in batch:
-                file.file.write(position, data)
-            if slots is not None:
-                slots()
+            with self._job:
+                if self._is_closed:
+                    return
+                for file, (position, data), _ in batch:
+                    file.file.write(position, data)
+                if slots is not None:
+                    slots()
 
         def done(result: object) -> None:
             self._is_writing = False
@@ -497,12 +535,21 @@ class IndexService:
 
         self._workers.submit(work, done)
 
+    def stop(self) -> None:
+        """Wait for the job under way and let no other begin."""
+        self._is_closed = True
+        with self._job:
+            pass
+
     def write_all(self) -> None:
         """Write everything now, in the calling thread (load and close)."""
         self.drain_all()
         newest = self.newest
         if newest is not None and newest.slots is None and not newest.are_slots_known:
             newest.adopt_slots(newest.load_slots())
+        for file in self.files[:-1]:
+            if file.is_doubtful:
+                file.mend()
         for file in self.files:
             write = file.slot_writes() if file.slots is not None else None
             if write is not None:
@@ -537,8 +584,7 @@ class IndexService:
             self._disk.sync_dir(self._config.root)
 
     def close(self) -> None:
-        """Add nothing more."""
-        self._is_closed = True
+        """Let the descriptors go."""
         self.files.clear()
 
     # -- queries -------------------------------------------------------------------------
@@ -551,6 +597,9 @@ class IndexService:
         text = index_tag_key(topic, key) if index_type == "T" else index_key(topic, key)
         key_hash = index_key_hash(text)
         plan = [(file, file.header) for file in reversed(self.files)]
+        for file in self.files[:-1]:
+            if file.is_doubtful:
+                file.mend()
         newest = self.newest
         if newest is not None and newest.slots is None and not newest.are_slots_known:
             newest.adopt_slots(newest.load_slots())

@@ -189,6 +189,8 @@ class MessageStore:
         self._is_open = False
         self._refusal = StoreClosed(f"store {self.config.root} is closed")
         try:
+            self._writer.stop()
+            self._index.stop()
             self._flusher.flush_all()
             self._writer.write_all()
             self._index.write_all()

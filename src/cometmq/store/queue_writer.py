@@ -18,6 +18,7 @@ files changed since the last round are synced one after the other about once a m
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +64,8 @@ class QueueWriter:
         self._is_writing = False
         self._is_syncing = False
         self._is_closed = False
+        # Held by a worker's job, so that the stop can wait for it.
+        self._job = threading.Lock()
         self._files: dict[str, RandomFile] = {}
         self._unsynced: set[str] = set()
         self.synced_position = 0
@@ -114,14 +117,19 @@ class QueueWriter:
         after = self.on_written(batch) if self.on_written is not None and batch else None
 
         def work() -> None:
-            for chore in chores:
-                chore()
-            self._write(batch)
-            if after is not None:
-                after()
+            with self._job:
+                if self._is_closed:
+                    return
+                for chore in chores:
+                    chore()
+                self._write(batch)
+                if after is not None:
+                    after()
 
         def done(result: object) -> None:
             self._is_writing = False
+            if self._is_closed:
+                return
             if isinstance(result, BaseException):
                 self._log_failure(result)
                 self._chores = chores + self._chores
@@ -268,6 +276,12 @@ class QueueWriter:
 
     # -- stop ----------------------------------------------------------------------------
 
+    def stop(self) -> None:
+        """Wait for the job under way and let no other begin; what it took is written again."""
+        self._is_closed = True
+        with self._job:
+            self.on_written = None
+
     def write_all(self) -> None:
         """Write everything now, in the calling thread (load and close)."""
         for chore in self._chores:
@@ -295,6 +309,5 @@ class QueueWriter:
         self.synced_position = self._log.wrote
 
     def close(self) -> None:
-        """Start no more batches."""
-        self._is_closed = True
+        """Let the descriptors go."""
         self._files.clear()

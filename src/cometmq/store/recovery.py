@@ -228,6 +228,8 @@ class Recovery:
                 self.report.reason = f"{queue.path} does not end where it did"
                 return self._begin_anew()
         if self._index.is_enabled:
+            if not now.is_clean:
+                self._index.distrust_full_files(self._java.value.index_timestamp_ms)
             start = min(start, self._begin_index(state, index_end, is_whole))
         return start
 
