@@ -7,6 +7,7 @@ real broker.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ class FakeBroker:
 
     async def start(self) -> None:
         handlers: dict[int, Handler] = dict.fromkeys(map(int, RequestCode), self._serve)
+        self.loop = asyncio.get_running_loop()
         self.server = RemotingServer(system_environment(), handlers)
         self.port = await self.server.listen("127.0.0.1", self.port)
         self.name_port = await self.server.listen("127.0.0.1", self.name_port)

@@ -297,8 +297,15 @@ def test_a_cut_connection_is_replaced() -> None:
 
     def story(broker: FakeBroker, producer: cometmq.sync.Producer) -> None:
         producer.send(Message("t", b"x"))
-        for connection in list(broker.server.connections):
-            connection.abort("the test says so")
+        cut = threading.Event()
+
+        def hang_up() -> None:
+            for connection in list(broker.server.connections):
+                connection.abort("the test says so")
+            asyncio.get_running_loop().call_later(0.05, cut.set)
+
+        broker.loop.call_soon_threadsafe(hang_up)
+        assert cut.wait(10)
         assert producer.send(Message("t", b"y")).status is SendStatus.SEND_OK
 
     with_fake(story)
