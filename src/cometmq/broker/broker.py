@@ -118,7 +118,7 @@ class Broker:
             ConfigError: a setting fits no such machine (brokerIP1).
         """
         config = self.config
-        ip = config.broker_ip1 or local_ip()
+        ip = config.advertised_ip(local_ip())
         # With port 0 the address, which every message carries, is known only after binding.
         self._port = config.listen_port or await self._server.listen(config.bind_address, 0)
         try:
@@ -163,7 +163,8 @@ class Broker:
         groups = self._files.load_groups()
         offsets = self._files.load_consumer_offsets()
         topics.seed(_system_topics(config), now_ms)
-        _adopt_queues(topics, store, now_ms)
+        if not self._files.are_topics_sound:
+            _adopt_queues(topics, store, now_ms)
         groups.seed(now_ms)
         state = BrokerState(config, env, store, topics, groups, offsets, self._delay, self._address)
         self._state = state
@@ -175,6 +176,8 @@ class Broker:
         self._client = ClientProcessor(state)
         store.arrival_listener = self._pull.hold.arrived
         state.disk_usage = lambda: self._disk.usage(config.store_path())
+        state.are_topics_saved = self._files.are_topics_saved
+        state.when_topics_saved = self._files.when_topics_saved
         state.on_topic_changed = self._topic_changed
         state.on_topic_deleted = self._topic_deleted
         state.on_groups_changed = self._files.groups_changed
@@ -247,7 +250,8 @@ class Broker:
             "brokerName": config.broker_name,
             "brokerAddr": self._address,
             "clusterName": config.broker_cluster_name,
-            "brokerId": str(config.broker_id),
+            # A master's id is 0 whatever the file says, as in Java.
+            "brokerId": "0",
             "haServerAddr": f"{host}:{ha_port}",
         }
 
@@ -381,10 +385,10 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
 
 
 def _adopt_queues(topics: TopicTable, store: MessageStore, now_ms: int) -> None:
-    """Give a topic that has queues but no configuration one again.
+    """Give topics that have queues but no configuration one again, after topics.json was lost.
 
-    topics.json is written a moment after a topic is made; a process that was killed in that
-    moment has acknowledged messages in a topic nobody knows, and they must stay readable.
+    Their acknowledged messages must stay readable.  With a sound topics.json a topic without an
+    entry was deleted, and its queues come from records of before that recovery found in the log.
     """
     for topic in store.topics():
         queues = store.queues(topic)
@@ -403,7 +407,7 @@ def _store_config(config: BrokerConfig, delay: DelayLevels, host: bytes) -> Stor
     """Translate RocketMQ's keys into the store's settings."""
     return StoreConfig(
         root=config.store_path(),
-        commit_log_path=config.store_path_commit_log or None,
+        commit_log_path=config.commit_log_path(),
         commit_log_file_bytes=config.mapped_file_size_commit_log,
         consume_queue_file_bytes=config.mapped_file_size_consume_queue,
         index_slot_count=config.max_hash_slot_num,

@@ -43,6 +43,7 @@ __all__ = [
 
 ENVIRONMENT_PREFIX: Final = "COMETMQ_BROKER_"
 _DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
@@ -161,8 +162,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
 
     def store_path(self) -> str:
         """Give the absolute store directory: ``~`` and ``${user.home}`` expanded."""
-        text = self.store_path_root_dir.replace("${user.home}", "~")
-        return str(Path(text).expanduser().absolute())
+        return _absolute(self.store_path_root_dir)
+
+    def commit_log_path(self) -> str | None:
+        """Give the absolute commit-log directory, or None for the one in the store."""
+        return _absolute(self.store_path_commit_log) if self.store_path_commit_log else None
+
+    def advertised_ip(self, local_ip: str) -> str:
+        """Give the address to announce: brokerIP1, else the one listened on, else `local_ip`."""
+        if self.broker_ip1:
+            return self.broker_ip1
+        return local_ip if self.bind_address in _ANY_ADDRESS else self.bind_address
 
     def properties_text(self) -> str:
         """Give all effective keys as ``key=value`` lines, as GET_BROKER_CONFIG answers them."""
@@ -171,6 +181,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
             value = getattr(self, field)
             lines.append(f"{key}={str(value).lower() if isinstance(value, bool) else value}\n")
         return "".join(sorted(lines))
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path.replace("${user.home}", "~")).expanduser().absolute())
 
 
 class LoadedConfig(msgspec.Struct, frozen=True):

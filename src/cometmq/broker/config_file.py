@@ -46,6 +46,7 @@ class ConfigFile:
         "_path",
         "_revision",
         "_snapshot",
+        "_waiting",
         "_workers",
         "_written",
         "is_writing",
@@ -65,8 +66,14 @@ class ConfigFile:
         self._revision = revision
         self._snapshot = snapshot
         self._written = 0
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
         self.is_writing = False
         self._is_failing = False
+
+    @property
+    def is_saved(self) -> bool:
+        """Say whether the file has what the table holds now."""
+        return self._revision() == self._written
 
     def save_if_changed(self) -> None:
         """Write in a worker when the table changed since the last write; never waits."""
@@ -83,10 +90,32 @@ class ConfigFile:
                 return
             self._is_failing = False
             self._written = revision
+            self._release(revision)
             # Changes made meanwhile; a failed write waits for the next period instead.
             self.save_if_changed()
 
         self._workers.submit(lambda: self._write(build), done)
+
+    def when_saved(self, done: Callable[[], None]) -> None:
+        """Call `done` when what the table holds now is on disk, or was refused by it.
+
+        Calls at once where nothing is to be written.
+        """
+        revision = self._revision()
+        if revision == self._written:
+            done()
+            return
+        self._waiting.append((revision, done))
+        self.save_if_changed()
+
+    def _release(self, revision: int) -> None:
+        """Let go of those that waited for a revision up to this one."""
+        waiting, self._waiting = self._waiting, []
+        for wanted, done in waiting:
+            if wanted <= revision:
+                done()
+            else:
+                self._waiting.append((wanted, done))
 
     def save_now(self) -> None:
         """Write at once, blocking, when the table changed: for the stop.
@@ -108,6 +137,8 @@ class ConfigFile:
 
     def _failed(self, error: BaseException) -> None:
         """Log the first failure of a row; each period tries again."""
+        # A disk that takes no file does not take messages either; nobody waits for it.
+        self._release(self._revision())
         if not self._is_failing:
             self._is_failing = True
             log.error("%s was not written, trying again each period: %s", self._path, error)

@@ -105,7 +105,15 @@ def _delay_snapshot(schedule: ScheduleService) -> Encode:
 class BrokerFiles:
     """The files of one broker; load first, then `attach` what was built from them."""
 
-    __slots__ = ("_config", "_disk", "_files", "_folder", "_timers", "_workers")
+    __slots__ = (
+        "_config",
+        "_disk",
+        "_files",
+        "_folder",
+        "_timers",
+        "_workers",
+        "are_topics_sound",
+    )
 
     def __init__(self, config: BrokerConfig, disk: Disk, workers: Workers) -> None:
         self._config = config
@@ -114,6 +122,8 @@ class BrokerFiles:
         self._folder = f"{config.store_path()}/config"
         self._files: dict[str, ConfigFile] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.are_topics_sound = True
+        """Whether topics.json itself was read, so that what it lacks was deleted."""
 
     # -- loading --------------------------------------------------------------------------
 
@@ -123,7 +133,10 @@ class BrokerFiles:
         Raises:
             StoreCorrupt: the file and its .bak are damaged; the same holds for the others.
         """
+        path = f"{self._folder}/topics.json"
         found = self._load("topics.json", decode_topic_config_wrapper)
+        # A damaged one has been set aside by now, and its .bak may lack the newest topics.
+        self.are_topics_sound = self._disk.exists(path)
         return TopicTable() if found is None else TopicTable(found.topics, found.data_version)
 
     def load_groups(self) -> SubscriptionGroupTable:
@@ -193,6 +206,14 @@ class BrokerFiles:
     def _due(self, name: str, interval_ms: int) -> None:
         self._every(name, interval_ms)
         self._files[name].save_if_changed()
+
+    def are_topics_saved(self) -> bool:
+        """Say whether topics.json has every topic there is now."""
+        return self._files["topics.json"].is_saved
+
+    def when_topics_saved(self, done: Callable[[], None]) -> None:
+        """Call `done` when topics.json has every topic there is now (or the disk refused it)."""
+        self._files["topics.json"].when_saved(done)
 
     def topics_changed(self) -> None:
         """Write topics.json soon."""

@@ -238,8 +238,14 @@ class SendProcessor:
             return self._refused(request, *store_failure(self._state, error))
         except (CodecError, LocalProtocolError) as error:
             return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
-        self._remember(config)
-        return answered
+        if self._state.are_topics_saved():
+            self._remember(config)
+            return answered
+        # Otherwise a kill in this moment leaves acknowledged messages in a topic nobody knows.
+        if answered is not None and not request.flag & _ONEWAY:
+            frame = answered
+            self._state.when_topics_saved(lambda: connection.send(frame))
+        return None
 
     def _remember(self, config: TopicConfig) -> None:
         """Let the next plain message to this topic take the fast way."""
@@ -383,7 +389,8 @@ class SendProcessor:
 
         def settle(is_durable: bool) -> None:
             code = 0 if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
-            connection.send(self._stored(request, code, result, queue_id, uniq_key))
+            frame = self._stored(request, code, result, queue_id, uniq_key)
+            self._state.when_topics_saved(lambda: connection.send(frame))
 
         self._state.store.when_durable(result.end_offset, settle)
 

@@ -135,15 +135,16 @@ class SendBackProcessor:
         )
         if target.delay_level > 0:
             self._schedule.added(target.delay_level, result.queue_offset, now_ms)
+        # The consumer forgets the message once this is answered, so it has to be as durable as a
+        # sent one, and the topic it went to as well.
         if state.config.flush_disk_type != "SYNC_FLUSH":
-            return answer(request)
-        # The consumer forgets the message once this is answered, so it has to be durable.
-        state.store.when_durable(
-            result.end_offset,
-            lambda ok: connection.send(
-                answer(request)
-                if ok
-                else answer(request, ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT")
-            ),
-        )
+            state.when_topics_saved(lambda: connection.send(answer(request)))
+            return None
+        timed_out = ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT"
+
+        def settle(is_durable: bool) -> None:
+            frame = answer(request) if is_durable else answer(request, *timed_out)
+            state.when_topics_saved(lambda: connection.send(frame))
+
+        state.store.when_durable(result.end_offset, settle)
         return None

@@ -57,6 +57,7 @@ class BrokerState:
 
     __slots__ = (
         "address",
+        "are_topics_saved",
         "config",
         "consumers",
         "delay",
@@ -75,6 +76,7 @@ class BrokerState:
         "topics",
         "uniq_ids",
         "when_registered",
+        "when_topics_saved",
     )
 
     def __init__(
@@ -112,6 +114,8 @@ class BrokerState:
         self.on_topic_changed: Callable[[TopicConfig], None] = lambda _: None
         self.on_topic_deleted: Callable[[str], None] = lambda _: None
         self.on_groups_changed: Callable[[], None] = lambda: None
+        self.are_topics_saved: Callable[[], bool] = lambda: True
+        self.when_topics_saved: Callable[[Callable[[], None]], None] = lambda done: done()
         self.when_registered: Callable[[Callable[[], None]], None] = lambda done: done()
 
     def random_queue(self, count: int) -> int:

@@ -27,6 +27,13 @@ def config_file(path: Path, name: str) -> Any:
     return json.loads((path / "config" / name).read_text())
 
 
+def leave_as_after_a_kill(store: Path) -> None:
+    """Nothing but the log to go by."""
+    (store / "abort").write_text("")
+    for path in store.glob("cometmq*"):
+        path.unlink()
+
+
 def test_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path) -> None:
     """Everything that was answered is there again, in Java's files."""
 
@@ -60,8 +67,8 @@ def test_restart_keeps_topics_groups_offsets_and_messages(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_topic_that_was_never_written_is_found_by_its_queues(tmp_path: Path) -> None:
-    """A kill between the answer and topics.json must not hide acknowledged messages."""
+def test_topics_of_a_lost_file_are_found_by_their_queues(tmp_path: Path) -> None:
+    """Without topics.json, acknowledged messages stay readable."""
 
     async def main() -> None:
         async with running(tmp_path) as broker:
@@ -76,6 +83,34 @@ def test_topic_that_was_never_written_is_found_by_its_queues(tmp_path: Path) -> 
             assert [m.body for m in messages] == [b"kept"]
             assert broker.state.topics.get("orphan") == TopicConfig("orphan", 4, 4)
             await client.close()
+
+    asyncio.run(main())
+
+
+def test_topic_is_in_the_file_when_its_first_send_is_answered(tmp_path: Path) -> None:
+    """A kill right after the answer must not leave messages in a topic nobody knows."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        for number in range(10):
+            sends = [client.send(b=f"new{number}") for _ in range(3)]
+            assert {answer.code for answer in await asyncio.gather(*sends)} == {0}
+            assert f"new{number}" in config_file(tmp_path, "topics.json")["topicConfigTable"]
+
+    scenario(tmp_path, story)
+
+
+def test_deleted_topic_stays_deleted(tmp_path: Path) -> None:
+    """Its records are still in the log, and recovery may find its queues again."""
+
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            client = await Client(broker.env, broker.address).open()
+            await client.send(b="gone")
+            await client.call(215, {"topic": "gone"})
+            await client.close()
+        leave_as_after_a_kill(tmp_path)
+        async with running(tmp_path) as broker:
+            assert "gone" not in broker.state.topics
 
     asyncio.run(main())
 
