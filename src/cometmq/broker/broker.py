@@ -22,6 +22,7 @@ from cometmq.broker.offset import OffsetProcessor
 from cometmq.broker.persistence import BrokerFiles
 from cometmq.broker.pull import PullProcessor
 from cometmq.broker.registration import Registration
+from cometmq.broker.reply import ReplyProcessor
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send import SendProcessor
 from cometmq.broker.send_back import SendBackProcessor
@@ -190,10 +191,13 @@ class Broker:
         offset = OffsetProcessor(state)
         lookup = LookupProcessor(state)
         send_back = SendBackProcessor(state, schedule)
+        reply = ReplyProcessor(state, self._send)
         handlers: dict[int, Handler] = {
             Code.SEND_MESSAGE: self._send.send_long,
             Code.SEND_MESSAGE_V2: self._send.send,
             Code.SEND_BATCH_MESSAGE: self._send.send_checked,
+            Code.SEND_REPLY_MESSAGE: reply.reply,
+            Code.SEND_REPLY_MESSAGE_V2: reply.reply,
             Code.PULL_MESSAGE: self._pull.pull,
             Code.LITE_PULL_MESSAGE: self._pull.pull,
             Code.QUERY_CONSUMER_OFFSET: offset.query,

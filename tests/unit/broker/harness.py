@@ -64,12 +64,13 @@ class Client:
     def __init__(self, env: Environment, address: str) -> None:
         self._address = address
         self.pushed: list[RemotingCommand] = []
+        self.refuse_pushes = False
         self._pool = ChannelPool(env, self._serve)
         self.channel: Channel
 
     def _serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
         self.pushed.append(command)
-        return RemotingCommand.response(0)
+        return RemotingCommand.response(1 if self.refuse_pushes else 0)
 
     async def open(self) -> Client:
         self.channel = await self._pool.get(self._address)
