@@ -87,6 +87,14 @@ class ReplyProcessor:
         asker.call(self._push(request, header, connection, now_ms), PUSH_TIMEOUT_MS, pushed)
         return None
 
+    def _properties(self, header: SendMessageHeader) -> dict[str, str]:
+        """Give the reply's properties with region and trace switch, as on any send."""
+        config = self._state.config
+        properties = decode_properties(header.properties)
+        properties[prop.MSG_REGION] = config.region_id
+        properties[prop.TRACE_ON] = "true" if config.trace_on else "false"
+        return properties
+
     def _push(
         self,
         request: RemotingCommand,
@@ -94,7 +102,7 @@ class ReplyProcessor:
         connection: ServerConnection,
         now_ms: int,
     ) -> RemotingCommand:
-        properties = decode_properties(header.properties)
+        properties = self._properties(header)
         properties[prop.PUSH_REPLY_TIME] = str(now_ms)
         push = PushReplyHeader(
             header.producer_group,
@@ -156,7 +164,7 @@ class ReplyProcessor:
         """Keep the reply; it was delivered by then, so a store that is full only logs."""
         if not self._state.config.store_reply_message_enable:
             return None
-        properties = decode_properties(header.properties)
+        properties = self._properties(header)
         target = Destination(header.topic, queue_id, properties)
         now_ms = self._state.env.clock.now_ms()
         try:

@@ -47,6 +47,7 @@ def test_reply_is_pushed_stored_and_answered(is_stored: bool, tmp_path: Path) ->
             properties = decode_properties(ext["properties"])
             assert properties["CORRELATION_ID"] == "c-1"
             assert int(properties["PUSH_REPLY_TIME"]) > 0
+            assert (properties["MSG_REGION"], properties["TRACE_ON"]) == ("DefaultRegion", "true")
             assert len(await replier.messages(topic=TOPIC)) == is_stored
             await asker.close()
             await replier.close()
