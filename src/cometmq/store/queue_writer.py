@@ -40,6 +40,9 @@ _LOG: Final = logging.getLogger("cometmq.store")
 # Queues in one batch: a worker holds the interpreter for microseconds between its system calls.
 _BATCH_QUEUES_MAX: Final = 1024
 _WRITE_FILES_MAX: Final = 64
+# So many queues can be written every interval at no cost to speak of; more take turns.
+_QUEUES_AT_EASE: Final = 2500
+_SLOWER_MAX: Final = 4
 # More files than this are synced by one call for the whole system.
 _SYNC_FILES_MAX: Final = 32
 # A tail of this size is written at once, whatever its age: 512 KiB are 26,000 units.
@@ -143,6 +146,8 @@ class QueueWriter:
         """Queues that are due, each put back at the end of the FIFO with today's position."""
         dirty = self._dirty
         wrote = self._log.wrote
+        # Each queue costs a few system calls: very many of them are written less often.
+        interval_ms = self._interval_ms * max(1, min(len(dirty) // _QUEUES_AT_EASE, _SLOWER_MAX))
         batch: list[WrittenQueue] = []
         for _ in range(min(len(dirty), _BATCH_QUEUES_MAX)):
             queue = dirty[0]
@@ -150,7 +155,7 @@ class QueueWriter:
                 dirty.popleft()
                 queue.is_dirty = False
                 continue
-            is_due = now_ms - queue.dirty_ms >= self._interval_ms or now_ms < queue.dirty_ms
+            is_due = now_ms - queue.dirty_ms >= interval_ms or now_ms < queue.dirty_ms
             if not is_due and len(queue.tail) < _TAIL_BYTES_MAX:
                 break
             dirty.popleft()
