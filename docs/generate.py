@@ -29,7 +29,8 @@ def commands_page() -> str:
         "## Exit codes\n",
         _exit_code_table(),
     ]
-    with click.Context(root, info_name="cometmq", max_content_width=100) as context:
+    # The root's own settings: a command remembers the names of its help option from first use.
+    with click.Context(root, info_name="cometmq", **root.context_settings) as context:
         assert isinstance(root, click.Group)
         for name in root.list_commands(context):
             command = root.get_command(context, name)
