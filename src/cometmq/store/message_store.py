@@ -17,24 +17,22 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from cometmq.codec.consume_queue import CQ_UNIT
-from cometmq.codec.crc import CRC_TAIL_BYTES, encode_crc_tail
-from cometmq.codec.properties import PROPERTIES_BYTES_MAX, ensure_trailing_separator
-from cometmq.codec.stored_message import HEAD_V4, encode_message
+from cometmq.codec.properties import PROPERTIES_BYTES_MAX
+from cometmq.codec.stored_message import HEAD_V4
 from cometmq.errors import DiskFull, MessageIllegal, StoreClosed, StoreError
-from cometmq.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.store.checkpoint import JavaCheckpoint
 from cometmq.store.commit_log import CommitLog
 from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
 from cometmq.store.disk import make_durable_directory
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
-from cometmq.store.log_reader import LogReader
 from cometmq.store.queue_writer import QueueWriter
 from cometmq.store.reader import QueueReader
+from cometmq.store.record_encoder import RecordEncoder, check_sizes
 from cometmq.store.recovery import Recovery
 from cometmq.store.results import PutResult, TimeBoundary
 from cometmq.store.retention import Retention
@@ -123,8 +121,8 @@ class MessageStore:
         self._is_indexed = config.is_index_enabled
         self._is_sync = config.is_sync_flush
         self._store_host = config.store_host
-        # Whatever the short way through `put` cannot do.
-        self._is_wide = len(config.store_host) != 8 or config.is_crc_appended
+        self._encoder = RecordEncoder(config)
+        self._is_wide = self._encoder.is_wide
         self._size_max = config.message_bytes_max + _HEAD_BYTES_MAX
         self._body_max = config.message_bytes_max
         self._refusal: StoreError | None = StoreClosed(
@@ -278,7 +276,7 @@ class MessageStore:
         queue_offset = 0 if sys_flag & _UNQUEUED else queue.max
         log = self._log
         if self._is_wide or len(born_host) != 8:
-            position, size = self._put_wide(
+            position, size = self._append_wide(
                 queue,
                 queue_offset,
                 body,
@@ -370,19 +368,16 @@ class MessageStore:
             self._refuse(0, 0)
         if store_ms != self._checked_ms:
             self._check(store_ms)
-        if self._is_wide or len(born_host) != 8:
-            return self._put_batch_wide(
-                topic, queue_id, items, sys_flag, born_ms, born_host, reconsume_times, store_ms
-            )
         log = self._log
-        record, units, offsets = self._encode_batch(
+        encode = self._encoder.encode_batch
+        record, units, offsets = encode(
             queue, items, log.wrote, sys_flag, born_ms, born_host, reconsume_times, store_ms
         )
         position = log.wrote
         size = len(record)
         if position + size > log.limit:
             position = self._make_room(size)
-            record, units, offsets = self._encode_batch(
+            record, units, offsets = encode(
                 queue, items, position, sys_flag, born_ms, born_host, reconsume_times, store_ms
             )
         start = position - log.buffer_start
@@ -411,164 +406,19 @@ class MessageStore:
                     self.arrival_listener(topic, queue_id, following, code)
         return PutResult(position, queue_offset, end, tuple(offsets))
 
-    def _encode_batch(
-        self,
-        queue: ConsumeQueue,
-        items: Sequence[BatchItem],
-        position: int,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        reconsume_times: int,
-        store_ms: int,
-    ) -> tuple[bytes, bytes, list[int]]:
-        """Records and units of a batch that begins at a physical offset."""
-        queue_offset = queue.max
-        queue_id, magic, topic_part = queue.queue_id, queue.magic, queue.topic_part
-        fixed, body_max = queue.fixed_bytes, self._body_max
-        store_host = self._store_host
-        parts: list[bytes] = []
-        units: list[bytes] = []
-        offsets: list[int] = []
-        for flag, body, properties, tags_code, _ in items:
-            body_bytes = len(body)
-            properties_bytes = len(properties)
-            if body_bytes > body_max or properties_bytes > PROPERTIES_BYTES_MAX:
-                self._refuse(body_bytes, properties_bytes)
-            size = fixed + body_bytes + properties_bytes
-            parts += (
-                _pack_head(
-                    size,
-                    magic,
-                    crc32(body) & _CRC_MASK,
-                    queue_id,
-                    flag,
-                    queue_offset,
-                    position,
-                    sys_flag,
-                    born_ms,
-                    born_host,
-                    store_ms,
-                    store_host,
-                    reconsume_times,
-                    0,
-                    body_bytes,
-                ),
-                body,
-                topic_part,
-                _LENGTHS[properties_bytes]
-                if properties_bytes < _LENGTHS_COUNT
-                else properties_bytes.to_bytes(2, "big"),
-                properties,
-            )
-            units.append(_pack_unit(position, size, tags_code))
-            offsets.append(position)
-            position += size
-            queue_offset += 1
-        return b"".join(parts), b"".join(units), offsets
-
-    def _put_wide(
-        self,
-        queue: ConsumeQueue,
-        queue_offset: int,
-        body: bytes,
-        properties: bytes,
-        flag: int,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        reconsume_times: int,
-        prepared_offset: int,
-        store_ms: int,
-    ) -> tuple[int, int]:
-        """The general way: IPv6 hosts and CRC tails."""
-        if len(born_host) != 8:
-            sys_flag |= BORN_HOST_V6
-        if len(self._store_host) != 8:
-            sys_flag |= STORE_HOST_V6
-        if self.config.is_crc_appended:
-            properties = ensure_trailing_separator(properties) + bytes(CRC_TAIL_BYTES)
-            if len(properties) > PROPERTIES_BYTES_MAX:
-                self._refuse(len(body), len(properties))
-
-        def encode(position: int) -> bytes:
-            record = encode_message(
-                queue.topic,
-                body,
-                properties,
-                queue_id=queue.queue_id,
-                flag=flag,
-                queue_offset=queue_offset,
-                physical_offset=position,
-                sys_flag=sys_flag,
-                born_timestamp_ms=born_ms,
-                born_host=born_host,
-                store_timestamp_ms=store_ms,
-                store_host=self._store_host,
-                reconsume_times=reconsume_times,
-                prepared_transaction_offset=prepared_offset,
-            )
-            if self.config.is_crc_appended:
-                record = record[:-CRC_TAIL_BYTES]
-                record += encode_crc_tail(crc32(record))
-            return record
-
+    def _append_wide(self, queue: ConsumeQueue, *values: Any) -> tuple[int, int]:
+        """Append one record in the general form; its physical offset and size."""
         log = self._log
         position = log.wrote
-        record = encode(position)
+        record = self._encoder.encode(queue, position, *values)
         size = len(record)
         if position + size > log.limit:
             position = self._make_room(size)
-            record = encode(position)
+            record = self._encoder.encode(queue, position, *values)
         start = position - log.buffer_start
         log.buffer[start : start + size] = record
         log.wrote = position + size
         return position, size
-
-    def _put_batch_wide(
-        self,
-        topic: str,
-        queue_id: int,
-        items: Sequence[BatchItem],
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        reconsume_times: int,
-        store_ms: int,
-    ) -> PutResult:
-        """A batch in the general way: message by message, after one check of the space."""
-        queue = self._topics[topic][queue_id]
-        per_message = queue.fixed_bytes + 24 + 1 + CRC_TAIL_BYTES
-        total = sum([per_message + len(body) + len(raw) for _, body, raw, _, _ in items])
-        for _, body, raw, _, _ in items:
-            if len(body) > self._body_max or len(raw) + 21 > PROPERTIES_BYTES_MAX:
-                self._refuse(len(body), len(raw) + 21)
-        if self._log.wrote + total > self._log.limit:
-            self._make_room(total)
-        results = [
-            self.put(
-                topic,
-                queue_id,
-                body,
-                raw,
-                flag=flag,
-                sys_flag=sys_flag,
-                born_ms=born_ms,
-                born_host=born_host,
-                reconsume_times=reconsume_times,
-                tags_code=code,
-                store_ms=store_ms,
-                index_keys=keys,
-            )
-            for flag, body, raw, code, keys in items
-        ]
-        first, last = results[0], results[-1]
-        return PutResult(
-            first.physical_offset,
-            first.queue_offset,
-            last.end_offset,
-            tuple([result.physical_offset for result in results]),
-        )
 
     def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         if self._refusal is not None:
@@ -587,13 +437,7 @@ class MessageStore:
         refusal = self._refusal
         if refusal is not None:
             raise type(refusal)(*refusal.args)
-        if body_bytes > self._body_max:
-            raise MessageIllegal(
-                f"message body of {body_bytes} bytes is over maxMessageSize {self._body_max}"
-            )
-        raise MessageIllegal(
-            f"message properties of {properties_bytes} bytes are over {PROPERTIES_BYTES_MAX}"
-        )
+        check_sizes(body_bytes, properties_bytes, self._body_max)
 
     def _make_room(self, size: int) -> int:
         if size > self._size_max:
@@ -611,26 +455,7 @@ class MessageStore:
         if len(self._keys) > _KEYS_WAITING_MAX:
             self._index.drain(store_ms)
         if self._log.is_active_file_cut():
-            self._leave_cut_file()
-
-    def _leave_cut_file(self) -> None:
-        """The active file was cut from outside: end it behind its last sound record and roll."""
-        mapped = self._log.files[-1]
-        end = mapped.start + mapped.file.size()
-        known = [place for place in self._upkeep.boundaries if mapped.start <= place <= end]
-        reader = LogReader(self._log, max(known, default=mapped.start), end)
-        while reader.next_record() is not None:
-            pass
-        lost = self._log.wrote - reader.position
-        self._log.abandon_active_file(reader.position)
-        _LOG.error(
-            "%s was cut from outside to %d bytes: %d bytes of messages from position %d on are"
-            " lost; writing goes on in a new file",
-            mapped.path,
-            end - mapped.start,
-            lost,
-            reader.position - mapped.start,
-        )
+            self._upkeep.leave_cut_file()
 
     # -- confirmation --------------------------------------------------------------------
 
@@ -708,7 +533,7 @@ class MessageStore:
             self._checked_get_ms = now_ms
             self._log.check_windows()
             if self._log.is_active_file_cut():
-                self._leave_cut_file()
+                self._upkeep.leave_cut_file()
         return self._reader.get(
             topic, queue_id, queue_offset, max_count, max_bytes, codes, match, allow_cold
         )

@@ -23,6 +23,7 @@ from cometmq.store.checkpoint import (
     SideFile,
     fingerprint,
 )
+from cometmq.store.log_reader import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,6 +127,25 @@ class Upkeep:
                 self._writer.sync_round()
                 self._index.sync_round()
             self._next_round_ms = now_ms + self._queue_flush_ms
+
+    def leave_cut_file(self) -> None:
+        """The active file was cut from outside: end it behind its last sound record and roll."""
+        mapped = self._log.files[-1]
+        end = mapped.start + mapped.file.size()
+        known = [place for place in self.boundaries if mapped.start <= place <= end]
+        reader = LogReader(self._log, max(known, default=mapped.start), end)
+        while reader.next_record() is not None:
+            pass
+        lost = self._log.wrote - reader.position
+        self._log.abandon_active_file(reader.position)
+        _LOG.error(
+            "%s was cut from outside to %d bytes: %d bytes of messages from position %d on are"
+            " lost; writing goes on in a new file",
+            mapped.path,
+            end - mapped.start,
+            lost,
+            reader.position - mapped.start,
+        )
 
     # -- side file -----------------------------------------------------------------------
 
