@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from operator import add, ne
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.codec.consume_queue import (
@@ -251,7 +252,11 @@ class QueueReader:
                     self._holds(around, last - start, last, sizes[-1])
                 )
                 return [around] if is_sound else None
-            return self._apart(around, start, positions, sizes)
+            # Where records of other queues lie between most of them, runs would be single ones.
+            ends = map(add, positions, sizes)
+            breaks = sum(map(ne, ends, positions[1:]))
+            if breaks * 3 > len(positions):
+                return self._apart(around, start, positions, sizes)
         chunks: list[memoryview] = []
         run_start, run_end, run_first, place, size = start, start, sizes[0], start, sizes[0]
         for position, length in zip(positions, sizes, strict=True):
@@ -278,20 +283,21 @@ class QueueReader:
         Queues that are written in turn look like this, so a pull of 32 comes here: flat loops,
         since anything per record shows in the pulls a second.
         """
-        length = len(around)
-        starts = [position - base for position in positions]
-        if min(starts) < 0 or min(sizes) < _CHECK_BYTES:
+        if min(positions) < base or min(sizes) < _CHECK_BYTES:
             return None
+        chunks = [
+            around[position - base : position - base + size]
+            for position, size in zip(positions, sizes, strict=True)
+        ]
         look = _CHECK.unpack_from
-        chunks: list[memoryview] = []
-        for at, position, size in zip(starts, positions, sizes, strict=True):
-            end = at + size
-            if end > length:
-                return None
-            total, _, own_offset = look(around, at)
-            if total != size or own_offset != position:
-                return None
-            chunks.append(around[at:end])
+        try:
+            for chunk, position, size in zip(chunks, positions, sizes, strict=True):
+                total, _, own_offset = look(chunk)
+                if own_offset != position or total != size:
+                    return None
+        except struct.error:
+            # A unit that leads beyond what was read.
+            return None
         return chunks
 
     def _run(
