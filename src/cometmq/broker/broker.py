@@ -72,7 +72,11 @@ class Broker:
         self._disk = disk
         self._handlers: dict[int, Handler] = {}
         self._server = RemotingServer(
-            env, self._handlers, on_open=self._opened, on_close=self._closed
+            env,
+            self._handlers,
+            on_open=self._opened,
+            on_close=self._closed,
+            has_send_commands=True,
         )
         self._delay = DelayLevels(config.message_delay_level)
         self._files = BrokerFiles(config, disk, env.workers)

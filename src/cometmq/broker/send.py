@@ -47,13 +47,20 @@ from cometmq.net.server import ServerConnection
 from cometmq.store.results import BatchItem, PutResult
 from cometmq.wire.codes import LANGUAGE, VERSION, RequestCode
 from cometmq.wire.command import RemotingCommand, encode_json_text
-from cometmq.wire.fast_decode import PlainSend, decode_plain_send, decode_plain_send_long
+from cometmq.wire.fast_decode import (
+    PlainSend,
+    SendCommand,
+    decode_plain_send,
+    decode_plain_send_long,
+)
 from cometmq.wire.fast_encode import SendResponseEncoder
+from cometmq.wire.framing import full_command
 from cometmq.wire.headers import SendMessageHeader
 
 __all__ = ["SendProcessor", "store_failure"]
 
-Processor = Callable[[RemotingCommand, ServerConnection, int], bytes | None]
+Request = RemotingCommand | SendCommand
+Processor = Callable[[Request, ServerConnection, int], bytes | None]
 
 PLAIN_PROPERTIES_CHARS_MAX: Final = 8000
 """Property strings up to this length fit 32,767 bytes of UTF-8 with what the broker adds."""
@@ -139,10 +146,13 @@ class SendProcessor:
         pack = _FRAME_HEAD.pack
 
         def send(  # noqa: C901
-            request: RemotingCommand, connection: ServerConnection, now_ms: int
+            request: Request, connection: ServerConnection, now_ms: int
         ) -> bytes | None:
             try:
-                header = decode(request.raw_ext)
+                if isinstance(request, SendCommand):
+                    header = request.ext
+                else:
+                    header = decode(request.raw_ext)
                 queue_id = header.queue_id
                 if not 0 <= queue_id < limits[header.topic]:
                     return checked(request, connection, now_ms)
@@ -220,11 +230,13 @@ class SendProcessor:
 
     def send_checked(
         self,
-        request: RemotingCommand,
+        request: Request,
         connection: ServerConnection,
         now_ms: int,
     ) -> bytes | None:
         """Serve any send with all checks; SEND_BATCH_MESSAGE always comes here."""
+        if isinstance(request, SendCommand):
+            request = full_command(request)
         header = SendMessageHeader.from_command(request)
         try:
             config = self._checks.topic(header, connection, now_ms)
@@ -377,7 +389,7 @@ class SendProcessor:
 
     def _park(
         self,
-        request: RemotingCommand,
+        request: Request,
         connection: ServerConnection,
         result: PutResult,
         queue_id: int,
@@ -396,7 +408,7 @@ class SendProcessor:
 
     def _stored(
         self,
-        request: RemotingCommand,
+        request: Request,
         code: int,
         result: PutResult,
         queue_id: int,
@@ -412,7 +424,7 @@ class SendProcessor:
             )
         return self._answers.encode(opaque, kind, queue_id, offset, message_id, uniq_key)
 
-    def _refused(self, request: RemotingCommand, code: int, remark: str) -> bytes:
+    def _refused(self, request: Request, code: int, remark: str) -> bytes:
         return self._answers.encode_refusal(request.opaque, request.serialize_type, code, remark)
 
 

@@ -79,7 +79,7 @@ class ServerConnection(asyncio.Protocol):
 
     def __init__(self, server: "RemotingServer") -> None:
         self._server = server
-        self._reader = FrameReader()
+        self._reader = FrameReader(has_send_commands=server.has_send_commands)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[Any] = []
@@ -304,6 +304,7 @@ class RemotingServer:
         "connections",
         "env",
         "handlers",
+        "has_send_commands",
     )
 
     def __init__(
@@ -313,9 +314,12 @@ class RemotingServer:
         *,
         on_open: Callable[[ServerConnection], None] | None = None,
         on_close: Callable[[ServerConnection], None] | None = None,
+        has_send_commands: bool = False,
     ) -> None:
         self.env = env
         self.handlers = handlers
+        # Whether the handler of SEND_MESSAGE_V2 takes what FrameReader makes of a plain one.
+        self.has_send_commands = has_send_commands
         # Insertion-ordered, since a set of objects iterates differently in every process and a
         # simulation has to repeat itself.
         self.connections: dict[ServerConnection, None] = {}

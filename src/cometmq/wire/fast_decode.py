@@ -1,18 +1,28 @@
 """The fields of a send that a broker needs for every message, and nothing else.
 
-Job: decode them straight from the raw ext fields of a JSON header; fields without use on that way
-are skipped by the decoder without making objects of them.  Whatever does not decode here (binary
-headers, unusual numbers, missing fields) takes the way of `headers.SendMessageHeader`, which
-explains.
+Job: decode them straight from a JSON header, in one pass with the rest of it (`SendCommand`) or
+from the raw ext fields of a command; fields without use on that way are skipped by the decoder
+without making objects of them.  Whatever does not decode here (binary headers, unusual numbers,
+missing fields) takes the way of `headers.SendMessageHeader`, which explains.
 """
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from cometmq.wire.header import Int32, Int64, wire_names
 
-__all__ = ["PlainSend", "decode_plain_send", "decode_plain_send_long"]
+__all__ = [
+    "SEND_COMMAND_START",
+    "PlainSend",
+    "SendCommand",
+    "decode_plain_send",
+    "decode_plain_send_long",
+    "decode_send_command",
+]
+
+SEND_COMMAND_START: Final = b'{"code":310,"extFields":{"'
+"""How the JSON header of a SEND_MESSAGE_V2 begins from every client that sorts its keys."""
 
 
 class PlainSend(
@@ -54,5 +64,22 @@ class _PlainSendLong(PlainSend, rename=wire_names()):
     batch: bool = False
 
 
+class SendCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
+    """A SEND_MESSAGE_V2 decoded in one pass, for servers; `framing.full_command` gives the rest.
+
+    ``header`` and ``body`` are the reader's, which sets both whatever a peer wrote.  It has those
+    attributes of a `RemotingCommand` that answering needs.
+    """
+
+    serialize_type: ClassVar[int] = 0
+    code: int
+    ext: PlainSend
+    opaque: int = 0
+    flag: int = 0
+    header: bytes = b""
+    body: bytes = b""
+
+
+decode_send_command: Final = msgspec.json.Decoder(SendCommand, strict=False).decode
 decode_plain_send: Final = msgspec.json.Decoder(PlainSend, strict=False).decode
 decode_plain_send_long: Final = msgspec.json.Decoder(_PlainSendLong, strict=False).decode

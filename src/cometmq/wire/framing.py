@@ -9,7 +9,7 @@ Must not look into bodies or ext fields: those are decoded where they are used.
 """
 
 import struct
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -21,14 +21,17 @@ from cometmq.wire.command import (
     RemotingCommand,
     decode_binary_header,
 )
+from cometmq.wire.fast_decode import SEND_COMMAND_START, SendCommand, decode_send_command
 from cometmq.wire.lenient import decode_header_lenient
 
-__all__ = ["FRAME_BYTES_MAX", "FrameReader", "decode_frame", "decode_json_header"]
+__all__ = ["FRAME_BYTES_MAX", "FrameReader", "decode_frame", "decode_json_header", "full_command"]
 
 _FRAME_HEAD: Final = struct.Struct(">iI")
 _HEADER_BYTES_MASK: Final = 0xFFFFFF
 _LENGTH_BYTES: Final = 4
 _HEAD_BYTES: Final = 8
+
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 _decode_command = msgspec.json.Decoder(RemotingCommand).decode
 
@@ -37,7 +40,7 @@ def decode_json_header(header: bytes) -> RemotingCommand:
     """Return the command of a JSON header; raises RemoteProtocolError when it is none."""
     try:
         command = _decode_command(header)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except _UNREADABLE:
         return _decode_leniently(header)
     # Unknown keys are ignored, and so are the names of the fields that are ours alone.
     command.serialize_type = JSON
@@ -53,14 +56,35 @@ def _decode_leniently(header: bytes) -> RemotingCommand:
     return command
 
 
+def full_command(command: SendCommand) -> RemotingCommand:
+    """Return a send that was decoded in one pass as any other command."""
+    full = decode_json_header(command.header)
+    full.body = command.body
+    return full
+
+
 class FrameReader:
     """Turns received bytes into commands; one per direction of a connection."""
 
-    __slots__ = ("_complete", "_error", "_frame_bytes_max", "_needed", "_pending")
+    __slots__ = (
+        "_complete",
+        "_error",
+        "_frame_bytes_max",
+        "_has_send_commands",
+        "_needed",
+        "_pending",
+    )
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        """``frame_bytes_max`` includes the length field."""
+    def __init__(
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, *, has_send_commands: bool = False
+    ) -> None:
+        """``frame_bytes_max`` includes the length field.
+
+        ``has_send_commands`` lets ``receive`` give a ``SendCommand`` for a plain
+        SEND_MESSAGE_V2, which only a server's handler of sends knows.
+        """
         self._frame_bytes_max = frame_bytes_max
+        self._has_send_commands = has_send_commands
         # The head of an unfinished frame, and how long it must grow before a look pays.
         self._pending = bytearray()
         self._needed = 0
@@ -112,6 +136,7 @@ class FrameReader:
     def _parse(self, data: bytes, commands: list[RemotingCommand]) -> None:
         position = 0
         end = len(data)
+        has_send_commands = self._has_send_commands
         while end - position >= _HEAD_BYTES:
             length, packed = _FRAME_HEAD.unpack_from(data, position)
             frame_end = position + _LENGTH_BYTES + length
@@ -124,13 +149,24 @@ class FrameReader:
                 break
             serialize_type = packed >> 24
             header = data[header_start:header_end]
+            if has_send_commands and not serialize_type and header.startswith(SEND_COMMAND_START):
+                try:
+                    send = decode_send_command(header)
+                    send.header = header
+                    send.body = data[header_end:frame_end]
+                except _UNREADABLE:
+                    pass
+                else:
+                    commands.append(cast(RemotingCommand, send))
+                    position = frame_end
+                    continue
             if serialize_type == JSON:
                 try:
                     command = _decode_command(header)
                     # No peer can set what is ours; see decode_json_header.
                     command.decoded_ext = None
                     command.serialize_type = JSON
-                except (msgspec.MsgspecError, ValueError, RecursionError):
+                except _UNREADABLE:
                     command = _decode_leniently(header)
             elif serialize_type == BINARY:
                 command = decode_binary_header(header)
