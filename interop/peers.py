@@ -1,0 +1,182 @@
+"""Foreign peers: found, fetched and built once, then started as often as wanted.
+
+Job: turn "the Java client 5.4.0" into a command line, or into one sentence why that cannot be.
+Must not: hide a failure. A missing runtime, or a package that cannot be fetched, is `Unavailable`;
+a peer that is there and does not build or start is an error.
+
+Everything fetched or built goes to a cache folder: `COMETMQ_INTEROP_CACHE`, else `interop/.cache`.
+Built programs are kept under the digest of their source, so a stale one is never run.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+__all__ = [
+    "GO",
+    "JAVA_CLIENTS",
+    "JAVA_SERVER",
+    "Unavailable",
+    "driver_command",
+    "java_command",
+    "java_server_class_path",
+]
+
+HERE: Final = Path(__file__).resolve().parent
+JAVA_CLIENTS: Final = ("5.4.0", "4.9.8")
+JAVA_SERVER: Final = "5.4.0"
+GO: Final = "2.1.2"
+FETCH_TIMEOUT_S: Final = 600
+BUILD_TIMEOUT_S: Final = 600
+
+_SMALL_JVM: Final = (
+    "-Xms64m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Xshare:auto",
+)
+
+
+class Unavailable(Exception):
+    """A peer cannot be had on this machine; the text says why."""
+
+
+def cache_folder() -> Path:
+    """Where fetched and built things are kept."""
+    folder = Path(os.environ.get("COMETMQ_INTEROP_CACHE") or HERE / ".cache")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _need(program: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise Unavailable(f"{program} is not installed")
+    return found
+
+
+def _fetch(artifact: str, version: str) -> Path:
+    """The jars of one artifact with all it needs."""
+    folder = cache_folder() / f"{artifact}-{version}"
+    if (folder / "complete").exists():
+        return folder
+    maven = _need("mvn")
+    result = subprocess.run(
+        [
+            maven,
+            "--batch-mode",
+            "--quiet",
+            "--file",
+            str(HERE / "java" / "pom.xml"),
+            "dependency:copy-dependencies",
+            f"-Dartifact={artifact}",
+            f"-Drocketmq={version}",
+            "-DincludeScope=runtime",
+            f"-DoutputDirectory={folder}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=FETCH_TIMEOUT_S,
+        check=False,
+    )
+    if result.returncode != 0:
+        lines = [line for line in result.stdout.splitlines() if "ERROR" in line]
+        raise Unavailable(
+            f"{artifact} {version} could not be fetched: {lines[0] if lines else result.stderr}"
+        )
+    (folder / "complete").touch()
+    return folder
+
+
+def _digest(*paths: Path) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def java_command(class_path: str, *options: str) -> list[str]:
+    """A small, quick-starting JVM."""
+    return [_need("java"), *_SMALL_JVM, *options, "-cp", class_path]
+
+
+def _java_driver(version: str, home: Path, *, is_binary: bool) -> list[str]:
+    _need("java")
+    compiler = _need("javac")
+    jars = f"{_fetch('rocketmq-client', version)}/*"
+    sources = sorted((HERE / "java" / "src").glob("*.java"))
+    classes = cache_folder() / f"driver-java-{version}-{_digest(*sources)}"
+    if not (classes / "complete").exists():
+        subprocess.run(
+            [compiler, "-nowarn", "-d", str(classes), "-cp", jars, *map(str, sources)],
+            check=True,
+            timeout=BUILD_TIMEOUT_S,
+        )
+        (classes / "complete").touch()
+    # The client writes logs and broadcasting offsets below the user's home.
+    options = [f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs"]
+    if is_binary:
+        options.append("-Drocketmq.serialize.type=ROCKETMQ")
+    return [*java_command(f"{classes}:{jars}", *options), "Driver"]
+
+
+def _go_driver() -> list[str]:
+    go = _need("go")
+    source = HERE / "go"
+    files = [source / "go.mod", source / "go.sum", *sorted(source.glob("*.go"))]
+    program = cache_folder() / f"driver-go-{_digest(*files)}"
+    if not program.exists():
+        fetched = subprocess.run(
+            [go, "mod", "download"],
+            cwd=source,
+            capture_output=True,
+            text=True,
+            timeout=FETCH_TIMEOUT_S,
+            check=False,
+        )
+        if fetched.returncode != 0:
+            raise Unavailable(f"the Go client {GO} could not be fetched: {fetched.stderr[-300:]}")
+        subprocess.run(
+            [go, "build", "-o", str(program), "."], cwd=source, check=True, timeout=BUILD_TIMEOUT_S
+        )
+    return [str(program)]
+
+
+def driver_command(peer: str, home: Path) -> list[str]:
+    """The command line of a peer's driver.
+
+    Args:
+        peer: `java-5.4.0`, `java-4.9.8`, with `-binary` behind for binary headers, `go-2.1.2`, or
+            `cometmq`.
+        home: a folder for what the client writes by itself.
+
+    Raises:
+        Unavailable: its runtime or its packages are not to be had.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    if peer == "cometmq":
+        return [sys.executable, str(HERE / "ours.py")]
+    if peer == f"go-{GO}":
+        return _go_driver()
+    version = peer.removeprefix("java-").removesuffix("-binary")
+    if version not in JAVA_CLIENTS:
+        raise ValueError(f"no peer is called {peer}")
+    return _java_driver(version, home, is_binary=peer.endswith("-binary"))
+
+
+def java_server_class_path() -> str:
+    """The jars of RocketMQ's broker and name server.
+
+    Raises:
+        Unavailable: there is no Java, or the jars cannot be fetched.
+    """
+    _need("java")
+    broker = _fetch("rocketmq-broker", JAVA_SERVER)
+    name_server = _fetch("rocketmq-namesrv", JAVA_SERVER)
+    return f"{broker}/*:{name_server}/*"

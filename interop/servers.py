@@ -1,0 +1,258 @@
+"""A name server and a broker, ours or RocketMQ's, each a process that can be killed and restarted.
+
+Job: free ports, a temporary store, start until connections are accepted, stop, kill, start again
+on the same ports and the same store.
+Must not: know a client or a scenario.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from interop.peers import java_command, java_server_class_path
+
+__all__ = ["Cluster", "JavaCluster", "OurCluster", "ServerFailed"]
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+
+
+class ServerFailed(Exception):
+    """A server ended before it served, or did not say in time that it serves."""
+
+
+def free_port() -> int:
+    """A port P that is free together with P-2 (VIP channel) and P+1 (replication)."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            if not 1100 < port < 65000:
+                continue
+            try:
+                for neighbour in (port - 2, port + 1):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
+            except OSError:
+                continue
+            return port
+
+
+class Server:
+    """One process that prints a line with a certain word once it serves."""
+
+    def __init__(self, name: str, ready: str, folder: Path) -> None:
+        self._name = name
+        self._ready = ready
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._copier: threading.Thread | None = None
+        self._is_ready = threading.Event()
+        self.log_path = folder / f"{name}.log"
+
+    def start(self, command: Sequence[str]) -> None:
+        """Start it and wait until it serves."""
+        self._is_ready.clear()
+        environment = {k: v for k, v in os.environ.items() if k != "NAMESRV_ADDR"}
+        environment["ROCKETMQ_HOME"] = str(self._folder)
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self._folder,
+            env=environment,
+        )
+        self._process = process
+        self._copier = threading.Thread(target=self._copy, args=(process,), daemon=True)
+        self._copier.start()
+        self._is_ready.wait(START_TIMEOUT_S)
+        if process.poll() is not None or not self._is_ready.is_set():
+            tail = self.log_path.read_text("utf-8", "replace")[-2000:]
+            self.stop(signal.SIGKILL)
+            raise ServerFailed(f"{self._name} does not serve; its log ends:\n{tail}")
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal and wait for the end."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            if self._copier is not None:
+                self._copier.join()
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def _copy(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdout is not None
+        with self.log_path.open("ab") as log:
+            for line in process.stdout:
+                log.write(line)
+                log.flush()
+                if self._ready.encode() in line:
+                    self._is_ready.set()
+        self._is_ready.set()
+
+
+class Cluster:
+    """A name server and a broker on ports of 127.0.0.1 that stay theirs over restarts."""
+
+    kind = ""
+    broker_name: Final = "broker-a"
+
+    def __init__(self, folder: Path, ready: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.store_path = folder / "store"
+        self.name_server_port = free_port()
+        self.broker_port = free_port()
+        self._name_server = Server("name-server", ready, folder)
+        self._broker = Server("broker", ready, folder)
+
+    @property
+    def name_server(self) -> str:
+        """`host:port` for clients."""
+        return f"127.0.0.1:{self.name_server_port}"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start_name_server()
+            self.start_broker()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop both."""
+        try:
+            self._broker.stop(signal.SIGKILL)
+        finally:
+            self._name_server.stop(signal.SIGKILL)
+
+    def start_name_server(self) -> None:
+        """Start the name server."""
+        self._name_server.start(self.name_server_command())
+
+    def start_broker(self) -> None:
+        """Start the broker on its store."""
+        self._broker.start(self.broker_command())
+
+    def stop_name_server(self, number: int = signal.SIGTERM) -> None:
+        """End the name server by a signal."""
+        self._name_server.stop(number)
+
+    def stop_broker(self, number: int = signal.SIGTERM) -> None:
+        """End the broker by a signal."""
+        self._broker.stop(number)
+
+    def name_server_command(self) -> list[str]:
+        """How to start the name server."""
+        raise LookupError(self.kind)
+
+    def broker_command(self) -> list[str]:
+        """How to start the broker."""
+        raise LookupError(self.kind)
+
+
+class OurCluster(Cluster):
+    """CometMQ's servers."""
+
+    kind = "cometmq"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "ready in")
+
+    def name_server_command(self) -> list[str]:
+        """`cometmq name-server`."""
+        return [
+            *(sys.executable, "-m", "cometmq", "name-server"),
+            *("--listen", "127.0.0.1", "--port", str(self.name_server_port)),
+        ]
+
+    def broker_command(self) -> list[str]:
+        """`cometmq broker`."""
+        return [
+            *(sys.executable, "-m", "cometmq", "broker", "-n", self.name_server),
+            *("--listen", "127.0.0.1", "--port", str(self.broker_port)),
+            *("--store", str(self.store_path)),
+            *("--set", f"brokerName={self.broker_name}", "--set", "brokerIP1=127.0.0.1"),
+            *("--set", f"mappedFileSizeCommitLog={64 * 1024 * 1024}"),
+        ]
+
+
+class JavaCluster(Cluster):
+    """RocketMQ's servers."""
+
+    kind = "java"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "boot success")
+        self._class_path = java_server_class_path()
+        self._write("namesrv.conf", [f"listenPort={self.name_server_port}"])
+        self._write(
+            "broker.conf",
+            [
+                "brokerClusterName=DefaultCluster",
+                f"brokerName={self.broker_name}",
+                "brokerId=0",
+                "brokerIP1=127.0.0.1",
+                f"listenPort={self.broker_port}",
+                f"namesrvAddr={self.name_server}",
+                f"storePathRootDir={self.store_path}",
+                f"storePathCommitLog={self.store_path}/commitlog",
+                f"mappedFileSizeCommitLog={64 * 1024 * 1024}",
+                "autoCreateTopicEnable=true",
+                "enableNameServerAddressUpdate=false",
+            ],
+        )
+
+    def _write(self, name: str, lines: Sequence[str]) -> None:
+        (self.folder / name).write_text("\n".join(lines) + "\n", "utf-8")
+
+    def _java(self, *heap: str) -> list[str]:
+        return java_command(
+            self._class_path,
+            *heap,
+            f"-Duser.home={self.folder}",
+            "-Drocketmq.client.logRoot=" + str(self.folder / "logs"),
+            "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+            "--add-opens=java.base/java.nio=ALL-UNNAMED",
+            "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+        )
+
+    def name_server_command(self) -> list[str]:
+        """`NamesrvStartup -c`."""
+        return [
+            *self._java("-Xms64m", "-Xmx256m"),
+            *("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(self.folder / "namesrv.conf")),
+        ]
+
+    def broker_command(self) -> list[str]:
+        """`BrokerStartup -c`."""
+        return [
+            *self._java("-Xms256m", "-Xmx1g", "-XX:MaxDirectMemorySize=512m"),
+            *("org.apache.rocketmq.broker.BrokerStartup", "-c", str(self.folder / "broker.conf")),
+        ]
