@@ -143,6 +143,7 @@ def test_fewer_messages_than_asked_for(cometmq: Run) -> None:
         (("produce", "Any", "x", "-p", "nonsense"), 2, ("NAME=VALUE",)),
         (("produce", "Any", "--file", "no-such-file"), 2, ("no-such-file",)),
         (("consume", "NoSuchTopic", "--count", "1"), 4, ("NoSuchTopic",)),
+        (("consume", "NoSuchTopic", "-g", "g", "--wait", "1"), 4, ("NoSuchTopic",)),
         (("consume", "Any", "--from", "yesterday"), 2, ("yesterday", "first")),
         (("consume", "Any", "--until-end", "-g", "g"), 2, ("--wait",)),
         (("topic", "create", "bad topic!"), 2, ("bad topic!",)),

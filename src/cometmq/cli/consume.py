@@ -133,6 +133,8 @@ class _Reading:
         async with PullConsumer(
             group, {self._topic: self._tags}, name_server=name_server, consume_from=self._start
         ) as consumer:
+            # A program may wait for its topic; at a terminal it is more likely misspelt.
+            await consumer.fetch_queues(self._topic)
             await self._read(consumer, {})
 
     async def onlooking(self, name_server: str) -> None:

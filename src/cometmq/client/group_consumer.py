@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cometmq.client import fork
+from cometmq.client.awaited import AwaitedTopics
 from cometmq.client.calls import BrokerCalls
 from cometmq.client.instance import ClientInstance
 from cometmq.client.message import ReceivedMessage
@@ -135,6 +136,7 @@ class GroupConsumer:
         self._instance: ClientInstance | None = None
         self._calls: BrokerCalls | None = None
         self._offsets: OffsetStore | None = None
+        self._awaited: AwaitedTopics | None = None
         self._rebalance_asked = False
         self._rebalance_event: asyncio.Event | None = None
         self._rebalance_lock: asyncio.Lock | None = None
@@ -222,6 +224,7 @@ class GroupConsumer:
         instance = ClientInstance(self._options, self, None)
         self._instance = instance
         self._calls = BrokerCalls(instance.io, self._options.request_timeout_ms)
+        self._awaited = AwaitedTopics(instance, self.group, self.topics)
         self._rebalance_event = asyncio.Event()
         self._rebalance_lock = asyncio.Lock()
         if self._model == MessageModel.BROADCASTING:
@@ -236,11 +239,10 @@ class GroupConsumer:
         instance = self._ready()
         if self._model == MessageModel.CLUSTERING and self._uses_retry_topic:
             self._subscribe(retry_topic(self.group), "*")
+        assert self._awaited is not None
         for topic in list(self._subscriptions):
-            if topic.startswith(RETRY_PREFIX):
-                await instance.refresh_route(topic)
-            else:
-                await instance.routes.find(topic)
+            if not topic.startswith(RETRY_PREFIX):  # the heartbeat makes that one
+                await self._awaited.learn(topic)
         await self._check_expressions(instance)
         await instance.heartbeat()
         await self._rebalance_round()
@@ -249,6 +251,18 @@ class GroupConsumer:
             instance.every(self._options.persist_interval_ms, self.commit_changed), "persist"
         )
         instance.spawn(instance.every(int(WATCH_INTERVAL_S * 1000), self.watch), "watchdog")
+
+    async def _add_topic(self, topic: str) -> None:
+        """Take up a topic, or another expression of one, while running."""
+        instance = self._ready()
+        assert self._awaited is not None
+        await self._awaited.learn(topic)
+        await self._check_expressions(instance)
+        for queue in [queue for queue in self._assignments if queue.topic == topic]:
+            # The loop carries the expression it was made with.
+            await self._give_up(queue)
+        await instance.heartbeat()
+        await self._rebalance_round()
 
     async def _check_expressions(self, instance: ClientInstance) -> None:
         """Have brokers compile SQL92 expressions before anything depends on them."""
@@ -314,6 +328,7 @@ class GroupConsumer:
     async def _rebalance_round(self) -> bool:
         """One pass over all topics; False if some queue has to be tried again soon."""
         assert self._rebalance_lock is not None
+        assert self._awaited is not None
         async with self._rebalance_lock:
             if self._is_stopping:
                 return True
@@ -323,7 +338,8 @@ class GroupConsumer:
             for topic in list(self._subscriptions):
                 wanted = await self._share_of(topic)
                 if wanted is None:
-                    complete = False
+                    # Topics that are waited for announce themselves.
+                    complete = complete and topic in self._awaited
                     continue
                 held = {queue for queue in self._assignments if queue.topic == topic}
                 for queue in sorted(held - wanted):
@@ -354,12 +370,12 @@ class GroupConsumer:
         """The queues of a topic that are ours; None if that cannot be told now."""
         instance = self._ready()
         assert self._calls is not None
+        assert self._awaited is not None
         route = instance.routes.known(topic)
-        if route is None:
-            await instance.refresh_route(topic)
+        if route is None and topic not in self._awaited:
+            await self._awaited.learn(topic)
             route = instance.routes.known(topic)
         if route is None:
-            # A retry topic appears with the first heartbeat, an ordinary one when it is made.
             return None
         queues = subscribe_queues(topic, route)
         if self._model == MessageModel.BROADCASTING or not queues:

@@ -126,7 +126,11 @@ class PullConsumer(GroupConsumer):
     # -- life -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group, if topics are subscribed."""
+        """Join the group, if topics are subscribed; those that do not exist yet are waited for.
+
+        Raises:
+            ConnectFailed: no name server could be reached for 3 s.
+        """
         if self._is_closed:
             raise ClientClosed(f"the consumer of group {self.group} is closed; make a new one")
         if self._instance is not None:
@@ -188,18 +192,18 @@ class PullConsumer(GroupConsumer):
     async def subscribe(
         self, topic: str, expression: str = "*", *, expression_type: str = TAG
     ) -> None:
-        """Share the queues of a topic with the other members of the group."""
+        """Share the queues of a topic with the other members of the group.
+
+        A topic that does not exist yet is read as soon as it does.
+
+        Raises:
+            ConnectFailed: no name server could be reached for 3 s since `start`.
+        """
         if self._is_by_hand:
             raise ConfigError("this consumer was given queues by assign(); it cannot subscribe too")
         self._subscribe(topic, expression, expression_type)
-        if self._instance is None:
-            return
-        await self._instance.routes.find(topic)
-        await self._check_expressions(self._instance)
-        for queue in [queue for queue in self._assignments if queue.topic == topic]:
-            await self._give_up(queue)
-        await self._instance.heartbeat()
-        await self._rebalance_round()
+        if self._instance is not None:
+            await self._add_topic(topic)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop reading a topic."""
@@ -209,7 +213,11 @@ class PullConsumer(GroupConsumer):
             await self._instance.heartbeat()
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
-        """Read exactly these queues, from their stored offsets; replaces an earlier assign."""
+        """Read exactly these queues, from their stored offsets; replaces an earlier assign.
+
+        Raises:
+            NoRoute: a queue's topic does not exist.
+        """
         instance = self._ready()
         if self._subscriptions:
             raise ConfigError("this consumer has subscriptions; it cannot be assigned queues too")
@@ -229,7 +237,7 @@ class PullConsumer(GroupConsumer):
         return sorted(self._assignments)
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All readable queues of a topic."""
+        """All readable queues of a topic; NoRoute if it does not exist."""
         return subscribe_queues(topic, await self._ready().routes.find(topic))
 
     # -- reading ----------------------------------------------------------------------------

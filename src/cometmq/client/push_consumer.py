@@ -144,11 +144,12 @@ class PushConsumer(GroupConsumer):
     # -- life -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group and begin to consume.
+        """Join the group and begin to consume; a topic that does not exist yet is waited for.
 
         Raises:
             ConfigError: a subscribed topic has no handler.
-            NoRoute: a subscribed topic does not exist.
+            ConnectFailed: no name server could be reached for 3 s.
+            RequestTimeout: one was reached and did not answer.
         """
         if self._is_closed:
             raise ClientClosed(f"the consumer of group {self.group} is closed; make a new one")
@@ -191,22 +192,17 @@ class PushConsumer(GroupConsumer):
         *,
         expression_type: str = TAG,
     ) -> None:
-        """Consume a topic (also while running), with its own handler if one is given."""
+        """Consume a topic (also while running), with its own handler if one is given.
+
+        A topic that does not exist yet is consumed as soon as it does.
+        """
         if handler is not None:
             self._handlers[topic] = handler
         self._by_topic.pop(topic, None)
         self._subscribe(topic, expression, expression_type)
-        instance = self._instance
-        if instance is None:
-            return
-        self._dispatcher_of(topic)
-        await instance.routes.find(topic)
-        await self._check_expressions(instance)
-        for queue in [queue for queue in self._assignments if queue.topic == topic]:
-            # The loop carries the expression it was made with.
-            await self._give_up(queue)
-        await instance.heartbeat()
-        await self._rebalance_round()
+        if self._instance is not None:
+            self._dispatcher_of(topic)
+            await self._add_topic(topic)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic; finished messages are committed."""

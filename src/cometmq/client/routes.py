@@ -36,6 +36,8 @@ class RouteBook:
         self._timeout_ms = timeout_ms
         self._routes: dict[str, TopicRoute] = {}
         self._addresses: dict[str, dict[int, str]] = {}
+        self.has_answered = False
+        """Whether any name server has ever answered anything."""
 
     @property
     def name_servers(self) -> tuple[str, ...]:
@@ -53,11 +55,14 @@ class RouteBook:
         for _ in self._name_servers:
             address = self._name_servers[self._current]
             try:
-                return await self._io.request(address, command, self._timeout_ms)
+                answer = await self._io.request(address, command, self._timeout_ms)
             except ClientError as error:
                 last = error
                 faults.append(f"{address}: {error}")
                 self._current = (self._current + 1) % len(self._name_servers)
+            else:
+                self.has_answered = True
+                return answer
         raise type(last)(
             f"no name server answered ({'; '.join(faults)}); check the addresses in name_server= "
             "or NAMESRV_ADDR and that a name server runs there"

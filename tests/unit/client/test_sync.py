@@ -241,7 +241,7 @@ def test_life_cycle_is_checked(cluster: EmbeddedCluster) -> None:
         cometmq.sync.PullConsumer("g", name_server=cluster.name_server_address) as pull,
         pytest.raises(NoRoute),
     ):
-        pull.subscribe("nowhere-at-all")
+        pull.fetch_queues("nowhere-at-all")
 
 
 # -- faults, against the scripted broker in this test's own loop --------------------------------
