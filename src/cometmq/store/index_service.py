@@ -147,6 +147,16 @@ class IndexService:
                 return file.header.end_physical_offset
         return -1
 
+    @property
+    def resume_at(self) -> int:
+        """Physical offset from which records are to be indexed after a start.
+
+        The last message of a full file may have keys that went into the next one; those it has
+        already are added once more then, as upstream does.
+        """
+        newest = self.newest
+        return self.end if newest is not None and newest.is_full else self.end + 1
+
     def _open(self, path: str, expected: int) -> str | None:
         config = self._config
         size = self._disk.size(path)
@@ -459,8 +469,8 @@ class IndexService:
         if newest is not None and newest.slots is not None:
             import numpy as np
 
+            # The old file keeps its table in memory until a worker has written it.
             fresh.adopt_slots(np.zeros(config.index_slot_count, dtype=np.int32))
-            newest.drop_slots()
         self.files.append(fresh)
         return fresh
 
@@ -497,6 +507,7 @@ class IndexService:
             if isinstance(result, BaseException):
                 _LOG.error("closing the full index file %s failed: %s", file.path, result)
             else:
+                file.drop_slots()
                 self.full_end_ms = max(self.full_end_ms, end_ms)
 
         if self._is_closed:
@@ -596,25 +607,27 @@ class IndexService:
         self.drain_all()
         text = index_tag_key(topic, key) if index_type == "T" else index_key(topic, key)
         key_hash = index_key_hash(text)
-        plan = [(file, file.header) for file in reversed(self.files)]
         for file in self.files[:-1]:
             if file.is_doubtful:
                 file.mend()
         newest = self.newest
         if newest is not None and newest.slots is None and not newest.are_slots_known:
             newest.adopt_slots(newest.load_slots())
-        head = 0 if newest is None or newest.slots is None else newest.newest(key_hash)
-        has_head = newest is not None and newest.slots is not None
+        # Tables in memory are looked at here; in a worker they might change under the hand.
+        plan = [
+            (file, file.header, None if file.slots is None else file.newest(key_hash))
+            for file in reversed(self.files)
+        ]
         last = plan[0][1] if plan else IndexHeader(0, 0, 0, 0, 0, 1)
 
         def query() -> QueryResult:
             found: list[int] = []
-            for file, header in plan:
+            for file, header, number in plan:
                 if len(found) >= max_count:
                     break
                 if file.is_in_time(begin_ms, end_ms):
-                    number = head if has_head and file is newest else file.newest(key_hash)
-                    follow_chain(file, header, number, key_hash, found, max_count, begin_ms, end_ms)
+                    first = file.newest(key_hash) if number is None else number
+                    follow_chain(file, header, first, key_hash, found, max_count, begin_ms, end_ms)
                 if header.begin_timestamp_ms < begin_ms:
                     break
             return QueryResult(sorted(found), last.end_timestamp_ms, last.end_physical_offset)

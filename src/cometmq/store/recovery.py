@@ -192,7 +192,7 @@ class Recovery:
         if now.mark >= 0:
             if fingerprint(self._log.read(now.mark, FINGERPRINT_BYTES)) != now.mark_crc:
                 return f"the log changed at {self._log.where(now.mark)}"
-        elif self._log.files:
+        elif now.derived > self._log.min_offset:
             return "it knows no record of the log"
         if not self._log.min_offset <= now.derived <= self._log_limit():
             return f"the log does not reach {now.derived}"
@@ -241,7 +241,8 @@ class Recovery:
         self._loader.with_rests.clear()
         self._loader.load_all(self._progress)
         if self._index.is_enabled:
-            self._index_from = self._index.cut_unsound(self.report.damages) + 1
+            self._index.cut_unsound(self.report.damages)
+            self._index_from = self._index.resume_at
         return self._log.min_offset
 
     def _begin_index(self, state: SideState, index_end: int, is_whole: bool) -> int:
@@ -260,9 +261,9 @@ class Recovery:
             self._index.distrust_slots(now.index_slots_count if is_same else 1)
         if index_end < now.index_end:
             # Files were removed or damaged: what they had is still in the log.
-            self._index_from = index_end + 1
+            self._index_from = self._index.resume_at
             return max(self._log.min_offset, index_end)
-        self._index_from = max(now.indexed, index_end + 1)
+        self._index_from = max(now.indexed, self._index.resume_at)
         return now.indexed
 
     def _begin_as_java(self, is_crash: bool, checkpoint: Checkpoint, index_end: int) -> int:
@@ -298,7 +299,7 @@ class Recovery:
         if self._index.is_enabled:
             if is_crash:
                 index_end = self._index.cut_unsound(report.damages)
-            self._index_from = index_end + 1
+            self._index_from = self._index.resume_at
             start = min(start, max(log.min_offset, index_end))
         return start
 
@@ -324,7 +325,7 @@ class Recovery:
 
     def _indexed_now(self) -> int:
         self._index.drain_all()
-        return self._index.end + 1
+        return self._index.resume_at
 
     def _scan(self, start: int, *, is_gap_final: bool) -> int:
         """Read the log from `start`, dispatch every record; the end of the log."""

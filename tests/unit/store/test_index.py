@@ -1,0 +1,251 @@
+"""Index: exact entries, both ways of adding, rolling, queries."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.store.stores import HOST, START_MS, HeldWorkers, Rig
+
+from cometmq.codec.index import (
+    INDEX_ENTRY,
+    INDEX_HEADER_BYTES,
+    IndexHeader,
+    entry_position,
+    index_file_bytes,
+)
+from cometmq.codec.java_hash import index_key_hash, java_hash, tags_code
+from cometmq.store import index_service
+from cometmq.store.index_file import IndexFile, hash_many
+from cometmq.store.verify import verify_store
+from cometmq.testing.disk import SimDisk
+
+SLOTS, ENTRIES = 13, 60
+
+
+def empty_file(disk: SimDisk, name: str, header: IndexHeader | None = None) -> IndexFile:
+    file = disk.open_random(f"/{name}", index_file_bytes(SLOTS, ENTRIES), create=True)
+    return IndexFile(name, file, SLOTS, ENTRIES, header or IndexHeader(0, 0, 0, 0, 0, 1))
+
+
+def content(file: IndexFile) -> bytes:
+    file.file.write(*file.head_write())
+    return file.file.read(0, index_file_bytes(SLOTS, ENTRIES))
+
+
+entries = st.lists(
+    st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 5), st.integers(0, 3_000)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(entries, st.lists(st.integers(1, 10), min_size=1, max_size=10), st.booleans())
+@settings(max_examples=60)
+def test_both_ways_write_the_same_bytes(
+    steps: list[tuple[int, int, int]], cuts: list[int], is_rolled: bool
+) -> None:
+    """One by one through the file, or many through numpy: byte-equal files."""
+    disk = SimDisk(random.Random(0), lambda: 0)
+    header = IndexHeader(START_MS - 5000, START_MS - 5000, 7, 7, 0, 1) if is_rolled else None
+    one, many = empty_file(disk, "one", header), empty_file(disk, "many", header)
+    offset, time_ms = 100, START_MS
+    rows = []
+    for key_hash, more, later in steps:
+        offset += more
+        time_ms += later
+        rows.append((key_hash, offset, time_ms))
+        one.add_one(key_hash, offset, time_ms)
+    many.adopt_slots(many.load_slots())
+    start = 0
+    for cut in [*cuts, len(rows)]:
+        part = rows[start : start + cut]
+        start += len(part)
+        if part:
+            columns = [np.array(column, dtype=np.int64) for column in zip(*part, strict=True)]
+            many.file.write(*many.add_many(*columns))
+    write = many.slot_writes()
+    assert write is not None
+    write()
+    assert content(one) == content(many)
+
+
+def test_first_entries_are_java_s() -> None:
+    """Head, chain and time differences as IndexFile.putKey makes them."""
+    disk = SimDisk(random.Random(0), lambda: 0)
+    file = empty_file(disk, "f")
+    file.add_one(5, 1000, START_MS)
+    file.add_one(5 + SLOTS, 2000, START_MS + 2_900)
+    file.add_one(6, 3000, START_MS + 1)
+    assert file.header == IndexHeader(START_MS, START_MS + 1, 1000, 3000, 2, 4)
+    got = [
+        INDEX_ENTRY.unpack(file.file.read(entry_position(number, SLOTS), 20))
+        for number in (1, 2, 3)
+    ]
+    assert got == [(5, 1000, 0, 0), (5 + SLOTS, 2000, 2, 1), (6, 3000, 0, 0)]
+
+
+texts = st.lists(st.text(max_size=20), max_size=30)
+
+
+@given(texts, st.sampled_from(["Topic#", "T#T#", "Ünï#", ""]))
+def test_many_hashes_are_java_s(keys: list[str], prefix: str) -> None:
+    """Hashing at once gives what the codec gives one by one, beyond ASCII too."""
+    before = java_hash(prefix) & 0xFFFFFFFF
+    found = hash_many(keys, [before] * len(keys))
+    assert found.tolist() == [index_key_hash(prefix + key) for key in keys]
+
+
+def put_keys(rig: Rig, count: int, start: int = 0) -> None:
+    for n in range(start, start + count):
+        rig.put(
+            "T",
+            n % 3,
+            b"%d" % n,
+            properties=f"UNIQ_KEY\x01U{n}\x02KEYS\x01k{n} all\x02TAGS\x01Tag{n % 2}\x02".encode(),
+            index_keys=(f"U{n}", f"k{n} all", f"Tag{n % 2}"),
+            tags_code=tags_code(f"Tag{n % 2}"),
+        )
+
+
+@pytest.mark.parametrize("step", [1, 30, 500])
+def test_queries_over_rolled_files(step: int) -> None:
+    """Every key is found, whatever batch it came in, before and after a restart."""
+    rig = Rig(commit_log_file_bytes=1 << 20)
+    for start in range(0, 600, step):
+        put_keys(rig, min(step, 600 - start), start)
+        rig.tick(50)
+    for _ in range(2):
+        assert len(rig.store._index.files) > 3
+        for n in range(0, 600, 37):
+            for key in (f"U{n}", f"k{n}"):
+                [offset] = rig.store.query_index("T", key, 64).physical_offsets
+                record = rig.store.message_at(offset)
+                assert record is not None
+                assert key.encode() in bytes(record)
+        assert len(rig.store.query_index("T", "all", 64).physical_offsets) == 64
+        tagged = rig.store.query_index("T", "Tag1", 1000, index_type="T").physical_offsets
+        assert len(tagged) == 300
+        assert tagged == sorted(tagged)
+        rig.reopen()
+    rig.store.close()
+    assert verify_store(rig.disk, "/store").findings == []
+
+
+def test_query_catches_up_first() -> None:
+    """What was put a moment ago is found, though its entry is still waiting."""
+    rig = Rig(workers=HeldWorkers())
+    put_keys(rig, 200)
+    [offset] = rig.store.query_index("T", "k199", 5).physical_offsets
+    assert offset > 0
+    assert rig.store.query_index("T", "nothing", 5).physical_offsets == []
+    assert rig.store.query_index("Other", "k199", 5).physical_offsets == []
+
+
+def test_query_by_time() -> None:
+    """Entries outside the asked time are left out."""
+    rig = Rig()
+    for n in range(10):
+        rig.put(index_keys=(None, "key", None), store_ms=START_MS + n * 10_000)
+    found = rig.store.query_index("T", "key", 64, START_MS + 20_000, START_MS + 50_000)
+    assert len(found.physical_offsets) == 4
+    assert found.last_update_timestamp_ms == START_MS + 90_000
+
+
+def test_waiting_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a single turn of the timer the waiting list still does not grow for ever."""
+    monkeypatch.setattr(index_service, "_WAITING_MAX", 500)
+    rig = Rig(commit_log_file_bytes=1 << 20, index_entry_count=20_000, index_slot_count=1000)
+    monkeypatch.setattr("cometmq.store.message_store._KEYS_WAITING_MAX", 100)
+    for n in range(3_000):
+        rig.now_ms += 1
+        put_keys(rig, 1, n)
+        assert len(rig.store._keys) <= 600
+
+
+def test_few_messages_need_no_table() -> None:
+    """A quiet broker keeps no slot table in memory; a busy one drops it when it gets quiet."""
+    rig = Rig(commit_log_file_bytes=1 << 20, index_entry_count=20_000, index_slot_count=1000)
+    put_keys(rig, 10)
+    rig.tick(100)
+    newest = rig.store._index.newest
+    assert newest is not None
+    assert newest.slots is None
+    put_keys(rig, 1000, 10)
+    rig.tick(100)
+    assert newest.slots is not None
+    for _ in range(5):
+        rig.tick(31_000)
+    assert newest.slots is None
+    put_keys(rig, 10, 2000)
+    rig.tick(100)
+    assert len(rig.store.query_index("T", "k2005", 5).physical_offsets) == 1
+
+
+def test_disabled_index_answers_nothing() -> None:
+    """messageIndexEnable=false: no files, no entries."""
+    rig = Rig(is_index_enabled=False)
+    put_keys(rig, 10)
+    rig.tick(100)
+    assert rig.store.query_index("T", "k1", 5).physical_offsets == []
+    assert rig.disk.listdir("/store/index") == []
+    rig.kill()
+    assert rig.report.mode == "checkpoint"
+
+
+@pytest.mark.parametrize("damage", ["size", "head", "gone"])
+def test_damaged_file_is_built_again(damage: str) -> None:
+    """A wrong size, a wrong head or no file at all: the log has every key."""
+    rig = Rig(commit_log_file_bytes=1 << 20)
+    put_keys(rig, 400)
+    rig.tick(100)
+    rig.store.close()
+    names = rig.disk.listdir("/store/index")
+    path = f"/store/index/{names[1]}"
+    if damage == "size":
+        rig.disk.cut(path, 1000)
+    elif damage == "head":
+        rig.disk.open_random(path, 0, create=False).write(36, b"\x7f\xff\xff\xff")
+    else:
+        rig.disk.remove_tree("/store/index")
+    rig.open()
+    assert rig.report.index_entries_built > 100
+    for n in (0, 100, 200, 399):
+        assert len(rig.store.query_index("T", f"k{n}", 5).physical_offsets) == 1
+    rig.store.close()
+    assert verify_store(rig.disk, "/store").findings == []
+
+
+def test_slot_table_is_mended_after_a_kill() -> None:
+    """Slots that were only in memory come back from the entries."""
+    rig = Rig(commit_log_file_bytes=1 << 20, index_entry_count=20_000, index_slot_count=1000)
+    put_keys(rig, 1_500)
+    rig.tick(100)
+    newest = rig.store._index.newest
+    assert newest is not None
+    written = newest.file.read(INDEX_HEADER_BYTES, 4000)
+    put_keys(rig, 1_500, 1_500)
+    rig.tick(100)
+    # The table is written every few seconds, the entries at once.
+    assert newest.file.read(INDEX_HEADER_BYTES, 4000) == written
+    rig.kill()
+    for n in (0, 1500, 2999):
+        assert len(rig.store.query_index("T", f"k{n}", 5).physical_offsets) == 1
+    rig.store.close()
+    assert verify_store(rig.disk, "/store").findings == []
+
+
+def test_batch_keys_are_indexed() -> None:
+    """Each message of a batch under its own keys."""
+    rig = Rig()
+    items: list[Any] = [
+        (0, b"", b"UNIQ_KEY\x01b%d\x02" % n, 0, (f"b{n}", None, None)) for n in range(10)
+    ]
+    result = rig.store.put_batch("T", 0, items, born_host=HOST)
+    for n in range(10):
+        found = rig.store.query_index("T", f"b{n}", 5)
+        assert found.physical_offsets == [result.physical_offsets[n]]
