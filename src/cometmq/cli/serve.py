@@ -73,7 +73,9 @@ def up(
     """Run name server and broker in one process, in the foreground.
 
     Port 0 lets the system choose. One line on stdout says when both accept connections. Ctrl-C or
-    SIGTERM stops gracefully: everything acknowledged is on disk when the command returns.
+    SIGTERM stops gracefully: everything acknowledged is on disk when the command returns. The
+    broker registers with this cluster's own name server, whatever NAMESRV_ADDR says; more can be
+    added with --set namesrvAddr=HOST:PORT.
     """
     started = _monotonic()
     set_up_logging(ctx)

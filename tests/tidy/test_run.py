@@ -1,0 +1,40 @@
+"""A run in which no test executed is a failure, whatever pytest alone would say."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("def test_one() -> None:\n    assert True\n", 0),
+        ("def test_one() -> None:\n    assert False\n", 1),
+        ("import pytest\n\ndef test_one() -> None:\n    pytest.skip('no peer')\n", 5),
+        ("def helper() -> None:\n    assert True\n", 5),
+    ],
+)
+def test_exit_code_of_a_run(body: str, code: int, tmp_path: Path) -> None:
+    """Passed is 0, failed is 1, all skipped or nothing there is 5."""
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_it.py").write_text(body, encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+
+
+def test_closing_line_is_the_last_output() -> None:
+    """Nothing in .ci/run or conftest.py prints after pytest's own summary."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").rstrip()
+    assert script.splitlines()[-1] == "exec .venv/bin/python -m pytest"
