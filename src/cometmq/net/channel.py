@@ -120,8 +120,15 @@ class Channel(asyncio.Protocol):
         self.write(encode_command(command))
 
     def write(self, frame: bytes) -> None:
-        """Queue an encoded frame for the end of this loop turn."""
+        """Queue an encoded frame for the end of this loop turn.
+
+        A request that is alone in flight leaves at once: nothing could share its system call, and
+        a turn of the loop would show in its round trip.
+        """
         if self.is_closed:
+            return
+        if len(self._pending) <= 1 and not self._out and self._transport is not None:
+            self._transport.write(frame)
             return
         self._out.append(frame)
         if not self._flush_scheduled:
