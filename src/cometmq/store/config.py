@@ -48,7 +48,7 @@ class StoreConfig:
     flush_interval_ms: int = 500
     flush_least_pages: int = 4
     flush_thorough_interval_ms: int = 10_000
-    consume_queue_write_interval_ms: int = 1000
+    consume_queue_write_interval_ms: int = 500
     """How long a unit may stay in memory only (it can be derived from the log)."""
     consume_queue_flush_interval_ms: int = 60_000
     transfer_count_max: int = 32

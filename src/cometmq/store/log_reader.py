@@ -111,6 +111,56 @@ class LogReader:
 
     def next_record(self) -> ScannedRecord | None:
         """The next record; None at the end or at a fault (`fault` says which)."""
+        position = self.position
+        buffer = self._buffer
+        index = position - self._buffer_start
+        if 0 <= index <= len(buffer) - _HEAD.size and position < self.end:
+            # The usual record, in one look; whatever is unusual is explained at leisure below.
+            size, magic, crc, queue_id, queue_offset, own_offset, sys_flag, store_ms, body_bytes = (
+                _HEAD.unpack_from(buffer, index)
+            )
+            end = index + size
+            topic = index + BODY_POSITION_V4 + body_bytes
+            if (
+                magic == MAGIC_V1
+                and own_offset == position
+                and not sys_flag & 0x30
+                and index < topic <= end - 3
+                and end <= len(buffer)
+                and not self._is_record_crc_forced
+            ):
+                topic_end = topic + 1 + buffer[topic]
+                properties = topic_end + 2
+                if (
+                    properties <= end
+                    and properties + (buffer[topic_end] << 8 | buffer[topic_end + 1]) == end
+                    and (
+                        not self._is_crc_checked
+                        or not body_bytes
+                        or zlib.crc32(buffer[topic - body_bytes : topic]) & 0x7FFFFFFF == crc
+                    )
+                ):
+                    self.fault = None
+                    self.position = position + size
+                    return ScannedRecord(
+                        position,
+                        size,
+                        queue_id,
+                        queue_offset,
+                        sys_flag,
+                        store_ms,
+                        buffer[topic + 1 : topic_end],
+                        buffer[properties:end],
+                    )
+        return self._next_slowly()
+
+    def check_crc(self, record: ScannedRecord) -> bool:
+        """Whether a record that was read without looking at its CRC has the right one."""
+        reader = LogReader(self._log, record.physical_offset, record.physical_offset + record.size)
+        return reader.next_record() is not None
+
+    def _next_slowly(self) -> ScannedRecord | None:
+        """The general case, and what is wrong if something is."""
         self.fault = None
         while True:
             position = self.position

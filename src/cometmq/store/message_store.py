@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         ColdRead,
         GetResult,
         IndexKeys,
+        PutItem,
         QueryResult,
         RecoveryReport,
     )
@@ -343,6 +344,86 @@ class MessageStore:
             if queue.is_watched and self.arrival_listener is not None:
                 self.arrival_listener(topic, queue_id, following, tags_code)
         return PutResult(position, queue_offset, end)
+
+    def put_many(
+        self, items: Sequence[PutItem], *, born_host: bytes, store_ms: int
+    ) -> list[tuple[int, int]]:
+        """Append messages of any queues, the first ones of `items` that are simple to append.
+
+        Returns physical and queue offset of each.  The first one left out needs `put`: it makes
+        room where the window is full, writes the general form, or says why it refuses.
+        """
+        placed: list[tuple[int, int]] = []
+        if self._refusal is not None or self._is_wide or len(born_host) != 8:
+            return placed
+        if store_ms != self._checked_ms:
+            self._check(store_ms)
+        log, topics, store_host = self._log, self._topics, self._store_host
+        first = position = log.wrote
+        limit, body_max, is_sync = log.limit, self._body_max, self._is_sync
+        add_key = self._keys.append if self._is_indexed else None
+        parts: list[bytes] = []
+        arrivals: list[tuple[str, int, int, int]] = []
+        try:
+            for topic, queue_id, body, properties, flag, sys_flag, born_ms, code, keys in items:
+                if topic not in topics or queue_id not in topics[topic]:
+                    break
+                queue = topics[topic][queue_id]
+                body_bytes = len(body)
+                properties_bytes = len(properties)
+                size = queue.fixed_bytes + body_bytes + properties_bytes
+                end = position + size
+                if (
+                    end > limit
+                    or body_bytes > body_max
+                    or properties_bytes >= _LENGTHS_COUNT
+                    or sys_flag & _UNQUEUED
+                ):
+                    break
+                queue_offset = queue.max
+                head = _pack_head(
+                    size,
+                    queue.magic,
+                    crc32(body) & _CRC_MASK,
+                    queue_id,
+                    flag,
+                    queue_offset,
+                    position,
+                    sys_flag,
+                    born_ms,
+                    born_host,
+                    store_ms,
+                    store_host,
+                    0,
+                    0,
+                    body_bytes,
+                )
+                queue.tail += _pack_unit(position, size, code)
+                # From here on nothing fails any more: record, unit and offsets belong together.
+                parts += (head, body, queue.topic_part, _LENGTHS[properties_bytes], properties)
+                following = queue.max = queue_offset + 1
+                placed.append((position, queue_offset))
+                if add_key is not None and keys is not None:
+                    add_key((topic, position, store_ms, keys))
+                if not queue.is_dirty:
+                    self._writer.mark(queue, position, store_ms)
+                if is_sync:
+                    self._unconfirmed.append((end, queue, following, code))
+                else:
+                    queue.visible = following
+                    if queue.is_watched:
+                        arrivals.append((topic, queue_id, following, code))
+                position = end
+        finally:
+            start = first - log.buffer_start
+            log.buffer[start : start + position - first] = b"".join(parts)
+            log.wrote = position
+        if is_sync and placed:
+            self._flusher.request()
+        if arrivals and self.arrival_listener is not None:
+            for arrival in arrivals:
+                self.arrival_listener(*arrival)
+        return placed
 
     def put_batch(
         self,

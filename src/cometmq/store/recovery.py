@@ -61,7 +61,8 @@ __all__ = ["Recovery"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 _PROGRESS_EVERY_RECORDS: Final = 1 << 16
-_INDEX_BATCH: Final = 2048
+# Keys of so many messages may wait until the store serves; a worker takes them up then.
+_INDEX_WAITING_MAX: Final = 100_000
 _ZEROS: Final = bytes(1 << 20)
 _NAME_DIGITS: Final = 20
 # Damages are reported one by one up to this many.
@@ -98,6 +99,7 @@ class Recovery:
         self._index_from = 0
         self._proven_end = 0
         self._proven_ms = (1 << 63) - 1
+        self._is_crc_known = True
         self.floors: dict[str, int] = {}
         self.flushed = 0
         """The log is known to be on stable storage up to here."""
@@ -213,6 +215,8 @@ class Recovery:
         is_whole = self._is_same_boot(state) or (
             bool(now.is_clean) and min(now.synced, now.index_synced) >= now.derived
         )
+        # The page cache outlived the process: only the record it died over can be torn.
+        self._is_crc_known = not is_whole
         self._writer.synced_position = now.synced
         self._index.synced_position = now.index_synced
         start = now.derived if is_whole else max(now.synced, self._log.min_offset)
@@ -345,22 +349,29 @@ class Recovery:
             log,
             start,
             self._log_limit(),
-            is_crc_checked=config.is_crc_checked_on_recover,
+            is_crc_checked=self._is_crc_known and config.is_crc_checked_on_recover,
             is_record_crc_forced=config.is_record_crc_forced,
         )
         report.records_scanned = 0
+        last: ScannedRecord | None = None
         while True:
             record = reader.next_record()
             if record is None:
                 record = self._step_over(reader, rebuild)
                 if record is None:
                     break
-            if self._is_torn(record):
-                reader.position = record.physical_offset
-                break
-            self._take(record, rebuild)
+            # One behind, because the last one is looked at more closely.
+            if last is not None:
+                self._take(last, rebuild)
+            last = record
+        end = reader.position
+        if last is not None:
+            if self._is_torn(last) or not (self._is_crc_known or reader.check_crc(last)):
+                end = last.physical_offset
+            else:
+                self._take(last, rebuild)
         report.units_built = rebuild.units_built
-        return reader.position
+        return end
 
     def _take(self, record: ScannedRecord, rebuild: QueueRebuild) -> None:
         report = self.report
@@ -375,7 +386,7 @@ class Recovery:
                 topic = record.topic.decode("utf-8", "replace")
                 pending.append((topic, record.physical_offset, record.store_ms, keys))
                 report.index_entries_built += 1
-                if len(pending) >= _INDEX_BATCH:
+                if len(pending) >= _INDEX_WAITING_MAX:
                     self._index.drain_all()
 
     def _step_over(self, reader: LogReader, rebuild: QueueRebuild) -> ScannedRecord | None:
@@ -413,7 +424,6 @@ class Recovery:
         """Cut queues, index and log to the end that was found, and write what was derived."""
         self.report.scan_end = end
         if self._index.is_enabled:
-            self._index.drain_all()
             self._index.cut(end)
         for queue in self._queues:
             self._cut_queue(queue, end)
