@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 IDLE_CHANNEL_S = 60.0
 """A pooled blocking connection older than this may have been closed by the broker (120 s)."""
+LOOK_AFTER_S = 0.02
+"""A connection unused for this long is looked at first: a server that restarted has closed it."""
 
 
 class Io(Protocol):
@@ -110,9 +112,14 @@ class BlockingIo:
                 channel, used_at = free.pop()
                 if channel.is_closed:
                     continue
-                if time.monotonic() - used_at > IDLE_CHANNEL_S:
+                idle_s = time.monotonic() - used_at
+                if idle_s > IDLE_CHANNEL_S:
                     channel.close()
                     continue
+                if idle_s > LOOK_AFTER_S:
+                    channel.poll()
+                    if channel.is_closed:
+                        continue
                 return channel
         if self._is_closed:
             raise ConnectFailed(f"no connection to {address}: this client is closed")
