@@ -116,10 +116,8 @@ class BlockingIo:
                 if idle_s > IDLE_CHANNEL_S:
                     channel.close()
                     continue
-                if idle_s > LOOK_AFTER_S:
-                    channel.poll()
-                    if channel.is_closed:
-                        continue
+                if idle_s > LOOK_AFTER_S and not channel.poll():
+                    continue
                 return channel
         if self._is_closed:
             raise ConnectFailed(f"no connection to {address}: this client is closed")

@@ -80,25 +80,30 @@ class BlockingChannel:
         with self._lock:
             self._write(encode(self.next_opaque()), timeout_ms)
 
-    def poll(self) -> None:
-        """Serve requests of the server that have already arrived, without waiting."""
+    def poll(self) -> bool:
+        """Serve requests of the server that have already arrived, without waiting.
+
+        Returns:
+            whether the connection is still open.
+        """
         if not self._lock.acquire(blocking=False):
-            return
+            return not self.is_closed
         try:
             if self.is_closed:
-                return
+                return False
             self._set_timeout(0.0)
             while True:
                 data = self._socket.recv(READ_BYTES)
                 if not data:
                     self.close()
-                    return
+                    return False
                 for command in self._reader.receive(data):
                     self._serve(command)
         except BlockingIOError:
-            return
+            return True
         except (OSError, RemoteProtocolError):
             self.close()
+            return False
         finally:
             self._lock.release()
 
