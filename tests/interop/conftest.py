@@ -1,0 +1,78 @@
+"""Pairs of client and servers as a fixture; scenarios of the long lane only on request.
+
+`make interop` sets `INTEROP=full`; a plain pytest run takes the scenarios that are not marked
+`full`, so that it stays short.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cometmq.sync
+from interop.driver import Peer
+from interop.peers import Unavailable, driver_command
+from interop.servers import Cluster, JavaCluster, OurCluster
+from tests.interop.stage import OURS, Stage, features_of, pairs
+
+HERE = Path(__file__).resolve().parent
+IS_FULL = os.environ.get("INTEROP") == "full"
+# Foreign runtimes start in seconds, and a first run fetches and builds them.
+TIMEOUT_S = 900
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The markers of this folder."""
+    config.addinivalue_line("markers", "full: an interop scenario that only `make interop` runs")
+    config.addinivalue_line("markers", "needs(*features): clients without them are left out")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per pair whose client has what the scenario needs."""
+    if "stage" not in metafunc.fixturenames:
+        return
+    needed = {name for mark in metafunc.definition.iter_markers("needs") for name in mark.args}
+    fitting = [pair for pair in pairs() if needed <= features_of(pair[0])]
+    metafunc.parametrize(
+        "stage", fitting, ids=[f"{client}@{server}" for client, server in fitting], indirect=True
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark this folder's tests, and leave the long lane out of a plain run."""
+    here = [item for item in items if HERE in item.path.parents]
+    left_out = []
+    for item in here:
+        item.add_marker("interop")
+        item.add_marker("processes")
+        item.add_marker(pytest.mark.timeout(TIMEOUT_S, func_only=False))
+        if item.get_closest_marker("full") is not None and not IS_FULL:
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    """A client and servers, started once for all scenarios of a pair."""
+    client, server = request.param
+    folder = tmp_path_factory.mktemp(f"{client}-at-{server}")
+    try:
+        command = driver_command(client, folder / "home")
+        cluster: Cluster = (OurCluster if server == OURS else JavaCluster)(folder / "servers")
+    except Unavailable as error:
+        pytest.skip(f"{client} against {server}: {error}")
+    ours = driver_command(OURS, folder / "our-home")
+    with (
+        cluster,
+        Peer(client, command, folder / "client") as peer,
+        Peer(OURS, ours, folder / "ours") as beside,
+        cometmq.sync.Admin(name_server=cluster.name_server) as admin,
+    ):
+        stage = Stage(client, server, peer, beside, cluster, admin)
+        stage.wait_route("TBW102")  # RocketMQ's broker says it is up before it has registered
+        yield stage

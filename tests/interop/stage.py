@@ -1,0 +1,279 @@
+"""What every interop scenario needs: a client under test, servers, our own client beside it.
+
+Job: pairs of client and servers, unique names, and the comparison of what was sent with what came.
+Must not: contain a scenario.
+"""
+
+import base64
+import itertools
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import cometmq.sync
+from cometmq.errors import NoRoute
+from interop.driver import Message, Peer, mark
+from interop.peers import GO, JAVA_CLIENTS, JAVA_SERVER
+from interop.servers import Cluster
+
+__all__ = [
+    "FEATURES",
+    "OURS",
+    "PAIRS",
+    "Stage",
+    "bodies_of",
+    "check_flow",
+    "features_of",
+    "letter",
+]
+
+Letter = dict[str, Any]
+OURS: Final = "cometmq"
+
+_EVERYONE: Final = frozenset({"async", "batch", "delay", "ordered", "push", "retry"})
+FEATURES: Final = {
+    "java": _EVERYONE | {"assigned", "lite", "namespace", "old", "query", "vip"},
+    "go": _EVERYONE | {"namespace", "old", "vip"},
+    OURS: _EVERYONE | {"assigned", "lite", "query"},
+}
+"""What a client can be asked for; a scenario is collected only for clients that have it all."""
+
+_NEWEST: Final = f"java-{JAVA_CLIENTS[0]}"
+PAIRS: Final = (
+    (_NEWEST, OURS),
+    (f"{_NEWEST}-binary", OURS),
+    *((f"java-{version}", OURS) for version in JAVA_CLIENTS[1:]),
+    (f"go-{GO}", OURS),
+    (OURS, f"java-{JAVA_SERVER}"),
+)
+"""Client and servers. `INTEROP_PAIRS=java-5.4.0@java-5.4.0` asks RocketMQ about a scenario."""
+
+
+def pairs() -> list[tuple[str, str]]:
+    """The pairs of this run."""
+    asked = os.environ.get("INTEROP_PAIRS")
+    if not asked:
+        return list(PAIRS)
+    return [(pair.split("@")[0], pair.split("@")[1]) for pair in asked.split(",")]
+
+
+def features_of(client: str) -> frozenset[str]:
+    """What a client can be asked for."""
+    return frozenset(FEATURES[client.split("-")[0]])
+
+
+def letter(topic: str, body: bytes, number: int, **more: Any) -> Letter:
+    """A message to send, with its number as a property `n`."""
+    properties = {"n": str(number), **more.pop("properties", {})}
+    return {
+        "topic": topic,
+        "body": base64.b64encode(body).decode(),
+        "properties": properties,
+        **more,
+    }
+
+
+def bodies_of(received: Iterable[Message]) -> list[bytes]:
+    """Bodies of received messages that are short enough to be shown."""
+    return [base64.b64decode(message["body"]) for message in received]
+
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Stage:
+    """A client under test, the servers it meets, and our own client on the same servers."""
+
+    client: str
+    server: str
+    peer: Peer
+    ours: Peer
+    cluster: Cluster
+    admin: cometmq.sync.Admin
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether one consuming thread sees a queue's messages in their order (Go's does not)."""
+        return not self.client.startswith("go")
+
+    def unique(self, word: str) -> str:
+        """A name no other scenario has."""
+        return f"{word}_{next(_numbers)}"
+
+    def topic(self, word: str = "Topic", queues: int = 4) -> str:
+        """Create a topic and wait until its route is known."""
+        name = self.unique(word)
+        self.admin.create_topic(name, queue_count=queues)
+        self.wait_route(name)
+        return name
+
+    def wait_route(self, topic: str, timeout_s: float = 20.0) -> None:
+        """Wait until the name server knows a topic; RocketMQ's broker tells it a bit later."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self.admin.topic_route(topic)
+                return
+            except NoRoute:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def queues(self, topic: str, count: int = 4) -> list[dict[str, Any]]:
+        """All queues of a topic, as commands spell them."""
+        return [
+            {"topic": topic, "broker": self.cluster.broker_name, "id": number}
+            for number in range(count)
+        ]
+
+    def producer(self, by: Peer | None = None, **more: Any) -> str:
+        """Start a producer; by the client under test unless told."""
+        return self._start("producer", "P", by, more)
+
+    def push(self, topics: dict[str, str], by: Peer | None = None, **more: Any) -> str:
+        """Start a push consumer that begins at the first message."""
+        return self._start("push", "C", by, {"topics": topics, **more})
+
+    def lite(self, **more: Any) -> str:
+        """Start a lite pull consumer."""
+        return self._start("lite", "L", None, more)
+
+    def old(self, **more: Any) -> str:
+        """Start an old pull consumer."""
+        return self._start("old", "O", None, more)
+
+    def _start(self, kind: str, word: str, by: Peer | None, more: dict[str, Any]) -> str:
+        name = self.unique(word)
+        arguments = {
+            "name": name,
+            "group": f"G_{name}",
+            "instance": name,
+            "nameServer": self.cluster.name_server,
+            **more,
+        }
+        (by or self.peer).call(kind, **arguments)
+        return name
+
+    def send(
+        self, producer: str, letters: Sequence[Letter], mode: str = "sync", by: Peer | None = None
+    ) -> list[dict[str, Any]]:
+        """Send and return the results; each must be fine."""
+        results = (by or self.peer).call("send", name=producer, mode=mode, messages=list(letters))
+        faults = [result for result in results if result.get("status") not in ("SEND_OK", "ONEWAY")]
+        assert not faults, faults[:3]
+        return list(results)
+
+    def retry_topic(self, group: str) -> None:
+        """Make a group's retry topic beforehand.
+
+        A Java consumer of a new group finds its retry topic with its next regular rebalance, up to
+        20 s later; an old group's it has at once.
+        """
+        self.admin.create_topic(f"%RETRY%{group}", queue_count=1)
+        self.wait_route(f"%RETRY%{group}")
+
+    def wait_shared(self, topic: str, members: Sequence[tuple[Peer, str]], queues: int = 8) -> None:
+        """Send probes (`n` is -2) until two members have half of the queues each."""
+        sender = self.producer(by=self.ours)
+        deadline = time.monotonic() + 30.0
+        probes = [letter(topic, b"probe", -2, queue=queue) for queue in self.queues(topic, queues)]
+        while True:
+            before = [len(peer.messages(name)) for peer, name in members]
+            self.send(sender, probes, "queue", by=self.ours)
+            while True:
+                after = [len(peer.messages(name)) for peer, name in members]
+                got = [late - early for late, early in zip(after, before, strict=True)]
+                if sum(got) >= queues or time.monotonic() > deadline:
+                    break
+                time.sleep(0.01)
+            if got == [queues // 2] * 2:
+                break
+            assert time.monotonic() < deadline, f"{topic} was never shared: {got} of {queues}"
+        self.ours.call("closeProducer", name=sender)
+
+    def settle(
+        self,
+        topic: str,
+        receivers: Sequence[tuple[Peer, str]],
+        *,
+        queues: int = 4,
+        tag: str | None = None,
+    ) -> None:
+        """Send an end mark to each queue and wait for it: what came before it has come."""
+        end = self.unique("end")
+        sender = self.producer(by=self.ours)
+        more = {} if tag is None else {"tags": tag}
+        marks = [
+            letter(topic, end.encode(), -1, queue=queue, **more)
+            for queue in self.queues(topic, queues)
+        ]
+        self.send(sender, marks, "queue", by=self.ours)
+        self.ours.call("closeProducer", name=sender)
+        body = mark(end.encode())
+        for peer, name in receivers:
+            peer.wait_messages(
+                name, lambda got: sum(m["body"] == body for m in got) >= queues, timeout_s=30.0
+            )
+
+
+def check_flow(
+    letters: Sequence[Letter],
+    results: Sequence[dict[str, Any]] | None,
+    received: Iterable[Message],
+    *,
+    in_order: bool = True,
+    repeated: bool = False,
+) -> None:
+    """What came is what was sent: nothing lost, doubled, reordered in its queue or changed.
+
+    Args:
+        results: answers of single sends, in the order of `letters`; None when there are none.
+        repeated: messages may come more than once (a consumer left while it worked).
+
+    Probes and end marks have negative numbers and are passed over.
+    """
+    got = [message for message in received if int(message["properties"]["n"]) >= 0]
+    by_number: dict[int, Message] = {}
+    counts: dict[int, int] = {}
+    last: dict[tuple[str, int], int] = {}
+    for message in got:
+        number = int(message["properties"]["n"])
+        by_number[number] = message
+        counts[number] = counts.get(number, 0) + 1
+        queue = (message["topic"], message["queueId"])
+        if in_order and not repeated:
+            assert message["queueOffset"] > last.get(queue, -1), f"reordered in {queue}"
+            last[queue] = message["queueOffset"]
+    sent = {int(one["properties"]["n"]): one for one in letters}
+    assert sorted(set(sent) - set(by_number)) == [], "lost"
+    assert sorted(set(by_number) - set(sent)) == [], "never sent"
+    if not repeated:
+        assert {number: count for number, count in counts.items() if count != 1} == {}, "doubled"
+    for position, (number, one) in enumerate(sent.items()):
+        _check_message(one, by_number[number])
+        if results is not None:
+            _check_result(results[position], by_number[number])
+
+
+def _check_message(sent: Letter, message: Message) -> None:
+    assert message["body"] == mark(base64.b64decode(sent["body"]))
+    assert message["topic"] == sent["topic"]
+    assert message["tags"] == sent.get("tags")
+    assert message["keys"] == sent.get("keys")
+    assert message["flag"] == sent.get("flag", 0)
+    kept = {name: message["properties"].get(name) for name in sent["properties"]}
+    assert kept == sent["properties"]
+    assert message["reconsumeTimes"] == 0
+    assert message["bornHost"] == "127.0.0.1"
+    assert 0 < message["bornTime"] <= message["storeTime"] + 1
+
+
+def _check_result(result: dict[str, Any], message: Message) -> None:
+    assert result["msgId"] == message["msgId"]
+    assert result["offsetMsgId"] == message["offsetMsgId"]
+    assert result["queue"]["id"] == message["queueId"]
+    assert result["queue"]["broker"] == message["broker"]
+    assert result["queueOffset"] == message["queueOffset"]
