@@ -7,7 +7,8 @@
     |- RemoteError            the peer answered with a response code other than success
     |  `- one class per code that callers tell apart (see ``REMOTE_ERRORS``)
     |- StoreError             the disk or its files
-    |  |- StoreCorrupt | DiskFull | StoreLocked | StoreClosed | MessageIllegal
+    |  |- StoreCorrupt | DiskFull | StoreLocked | MessageIllegal
+    |  `- StoreClosed > StoreFailed
     |- ClientError            our client could not do what was asked
     |  |- RequestTimeout | ConnectFailed | NoRoute | ClientClosed | SendFailed
     `- ConfigError            a setting is wrong
@@ -50,6 +51,7 @@ __all__ = [
     "StoreClosed",
     "StoreCorrupt",
     "StoreError",
+    "StoreFailed",
     "StoreLocked",
     "SubscriptionFault",
     "TopicNotExist",
@@ -225,6 +227,10 @@ class StoreLocked(StoreError):
 
 class StoreClosed(StoreError):
     """The store was closed, or has not been loaded yet."""
+
+
+class StoreFailed(StoreClosed):
+    """The disk did not take what was written: no more writes until a restart, reads go on."""
 
 
 class MessageIllegal(StoreError):

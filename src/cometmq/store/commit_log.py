@@ -28,7 +28,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.stored_message import BLANK, BLANK_BYTES, MAGIC_BLANK
-from cometmq.errors import DiskFull, MessageIllegal
+from cometmq.errors import DiskFull, MessageIllegal, StoreError
 from cometmq.store.disk import MAP_GRANULARITY
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ class CommitLog:
         self._is_closed = False
         self.is_full = False
         """Whether the last try to get a file failed for want of space."""
+        self.failure: StoreError | None = None
+        """Why nothing may be appended any more."""
 
     # -- files ---------------------------------------------------------------------------
 
@@ -154,9 +156,11 @@ class CommitLog:
     def make_room(self, size: int) -> int:
         """Prepare a place for `size` bytes and return its physical offset.
 
-        Raises MessageIllegal when no file can hold it, DiskFull when no block is left; nothing
-        has changed then.
+        Raises MessageIllegal when no file can hold it, DiskFull when no block is left, and what
+        `refuse` was given; nothing has changed then.
         """
+        if self.failure is not None:
+            raise type(self.failure)(*self.failure.args)
         if size + BLANK_BYTES > self.file_bytes:
             raise MessageIllegal(
                 f"a record of {size} bytes does not fit a commit-log file of {self.file_bytes};"
@@ -173,6 +177,11 @@ class CommitLog:
             self.wrote = last.end
         self._open_window(size)
         return self.wrote
+
+    def refuse(self, failure: StoreError) -> None:
+        """Append nothing any more; reads go on.  The next record asks for room and gets this."""
+        self.failure = failure
+        self.limit = -1
 
     def _add_file(self, start: int) -> None:
         path = f"{self.path}/{log_file_name(start)}"

@@ -9,6 +9,11 @@ that come while it runs share the next one.  When the last flush answered n puts
 usually send again at once; the next flush waits a moment for them (at most a quarter of what a
 flush takes), so that groups do not split into small and large ones.
 
+A flush that fails is the last one.  Linux reports a failed write-back once, then takes the pages
+for clean: the next fdatasync succeeds without them, and confirming by it would lose messages.  So
+the log takes no more records, who waits is told that the flush failed, and a mark stays on the
+disk by which the next start knows that it must write again what the page cache still has.
+
 Durable when: everything below `flushed` survives a power cut.
 """
 
@@ -17,6 +22,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
+
+from cometmq.errors import StoreFailed
+from cometmq.store.unsynced import mark_unsynced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +65,7 @@ class Flusher:
         self._disk = disk
         self._workers = workers
         self._log = log
+        self._root = config.root
         self._clock = clock
         self._on_flushed = on_flushed
         self._interval_ms = config.flush_interval_ms
@@ -86,7 +95,7 @@ class Flusher:
         if end_offset <= self.flushed:
             callback(True)
             return
-        if self._is_closed:
+        if self._is_closed or self._log.failure is not None:
             callback(False)
             return
         self._waiters.append((end_offset, self._clock() + self._timeout_ms, callback))
@@ -127,7 +136,8 @@ class Flusher:
     def flush(self) -> None:
         """Start a flush of everything written so far, unless one is under way."""
         target = self._log.wrote
-        if self._is_flushing or self._is_closed or target <= self.flushed:
+        is_over = self._is_closed or self._log.failure is not None
+        if self._is_flushing or is_over or target <= self.flushed:
             return
         self._is_flushing = True
         files = self._files_below(target)
@@ -138,14 +148,22 @@ class Flusher:
             if self._is_closed:
                 return
             if isinstance(result, BaseException):
-                _LOG.error("flushing the commit log failed: %s", result)
-                self._fail_waiters()
+                self._give_up(result)
                 return
             self.flush_count += 1
             self._flush_ms = 0.5 * self._flush_ms + 0.5 * (self._clock() - started_ms)
             self.advance(target)
 
         self._workers.submit(lambda: self._sync(files), done)
+
+    def _give_up(self, error: BaseException) -> None:
+        failure = StoreFailed(
+            f"{error}; what was written behind physical offset {self.flushed} may be lost, so"
+            " writes are refused: look at the disk, then restart, which recovers from what is on it"
+        )
+        _LOG.critical("%s", failure)
+        self._log.refuse(failure)
+        self._fail_waiters()
 
     def advance(self, target: int) -> None:
         """The log is flushed up to `target`: confirm, answer, and flush on if more wait."""
@@ -167,11 +185,18 @@ class Flusher:
         return [file for file in self._log.files if file.end > flushed and file.start < target]
 
     def _sync(self, files: list[MappedFile]) -> None:
-        for file in files:
-            file.file.sync()
-            if not file.is_name_synced:
-                self._disk.sync_dir(file.path.rpartition("/")[0])
-                file.is_name_synced = True
+        path = self._log.path
+        try:
+            for file in files:
+                path = file.path
+                file.file.sync()
+                if not file.is_name_synced:
+                    path = file.path.rpartition("/")[0]
+                    self._disk.sync_dir(path)
+                    file.is_name_synced = True
+        except OSError as error:
+            mark_unsynced(self._disk, self._root)
+            raise StoreFailed(f"flushing {path} failed: {error.strerror or error}") from error
 
     def _fail_waiters(self) -> None:
         waiters = list(self._waiters)
@@ -196,7 +221,12 @@ class Flusher:
             self.flush()
 
     def flush_all(self) -> None:
-        """Flush everything now, in the calling thread (load and close)."""
+        """Flush everything now, in the calling thread (load and close).
+
+        Raises StoreFailed, also when an earlier flush failed: nothing may be confirmed then.
+        """
+        if self._log.failure is not None:
+            raise self._log.failure
         target = self._log.wrote
         self._sync(self._files_below(target))
         self.advance(target)

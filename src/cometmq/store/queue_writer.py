@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, encode_pre_blank_unit
 from cometmq.errors import DiskFull
 from cometmq.store.commit_log import log_file_name
+from cometmq.store.unsynced import mark_unsynced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,6 +68,7 @@ class QueueWriter:
         self._is_writing = False
         self._is_syncing = False
         self._is_closed = False
+        self._has_failed = False
         # Held by a worker's job, so that the stop can wait for it.
         self._job = threading.Lock()
         self._files: dict[str, RandomFile] = {}
@@ -238,8 +240,12 @@ class QueueWriter:
         self._unsynced.update(paths)
 
     def sync_round(self) -> None:
-        """Sync all files written since the last round, in a worker, then move the position."""
-        if self._is_syncing or self._is_writing or self._is_closed:
+        """Sync all files written since the last round, in a worker, then move the position.
+
+        After a sync that failed none is tried: a later one succeeds without the lost pages
+        (flush.py).  The position stays, and recovery makes what lies behind it again.
+        """
+        if self._is_syncing or self._is_writing or self._is_closed or self._has_failed:
             return
         position = self.derived_position
         if position <= self.synced_position:
@@ -252,12 +258,23 @@ class QueueWriter:
         def done(result: object) -> None:
             self._is_syncing = False
             if isinstance(result, BaseException):
-                _LOG.error("syncing consume queues failed and is tried again: %s", result)
-                self._unsynced.update(paths)
+                self._has_failed = True
+                _LOG.error(
+                    "syncing consume queues failed: %s; look at the disk. Serving goes on, and the"
+                    " next start makes them again from the log",
+                    result,
+                )
             else:
                 self.synced_position = position
 
-        self._workers.submit(lambda: self._sync(paths), done)
+        def work() -> None:
+            try:
+                self._sync(paths)
+            except OSError:
+                mark_unsynced(self._disk, self._root)
+                raise
+
+        self._workers.submit(work, done)
 
     def _sync(self, paths: list[str]) -> None:
         if len(paths) > _SYNC_FILES_MAX:
@@ -307,7 +324,9 @@ class QueueWriter:
         self._files.clear()
 
     def sync_all(self) -> None:
-        """Sync everything now, in the calling thread (close)."""
+        """Sync everything now, in the calling thread (close); not after a failure."""
+        if self._has_failed:
+            return
         paths, self._unsynced = sorted(self._unsynced), set()
         self._files.clear()
         self._sync(paths)

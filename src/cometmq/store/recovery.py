@@ -42,6 +42,7 @@ from cometmq.store.log_reader import LogReader, ScannedRecord
 from cometmq.store.queue_loader import QueueLoader
 from cometmq.store.queue_rebuild import QueueGap, QueueRebuild
 from cometmq.store.results import RecoveryReport
+from cometmq.store.unsynced import is_marked_unsynced, write_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +101,10 @@ class Recovery:
         self._proven_end = 0
         self._proven_ms = (1 << 63) - 1
         self._is_crc_known = True
+        self._is_unsynced = False
         self.floors: dict[str, int] = {}
+        self.damaged: list[tuple[int, int]] = []
+        """Stretches of the log that were passed over, from and to."""
         self.flushed = 0
         """The log is known to be on stable storage up to here."""
 
@@ -110,6 +114,7 @@ class Recovery:
         report = self.report
         self._progress = progress
         abort = self._abort()
+        is_unsynced = self._is_unsynced = is_marked_unsynced(self._disk, self._config.root)
         checkpoint = self._java.load()
         self._disk.remove(f"{self._config.root}/{NEXT_FILE_NAME}")
         self._open_log()
@@ -123,6 +128,12 @@ class Recovery:
             start = self._begin_as_java(abort is not None, checkpoint, index_end)
         end = self._scan_until_whole(start)
         self._finish(end)
+        if is_unsynced:
+            count = write_again(self._disk, self._config.root, self._log, self.flushed)
+            report.damages.append(
+                f"a sync failed in the life before: {count} bytes of the log behind physical"
+                f" offset {self.flushed} were written again and checked"
+            )
         if abort is not None:
             self._distrust_queue_files()
         report.queues = sum([len(queues) for queues in self._queues.topics.values()])
@@ -204,6 +215,9 @@ class Recovery:
         return self._log.files[-1].end if self._log.files else 0
 
     def _is_same_boot(self, state: SideState) -> bool:
+        if self._is_unsynced:
+            # The page cache may have dropped what it could not write: as after a power cut.
+            return False
         boot_id = self._disk.boot_id()
         return bool(boot_id) and state.heading.get("boot_id") == boot_id
 

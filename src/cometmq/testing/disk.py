@@ -122,6 +122,17 @@ class SimDisk:
 
         return fail
 
+    def fail_sync(self, *, path_contains: str = "", hit: int = 1) -> None:
+        """Let the `hit`-th sync from now fail as on Linux, which takes the pages for clean then."""
+
+        def fail() -> None:
+            for path, inode in self._files.items():
+                if path_contains in path:
+                    inode.give_up()
+            raise OSError(errno.EIO, "Input/output error")
+
+        self.at("sync", path_contains=path_contains, hit=hit, action=fail)
+
     def kill(self) -> None:
         """The process died: open files and locks are gone, the page cache lives on."""
         self.life += 1

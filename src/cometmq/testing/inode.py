@@ -50,6 +50,9 @@ class Inode(Protocol):
     def sync(self) -> None:
         """Bring everything to the platter."""
 
+    def give_up(self) -> None:
+        """A write-back failed: unsynced pages count as clean, no later sync writes them."""
+
     def power_cut(self, chance: random.Random) -> None:
         """Lose what chance does not keep of the unsynced pages."""
 
@@ -67,6 +70,8 @@ class ReservedInode:
         self.data = bytearray(size)
         self._platter = bytes(size)
         self._is_size_synced = False
+        # Pages a failed sync left: their bytes, by which a later store into them is seen.
+        self._given_up: dict[int, bytes] = {}
         self.mtime_ms = now_ms
 
     def size(self) -> int:
@@ -82,6 +87,9 @@ class ReservedInode:
         end = position + len(data)
         if end > len(self.data):
             self.resize(end)
+        for page in list(self._given_up):
+            if page < end and position < page + PAGE_BYTES:
+                del self._given_up[page]
         self.data[position:end] = data
 
     def resize(self, size: int) -> None:
@@ -89,8 +97,21 @@ class ReservedInode:
         self.data = bytearray(self.data[:size]) + bytearray(max(0, size - len(self.data)))
 
     def sync(self) -> None:
-        self._platter = bytes(self.data)
+        platter = bytearray(self.data)
+        for page, raw in list(self._given_up.items()):
+            if platter[page : page + PAGE_BYTES] == raw:
+                platter[page : page + PAGE_BYTES] = self._platter[page : page + PAGE_BYTES]
+            else:
+                del self._given_up[page]
+        self._platter = bytes(platter)
         self._is_size_synced = True
+
+    def give_up(self) -> None:
+        self._platter = self._platter.ljust(len(self.data), b"\0")
+        for page in range(0, len(self.data), PAGE_BYTES):
+            raw = bytes(self.data[page : page + PAGE_BYTES])
+            if raw != self._platter[page : page + PAGE_BYTES]:
+                self._given_up[page] = raw
 
     def power_cut(self, chance: random.Random) -> None:
         new, old = self.data, self._platter
@@ -99,10 +120,13 @@ class ReservedInode:
         after[: len(old)] = old[:size]
         for start in range(0, min(size, len(new)), PAGE_BYTES):
             end = min(start + PAGE_BYTES, size)
+            if self._given_up.get(start) == bytes(new[start:end]):
+                continue
             if new[start:end] != after[start:end]:
                 after[start:end] = settle_page(after[start:end], new[start:end], chance)
         self.data = after
         self._platter = bytes(after)
+        self._given_up.clear()
 
     def forget_size(self) -> None:
         """The reservation did not reach the platter, unless a sync of the file took it along."""
@@ -184,6 +208,10 @@ class SparseInode:
                 self._platter.pop(page, None)
         self._dirty.clear()
         self._platter_size = self._size
+
+    def give_up(self) -> None:
+        # A page in doubt is lost for certain: the cut draws its fate no more.
+        self._dirty.clear()
 
     def power_cut(self, chance: random.Random) -> None:
         if self._size != self._platter_size and chance.random() < 0.5:

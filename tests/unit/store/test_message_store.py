@@ -291,18 +291,6 @@ def test_flush_that_takes_too_long_answers_false() -> None:
     assert rig.bodies() == [b"body"]
 
 
-def test_failed_flush_answers_false() -> None:
-    """An I/O error of the disk is not durability."""
-    rig = Rig(is_sync_flush=True)
-    rig.disk.at("sync", action=rig.disk.fail_with(OSError(5, "I/O error")), path_contains="commit")
-    answers: list[bool] = []
-    rig.store.when_durable(rig.put().end_offset, answers.append)
-    rig.tick(1)
-    assert answers == [False]
-    rig.tick(600)
-    assert rig.store.flushed_offset == rig.store.max_physical_offset
-
-
 def test_asynchronous_flush_waits_for_pages_or_time() -> None:
     """4 pages after 500 ms, everything after 10 s."""
     rig = Rig()
