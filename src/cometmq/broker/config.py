@@ -28,6 +28,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 import msgspec
 
 from cometmq.broker.config_keys import ROCKETMQ_KEYS
+from cometmq.codec.java_properties import parse_properties
 from cometmq.errors import ConfigError
 
 __all__ = [
@@ -38,7 +39,6 @@ __all__ = [
     "ignored_keys",
     "load_config",
     "parse_assignments",
-    "parse_properties",
 ]
 
 ENVIRONMENT_PREFIX: Final = "COMETMQ_BROKER_"
@@ -114,15 +114,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     default_query_max_num: Count = 32
     max_transfer_bytes_on_message_in_memory: Count = 262144
     max_transfer_count_on_message_in_memory: Count = 32
-    max_transfer_bytes_on_message_in_disk: Count = 65536
-    max_transfer_count_on_message_in_disk: Count = 8
-    write_buffer_high_water_mark: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)] = 0
     # Timers
     long_polling_enable: bool = True
     short_polling_time_mills: Millis = 1000
     notify_consumer_ids_changed_enable: bool = True
     channel_expired_timeout: Millis = 120000
-    server_channel_max_idle_time_seconds: Annotated[int, msgspec.Meta(ge=0, le=86400)] = 120
     register_name_server_period: Annotated[int, msgspec.Meta(ge=10000, le=60000)] = 30000
     register_broker_timeout_mills: Millis = 24000
     flush_consumer_offset_interval: Millis = 5000
@@ -260,43 +256,6 @@ def parse_assignments(items: Iterable[str]) -> dict[str, str]:
             )
         result[key.strip()] = value.strip()
     return result
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    r"""Read java.util.Properties text: ``#`` and ``!`` comments, ``\`` escapes, joined lines."""
-    result: dict[str, str] = {}
-    pending = ""
-    for raw in text.splitlines():
-        line = pending + raw.lstrip(" \t\f")
-        pending = ""
-        if not line or line[0] in "#!":
-            continue
-        if (len(line) - len(line.rstrip("\\"))) % 2:
-            pending = line[:-1]
-            continue
-        _add_property(line, result)
-    if pending:
-        _add_property(pending, result)
-    return result
-
-
-def _add_property(line: str, into: dict[str, str]) -> None:
-    match = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", line, re.DOTALL)
-    if match is None:
-        return
-    key, value = (_unescape(part) for part in match.groups())
-    if key:
-        into[key] = value.strip()
-
-
-def _unescape(text: str) -> str:
-    named = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-    def replace(found: re.Match[str]) -> str:
-        body = found.group(1)
-        return chr(int(body[1:], 16)) if len(body) == 5 else named.get(body, body)
-
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", replace, text)
 
 
 def _read_file(path: str) -> dict[str, Any]:

@@ -5,7 +5,8 @@ effect here.  It must not grow names of our own.
 
 Sources: the field names of BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig,
 NettyClientConfig and AuthConfig of RocketMQ 5.4, plus names that 4.9 and the broker container
-still accept, so that an unmodified file of either generation starts.
+still accept, so that an unmodified file of either generation starts; and names that no RocketMQ
+of the last years reads but that many files carry, from templates as old as 3.x.
 """
 
 from __future__ import annotations
@@ -151,4 +152,11 @@ wakeFlushWhenPutMessage warmMapedFileEnable writeBufferHighWaterMark writeBuffer
 writeWithoutMmap
 """
 
-ROCKETMQ_KEYS: Final[frozenset[str]] = frozenset(_NAMES.split())
+# RocketMQ drops these in silence, so they stay in files for years: the paths of a store's parts
+# (always below storePathRootDir), and the switch of the transaction checks of 3.x.
+_INHERITED_NAMES: Final = """
+abortFile checkTransactionMessageEnable storeCheckpoint storePathAbort storePathCheckpoint
+storePathConsumeQueue storePathConsumerQueue storePathIndex
+"""
+
+ROCKETMQ_KEYS: Final[frozenset[str]] = frozenset((_NAMES + _INHERITED_NAMES).split())

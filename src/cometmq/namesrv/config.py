@@ -1,6 +1,6 @@
 """Name server configuration: RocketMQ's property names, from a file and from flags.
 
-Job: turn `namesrv.conf` (Java properties) and `key=value` flags into one validated
+Job: turn `namesrv.conf` (Java properties) or TOML and `key=value` flags into one validated
 `NameServerConfig`.  Must not: open sockets; reading one file is its only I/O.
 
 Three kinds of keys exist.  *Effective* keys are the fields of `NameServerConfig`.  *Ignored* keys
@@ -12,6 +12,7 @@ Source: `NamesrvConfig` and `NettyServerConfig` of RocketMQ 5.4.0.
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
@@ -134,7 +135,7 @@ def load_name_server_config(
     """Read, merge and validate a configuration.
 
     Args:
-        path: a Java properties file; None for none.
+        path: a Java properties file, or TOML when it ends in ``.toml``; None for none.
         overrides: keys and values that win over the file, for example from `--set`.
 
     Raises:
@@ -161,17 +162,27 @@ def updated_config(config: NameServerConfig, changes: Mapping[str, str]) -> Name
     return msgspec.structs.replace(config, **{name: getattr(checked, name) for name in fields})
 
 
-def _read_file(path: str) -> dict[str, str]:
+def _read_file(path: str) -> dict[str, Any]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from error
     try:
-        return parse_properties(data.decode())
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"configuration file {path} is not UTF-8 text at byte {error.start}"
         ) from error
+    if not path.endswith(".toml"):
+        return dict(parse_properties(text))
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        flat.update(value if isinstance(value, dict) else {key: value})
+    return flat
 
 
 def _validate(merged: Mapping[str, tuple[str, Any]]) -> LoadedNameServerConfig:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.broker.harness import Client, scenario
 
 from cometmq.broker import Broker
-from cometmq.broker.config import parse_properties
+from cometmq.codec.java_properties import parse_properties
 from cometmq.codec.stored_message import decode_messages
 from cometmq.model.topic import TopicConfig
 from cometmq.wire.bodies import (

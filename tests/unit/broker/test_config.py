@@ -10,8 +10,8 @@ from cometmq.broker.config import (
     effective_keys,
     ignored_keys,
     load_config,
-    parse_properties,
 )
+from cometmq.codec.java_properties import parse_properties
 from cometmq.errors import ConfigError
 
 DISTRIBUTED = """
@@ -25,6 +25,52 @@ brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 """
 
+# What production files hold since the templates of 3.x: other separators, keys that no RocketMQ
+# reads any more, old spellings, pools.
+GROWN = r"""
+brokerClusterName=rocketmq-cluster
+brokerName=broker-a
+brokerId=0
+namesrvAddr=10.0.0.1:9876;10.0.0.2:9876
+brokerIP1=10.0.0.3
+brokerIP2 = 10.0.0.3
+defaultTopicQueueNums=4
+autoCreateTopicEnable=false
+autoCreateSubscriptionGroup : true
+listenPort 10911
+haListenPort=10912
+deleteWhen=04
+fileReservedTime=120
+mapedFileSizeCommitLog=1073741824
+mapedFileSizeConsumeQueue=300000
+destroyMapedFileIntervalForcibly=120000
+redeleteHangedFileInterval=120000
+diskMaxUsedSpaceRatio=88
+storePathRootDir=/data/rocketmq/store
+storePathCommitLog=/data/rocketmq/store/commitlog
+storePathConsumeQueue=/data/rocketmq/store/consumequeue
+storePathIndex=/data/rocketmq/store/index
+storeCheckpoint=/data/rocketmq/store/checkpoint
+abortFile=/data/rocketmq/store/abort
+maxMessageSize=65536
+flushCommitLogLeastPages=4
+flushConsumeQueueLeastPages=2
+flushCommitLogThoroughInterval=10000
+flushConsumeQueueThoroughInterval=60000
+brokerRole=SYNC_MASTER
+flushDiskType=SYNC_FLUSH
+checkTransactionMessageEnable=false
+sendMessageThreadPoolNums=128
+pullMessageThreadPoolNums=128
+useReentrantLockWhenPutMessage=true
+waitTimeMillsInSendQueue=1000
+transientStorePoolEnable=false
+enablePropertyFilter=true
+metricsExporterType=PROM
+serverChannelMaxIdleTimeSeconds=120
+maxTransferCountOnMessageInDisk=8
+"""
+
 
 def test_the_broker_conf_of_a_distribution_starts(tmp_path: Path) -> None:
     """An unmodified file of RocketMQ is accepted."""
@@ -34,6 +80,36 @@ def test_the_broker_conf_of_a_distribution_starts(tmp_path: Path) -> None:
     assert loaded.config.broker_name == "broker-a"
     assert loaded.config.file_reserved_time == 48
     assert loaded.ignored == {}
+
+
+def test_a_file_grown_over_years_starts(tmp_path: Path) -> None:
+    """Effective keys take effect, every other one is listed and none refused."""
+    path = tmp_path / "broker.conf"
+    path.write_text(GROWN)
+    loaded = load_config(str(path), environment={})
+    config = loaded.config
+    assert config.name_servers() == ("10.0.0.1:9876", "10.0.0.2:9876")
+    assert (config.listen_port, config.ha_listen_port) == (10911, 10912)
+    assert (config.flush_disk_type, config.max_message_size) == ("SYNC_FLUSH", 65536)
+    assert config.auto_create_subscription_group
+    assert config.store_path() == "/data/rocketmq/store"
+    given = set(parse_properties(GROWN))
+    assert set(loaded.ignored) == given - set(effective_keys())
+    assert {"storePathConsumeQueue", "abortFile", "brokerIP2"} <= set(loaded.ignored)
+
+
+def test_every_effective_key_is_read_somewhere() -> None:
+    """A key that is listed as effective but read by nobody would promise what it does not do."""
+    rooms = Path(__file__).resolve().parents[3] / "src" / "cometmq"
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in rooms.rglob("*.py")
+        if path != rooms / "broker" / "config.py"
+    ]
+    # Read by methods of BrokerConfig itself; a role we do not have is refused when it is set.
+    own = {"broker_role", "namesrv_addr", "store_path_root_dir", "store_path_commit_log"}
+    fields = set(BrokerConfig.__struct_fields__) - own
+    assert {field for field in fields if not any(f".{field}" in text for text in texts)} == set()
 
 
 def test_defaults_are_those_of_rocketmq() -> None:
@@ -128,19 +204,6 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text("a = ")
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_config(str(tmp_path / "b.toml"), environment={})
-
-
-def test_java_properties_syntax() -> None:
-    """Comments, escapes, continuation lines, three separators."""
-    text = "# c\n! c\na=1\nb : 2\nc 3\nd=x\\\n  y\ne=\\u0041\\tz\nf\\=g=h\n"
-    assert parse_properties(text) == {
-        "a": "1",
-        "b": "2",
-        "c": "3",
-        "d": "xy",
-        "e": "A\tz",
-        "f=g": "h",
-    }
 
 
 def test_properties_text_is_what_the_broker_answers() -> None:

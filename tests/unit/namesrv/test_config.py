@@ -63,6 +63,17 @@ def test_changes_at_run_time_are_all_or_nothing() -> None:
         updated_config(config, {"orderMessageEnable": "true", "nonsense": "1"})
 
 
+def test_toml_with_and_without_a_table(tmp_path: Path) -> None:
+    """The same keys, typed; a broken file is named."""
+    path = tmp_path / "namesrv.toml"
+    path.write_text("listenPort = 5\n[names]\norderMessageEnable = true\n")
+    config = load_name_server_config(str(path)).config
+    assert (config.listen_port, config.order_message_enable) == (5, True)
+    path.write_text("listenPort = ")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_name_server_config(str(path))
+
+
 def test_the_properties_text_reads_back() -> None:
     """What 319 answers is what a file may hold."""
     config = NameServerConfig(order_message_enable=True, listen_port=1)
