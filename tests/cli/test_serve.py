@@ -167,3 +167,22 @@ def test_taken_port_is_named(tmp_path: Path) -> None:
     assert second.returncode == 3
     assert port in second.stderr
     assert len(second.stderr.strip().splitlines()) == 1
+
+
+def test_address_of_another_machine_is_named(tmp_path: Path) -> None:
+    """The hint fits the fault: no other port would help."""
+    result = run(*UP, "--store", str(tmp_path / "a"), "--listen", "192.0.2.77")
+    assert result.returncode == 3
+    assert "192.0.2.77" in result.stderr
+    assert "choose an address of this machine" in result.stderr
+
+
+def test_store_that_is_no_directory_is_one_line(tmp_path: Path) -> None:
+    """The path, the cause and the next step, with the store's exit code."""
+    path = tmp_path / "file"
+    path.write_text("not a store")
+    result = run(*UP, "--store", str(path))
+    assert result.returncode == 5
+    assert str(path) in result.stderr
+    assert "--store" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -244,10 +244,18 @@ async def _serve(
     """Start, say so, wait for a signal, stop; a failed start still stops what had begun."""
     import gc
 
+    from cometmq.errors import StoreError
     from cometmq.net.loop import wait_for_stop_signal
 
     try:
-        await start()
+        try:
+            await start()
+        except OSError as error:
+            raise StoreError(
+                f"cannot use {error.filename or 'the store'}: {error.strerror or error}; give a "
+                "directory that this user may write to (--store, or storePathRootDir and "
+                "kvConfigPath)"
+            ) from error
         # What start-up built lives as long as the process: keep the collector from walking it.
         gc.collect()
         gc.freeze()

@@ -1,6 +1,7 @@
 """Listening and connecting. The transport is an argument everywhere above this room."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -78,7 +79,7 @@ class TcpNetwork:
         except OSError as error:
             raise ConnectFailed(
                 f"cannot listen on {format_address(host, port)}: {error.strerror or error}; "
-                "choose another port or stop the process that holds it"
+                f"{_listen_hint(error)}"
             ) from error
         return _TcpListener(server, server.sockets[0].getsockname()[1])
 
@@ -98,6 +99,14 @@ class TcpNetwork:
                 f"no connection to {format_address(host, port)}: {error.strerror or error}"
             ) from error
         return protocol
+
+
+def _listen_hint(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "choose another port or stop the process that holds it"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return "this user may not; choose a port above 1023"
+    return "choose an address of this machine, or 0.0.0.0 for all of them"
 
 
 def parse_address(address: str) -> tuple[str, int]:
