@@ -14,7 +14,7 @@ from typing import Final
 
 from cometmq.broker.persistence import group_snapshot
 from cometmq.broker.schedule import ScheduleService
-from cometmq.broker.state import BrokerState, Refusal, answer
+from cometmq.broker.state import BrokerState, Refusal, answer, refusing
 from cometmq.errors import ResponseCode
 from cometmq.model.names import check_group, check_topic, is_system_topic
 from cometmq.model.topic import DataVersion, TopicConfig
@@ -76,7 +76,7 @@ class AdminProcessor:
             Code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             Code.GET_BROKER_CONFIG: self.broker_config,
         }
-        return {code: _refusing(handler) for code, handler in table.items()}
+        return {code: refusing(handler) for code, handler in table.items()}
 
     # -- topics ---------------------------------------------------------------------------
 
@@ -303,18 +303,6 @@ class AdminProcessor:
             end = store.max_queue_offset("SCHEDULE_TOPIC_XXXX", level - 1)
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
         return answer(request, body=encode_kv_table(table))
-
-
-def _refusing(handler: Handler) -> Handler:
-    """Turn a `Refusal` into its answer."""
-
-    def serve(request: RemotingCommand, connection: ServerConnection, now_ms: int) -> object:
-        try:
-            return handler(request, connection, now_ms)
-        except Refusal as refusal:
-            return answer(request, refusal.code, refusal.remark, refusal.ext)
-
-    return serve  # type: ignore[return-value]
 
 
 def _changed_attributes(known: Mapping[str, str], change: str | None) -> dict[str, str]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 
 from cometmq.broker.admin import AdminProcessor
 from cometmq.broker.client import EXPIRY_SCAN_MS, ClientProcessor
+from cometmq.broker.client_calls import ClientCallProcessor
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.lookup import LookupProcessor
 from cometmq.broker.offset import OffsetProcessor
@@ -222,6 +223,7 @@ class Broker:
             Code.UNLOCK_BATCH_MQ: _not_yet("ordering locks (UNLOCK_BATCH_MQ)"),
         }
         handlers.update(AdminProcessor(state, schedule).handlers())
+        handlers.update(ClientCallProcessor(state).handlers())
         return handlers
 
     async def _listen_vip(self) -> None:

@@ -19,11 +19,11 @@ from cometmq.core.topic_table import TopicTable
 from cometmq.errors import ResponseCode
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import Environment
-from cometmq.net.server import ServerConnection
+from cometmq.net.server import Answer, Handler, ServerConnection
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command import RemotingCommand, encode_response
 
-__all__ = ["FAQ", "BrokerState", "Refusal", "answer"]
+__all__ = ["FAQ", "BrokerState", "Refusal", "answer", "refusing"]
 
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 """The hint the Java broker appends to some remarks; clients show it to people."""
@@ -50,6 +50,18 @@ def answer(
     return encode_response(
         request.opaque, request.serialize_type, code, remark, dict(ext) if ext else {}, body
     )
+
+
+def refusing(handler: Handler) -> Handler:
+    """Turn a handler's `Refusal` into its answer."""
+
+    def serve(request: RemotingCommand, connection: ServerConnection, now_ms: int) -> Answer:
+        try:
+            return handler(request, connection, now_ms)
+        except Refusal as refusal:
+            return answer(request, refusal.code, refusal.remark, refusal.ext)
+
+    return serve
 
 
 class BrokerState:

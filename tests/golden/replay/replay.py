@@ -37,6 +37,8 @@ LONG_HOLD_MS = 60_000
 LONG_HOLD_MARGIN_MS = 3000
 PULLS = {11, 361}
 SUSPEND = 2
+RESET = 222
+AFTERWARDS_MS = 1000
 BUILT_IN = {"TBW102", "RMQ_SYS_TRACE_TOPIC", "DefaultCluster", "broker-a"}
 LEVELS_MS = [1000, 5000, 10_000, 30_000, *(60_000 * n for n in range(1, 15))]
 DELAY_SLACK_S = 0.15
@@ -161,8 +163,42 @@ class _Player:
             assert (await name_server.ask(100, ext)).code == 0
         if "messages_of" in options:
             await self._send_before(broker, str(options["messages_of"]))
+        if "online" in options:
+            await self._join_before(broker, options["online"])
         broker.close()
         name_server.close()
+
+    async def _join_before(self, broker: Client, online: dict[str, Any]) -> None:
+        """Have a consumer online that was there before the capture began.
+
+        Its connection is the one on which the captured broker called it.
+        """
+        client = await Client.connect(self._addresses["broker"])
+        self._clients[online["connection"]] = client
+        self._pairs.our_ports.add(client.port)
+        subscriptions = [
+            {"topic": topic, "subString": "*", "subVersion": 1, "expressionType": "TAG"}
+            for topic in (online["topic"], "%RETRY%" + online["group"])
+        ]
+        consumer = {
+            "groupName": online["group"],
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": subscriptions,
+        }
+        heartbeat = {"clientID": online["client_id"], "consumerDataSet": [consumer]}
+        answer = await client.ask(34, {}, json.dumps(heartbeat).encode())
+        assert answer.code == 0, answer
+        assert await client.call(40, online["group"], ANSWER_TIMEOUT_S) is not None
+        for queue_id, offset in enumerate(online.get("committed", [])):
+            ext = {
+                "consumerGroup": online["group"],
+                "topic": online["topic"],
+                "queueId": str(queue_id),
+                "commitOffset": str(offset),
+            }
+            assert (await broker.ask(15, ext)).code == 0
 
     async def _send_before(self, broker: Client, name: str) -> None:
         """Send the messages a capture delivers, as their stored copies say they were sent."""
@@ -300,6 +336,9 @@ class _Player:
         hold_ms = self._other_hold_ms(line)
         if hold_ms and self._permit(line.code, "request.suspendTimeoutMillis", line.number):
             ext["suspendTimeoutMillis"] = str(hold_ms)
+        is_moment = line.code == RESET and int(ext.get("timestamp", "0")) > 0
+        if is_moment and self._permit(line.code, "request.timestamp", line.number):
+            ext["timestamp"] = str(self._clock.now_ms() + AFTERWARDS_MS)
         if ext == line.frame.ext:
             return line.raw
         frame = Frame(**{**vars(line.frame), "ext": ext})

@@ -58,9 +58,10 @@ class Translation:
         if not OFFSET_ID.fullmatch(captured):
             return captured
         address, position = split_offset_id(captured)
-        if address != CAPTURED_BROKER or position not in self.physical:
+        if address != CAPTURED_BROKER or (position and position not in self.physical):
             return captured
-        return join_offset_id(self.broker, self.physical[position])
+        # Every log begins at 0.
+        return join_offset_id(self.broker, self.physical.get(position, position))
 
     # -- answers: do both name the same thing? -----------------------------------------------
 

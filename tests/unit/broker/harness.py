@@ -65,11 +65,15 @@ class Client:
         self._address = address
         self.pushed: list[RemotingCommand] = []
         self.refuse_pushes = False
+        self.answers: dict[int, RemotingCommand | None] = {}
+        """What to answer to the broker's calls by code; None is silence."""
         self._pool = ChannelPool(env, self._serve)
         self.channel: Channel
 
     def _serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
         self.pushed.append(command)
+        if command.code in self.answers:
+            return self.answers[command.code]
         return RemotingCommand.response(1 if self.refuse_pushes else 0)
 
     async def open(self) -> Client:
