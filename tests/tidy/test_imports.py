@@ -24,6 +24,14 @@ HEAVY = {
     "wire": ("asyncio", "socket", "numpy"),
     "codec": ("asyncio", "socket", "numpy", "lz4", "zstandard"),
     "cli.main": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
+    "cli.serve": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
+    "cli.produce": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
+    "cli.consume": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
+    "cli.topic": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
+    "cli.group": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
+    "cli.store": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
+    "cli.demo": ("numpy", "rich", "uvloop", "cometmq.client", "cometmq.broker"),
+    "bench.main": ("numpy", "rich", "cometmq.client", "cometmq.broker"),
 }
 
 

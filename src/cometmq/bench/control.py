@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cometmq.bench.frames import Targets
 from cometmq.errors import CometError, remote_error
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import Environment
 from cometmq.wire.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from cometmq.bench.frames import Targets  # brings numpy, which --help does without
 
 __all__ = ["create_topics", "join_group", "max_offset", "wait_until_served"]
 

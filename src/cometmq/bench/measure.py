@@ -13,12 +13,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = [
     "Conditions",
@@ -54,6 +55,8 @@ class Latency:
         """Percentiles of an array of durations, or None for an empty one."""
         if nanoseconds.size == 0:
             return None
+        import numpy as np  # late: `cometmq bench --help` and --list start without it
+
         p50, p99, p999 = np.percentile(nanoseconds, PERCENTILES) / 1e3
         worst = float(nanoseconds.max()) / 1e3
         return cls(float(p50), float(p99), float(p999), worst, int(nanoseconds.size))
@@ -146,6 +149,8 @@ def fdatasync_us(folder: Path, size_bytes: int) -> Latency | None:
         return None
     path = folder / f"fdatasync-probe-{os.getpid()}"
     block = os.urandom(size_bytes)
+    import numpy as np
+
     durations = np.empty(FDATASYNC_ROUNDS, np.int64)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -180,6 +185,8 @@ class Conditions:
 
 
 def _version(distribution: str) -> str:
+    from importlib import metadata
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -241,4 +248,4 @@ def machine_conditions(
 def median_of(values: list[Any]) -> float | None:
     """Median of the numbers among `values`; None if there are none."""
     numbers = [float(value) for value in values if value is not None]
-    return float(np.median(numbers)) if numbers else None
+    return float(median(numbers)) if numbers else None
