@@ -88,7 +88,7 @@ class Progress(NamedTuple):
     """Entries of the newest index file that its slot table on disk knows."""
     log_min: int = 0
     mark: int = -1
-    """Physical offset of a record near `derived`, -1 for none."""
+    """Physical offset of a record near `flushed`, -1 for none."""
     mark_crc: int = 0
     """CRC-32 of that record's head."""
     physic_ms: int = 0

@@ -166,6 +166,7 @@ class MessageStore:
             if self._is_sync:
                 # What readers may see must be on stable storage.
                 self._flusher.flush_all()
+            self._reader.damaged = recovery.damaged
             self._upkeep.begin(recovery.floors)
             self._disk.write_atomic(f"{root}/abort", str(self._process_id).encode())
         except BaseException:
@@ -360,15 +361,17 @@ class MessageStore:
             self._check(store_ms)
         log, topics, store_host = self._log, self._topics, self._store_host
         first = position = log.wrote
-        limit, body_max, is_sync = log.limit, self._body_max, self._is_sync
-        add_key = self._keys.append if self._is_indexed else None
+        limit, body_max = log.limit, self._body_max
+        is_sync, is_indexed = self._is_sync, self._is_indexed
+        add_key = self._keys.append
         parts: list[bytes] = []
         arrivals: list[tuple[str, int, int, int]] = []
         try:
             for topic, queue_id, body, properties, flag, sys_flag, born_ms, code, keys in items:
-                if topic not in topics or queue_id not in topics[topic]:
+                try:
+                    queue = topics[topic][queue_id]
+                except KeyError:
                     break
-                queue = topics[topic][queue_id]
                 body_bytes = len(body)
                 properties_bytes = len(properties)
                 size = queue.fixed_bytes + body_bytes + properties_bytes
@@ -403,7 +406,7 @@ class MessageStore:
                 parts += (head, body, queue.topic_part, _LENGTHS[properties_bytes], properties)
                 following = queue.max = queue_offset + 1
                 placed.append((position, queue_offset))
-                if add_key is not None and keys is not None:
+                if is_indexed:
                     add_key((topic, position, store_ms, keys))
                 if not queue.is_dirty:
                     self._writer.mark(queue, position, store_ms)
@@ -418,12 +421,17 @@ class MessageStore:
             start = first - log.buffer_start
             log.buffer[start : start + position - first] = b"".join(parts)
             log.wrote = position
-        if is_sync and placed:
+        if placed:
+            self._told(arrivals)
+        return placed
+
+    def _told(self, arrivals: list[tuple[str, int, int, int]]) -> None:
+        """After messages of many queues: ask for their flush, or tell who watches."""
+        if self._is_sync:
             self._flusher.request()
-        if arrivals and self.arrival_listener is not None:
+        if self.arrival_listener is not None:
             for arrival in arrivals:
                 self.arrival_listener(*arrival)
-        return placed
 
     def put_batch(
         self,

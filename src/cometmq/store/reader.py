@@ -149,6 +149,8 @@ class QueueReader:
         self._ext_file_bytes = config.consume_queue_ext_file_bytes
         self._delays_ms = config.delays_ms
         self._reported: set[str] = set()
+        self.damaged: list[tuple[int, int]] = []
+        """Stretches of the log known to be damaged: what lies there is looked at closely."""
         self.confirmed_offset: Callable[[], int] = lambda: self._log.wrote
 
     # -- get -----------------------------------------------------------------------------
@@ -242,6 +244,8 @@ class QueueReader:
         span = last + sizes[-1] - start
         if span < byte_count or start < self._log.min_offset:
             return None
+        if self.damaged and self._touches_damage(start, start + span):
+            return None
         around: memoryview | None = None
         if span <= _SPAN_BYTES_MAX or span == byte_count:
             around = self._log.read_resident(start, span)
@@ -299,6 +303,9 @@ class QueueReader:
             # A unit that leads beyond what was read.
             return None
         return chunks
+
+    def _touches_damage(self, start: int, end: int) -> bool:
+        return any(first < end and start < last for first, last in self.damaged)
 
     def _run(
         self,
@@ -415,7 +422,8 @@ class QueueReader:
             start = position - base
             if around is not None and start >= 0 and 0 < size <= len(around) - start:
                 chunk = around[start : start + size]
-                if self._holds(chunk, 0, position, size):
+                is_doubtful = self._touches_damage(position, position + size)
+                if not is_doubtful and self._holds(chunk, 0, position, size):
                     chunks.append(chunk)
                     continue
             chunks.append(self._sound_chunk(queue, queue_offset, position, size, allow_cold))
@@ -461,6 +469,8 @@ class QueueReader:
                     raise _Cold(lambda: log.read(position, size))
                 chunk = log.read(position, size)
             found = self._record_fault(chunk, position, size)
+            if found is None and self._touches_damage(position, position + size):
+                found = self._inner_fault(chunk)
             if found is None:
                 return chunk
             fault = found
@@ -487,6 +497,15 @@ class QueueReader:
         )
         self._queues.rewrite(queue, queue_offset, unit)
         return log.read(unit.physical_offset, unit.size)
+
+    @staticmethod
+    def _inner_fault(chunk: memoryview) -> str | None:
+        """Why the record cannot be decoded; a wrong body is the client's to notice."""
+        try:
+            decode_message(chunk)
+        except CodecError as error:
+            return str(error)
+        return None
 
     @staticmethod
     def _record_fault(chunk: memoryview, position: int, size: int) -> str | None:

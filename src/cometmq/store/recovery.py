@@ -158,7 +158,8 @@ class Recovery:
             disk.remove(f"{log.path}/{names.pop()}")
         sizes = {disk.size(f"{log.path}/{name}") for name in names}
         expected = log.file_bytes
-        if sizes and expected not in sizes and len(sizes) == 1:
+        is_alone_and_cut = len(names) == 1 and max(sizes) < expected
+        if sizes and expected not in sizes and len(sizes) == 1 and not is_alone_and_cut:
             raise StoreCorrupt(
                 f"the files of {log.path} are {sizes.pop()} bytes long, mappedFileSizeCommitLog"
                 f" says {expected}; set it to the size the store was made with"
@@ -181,7 +182,10 @@ class Recovery:
                 f"{path} is {size} bytes long, expected {log.file_bytes}:"
                 " what was cut off is lost, the file is filled with zeros"
             )
-            self._disk.open_log(path, log.file_bytes, create=True).close()
+            file = self._disk.open_log(path, log.file_bytes, create=True)
+            if file.size() < log.file_bytes:
+                file.resize(log.file_bytes)
+            file.close()
         log.open_existing(start)
 
     # -- where to begin ------------------------------------------------------------------
@@ -197,7 +201,9 @@ class Recovery:
                 return "another process crashed here after our clean stop"
         elif abort is None or abort.strip() != str(heading.get("process_id")):
             return "another process wrote here after us"
-        if checkpoint.physic_timestamp_ms not in {now.physic_ms, state.previous_physic_ms}:
+        is_told = checkpoint.physic_timestamp_ms in {now.physic_ms, state.previous_physic_ms}
+        # A power cut may keep one of the two files and lose the other's last writes.
+        if not is_told and (now.is_clean or self._is_same_boot(state)):
             return "another process moved the checkpoint after us"
         sizes = (self._log.file_bytes, self._queues.file_bytes)
         if (heading.get("log_file_bytes"), heading.get("queue_file_bytes")) != sizes:
@@ -233,7 +239,9 @@ class Recovery:
         self._is_crc_known = not is_whole
         self._writer.synced_position = now.synced
         self._index.synced_position = now.index_synced
-        start = now.derived if is_whole else max(now.synced, self._log.min_offset)
+        # Units may be on the platter before their records are: then both are read again.
+        certain = max(min(now.synced, now.flushed), self._log.min_offset)
+        start = now.derived if is_whole else certain
         self.report.scan_start = start
         for place, (key, end) in enumerate(state.queues.items()):
             if self._progress is not None and place % 1024 == 0:
@@ -411,10 +419,12 @@ class Recovery:
         if place >= self._proven_end:
             return None
         record = reader.resync(self._proven_end)
-        if record is None or record.store_ms > self._proven_ms:
+        # Messages of the checkpoint's own millisecond may have come after it.
+        if record is None or record.store_ms >= self._proven_ms:
             reader.position = place
             return None
         rebuild.damaged_at = (place, record.physical_offset - place)
+        self.damaged.append((place, record.physical_offset))
         rebuild.is_gap_final = True
         self.report.damages.append(
             f"{self._log.where(place)}: {fault}; {record.physical_offset - place} bytes are"

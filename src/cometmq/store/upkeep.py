@@ -85,6 +85,7 @@ class Upkeep:
         self._next_frame_ms = 0
         self._marks: deque[tuple[int, int]] = deque(maxlen=_MARKS_MAX)
         self._mark = (-1, 0)
+        self._next_marks: deque[tuple[int, int]] = deque(maxlen=_MARKS_MAX)
         self._index_end = -1
         self._last_progress = Progress()
         self.floors: dict[str, int] = {}
@@ -124,6 +125,8 @@ class Upkeep:
                 self._writer.chore(self._frame(progress, []))
         if now_ms >= self._next_round_ms:
             if self._next_round_ms:
+                # First what the last round reached, then the next round.
+                self._writer.chore(self._side.sync)
                 self._writer.sync_round()
                 self._index.sync_round()
             self._next_round_ms = now_ms + self._queue_flush_ms
@@ -154,6 +157,7 @@ class Upkeep:
         if not self._index.has_unwritten:
             self._index_end = self._index.end
         flushed = self._flusher.flushed
+        mark, mark_crc = self._flushed_mark(flushed)
         return Progress(
             derived=self._writer.derived_position,
             flushed=flushed,
@@ -163,8 +167,8 @@ class Upkeep:
             index_end=self._index_end,
             index_slots_count=0 if newest is None else newest.slots_known,
             log_min=self._log.min_offset,
-            mark=self._mark[0],
-            mark_crc=self._mark[1],
+            mark=mark,
+            mark_crc=mark_crc,
             physic_ms=self._time_below(flushed, self._java.value.physic_timestamp_ms),
             is_clean=int(is_clean),
         )
@@ -212,9 +216,20 @@ class Upkeep:
         return append
 
     def _set_mark(self, position: int) -> None:
+        """Propose a record by which recovery shall know the log."""
         head = self._log.read_resident(position, FINGERPRINT_BYTES)
         if head is not None and len(head) == FINGERPRINT_BYTES:
-            self._mark = (position, fingerprint(head))
+            self._next_marks.append((position, fingerprint(head)))
+
+    def _flushed_mark(self, flushed: int) -> tuple[int, int]:
+        """The newest proposed record that a power cut cannot take."""
+        marks = self._next_marks
+        while marks and marks[0][0] + FINGERPRINT_BYTES <= flushed:
+            self._mark = marks.popleft()
+        if self._mark[0] < 0 and marks:
+            # None yet: better one that may be lost than none at all.
+            self._mark = marks[0]
+        return self._mark
 
     def _find_mark(self) -> tuple[int, int]:
         """The last record of any queue; only at load."""
@@ -250,6 +265,7 @@ class Upkeep:
             logics_timestamp_ms=max(now, self._java.value.logics_timestamp_ms),
             index_timestamp_ms=max(self._java.value.index_timestamp_ms, self._index.full_end_ms),
         )
+        self._next_marks.clear()
         self._mark = self._find_mark()
         progress = self._progress(is_clean=True)._replace(physic_ms=now)
         self._side.write_base(progress, self._queue_ends(), self.floors)
