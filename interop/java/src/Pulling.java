@@ -82,7 +82,7 @@ final class Pulling {
         commands.put("storeOffset", given -> {
             MessageQueue queue = Driver.queue(given.getJSONObject("queue"));
             old(given).updateConsumeOffset(queue, given.getLongValue("queueOffset"));
-            old(given).getDefaultMQPullConsumerImpl().persistConsumerOffset();
+            old(given).getDefaultMQPullConsumerImpl().getOffsetStore().persist(queue);
             return null;
         });
         commands.put("storedOffset", given ->
