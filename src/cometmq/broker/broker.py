@@ -77,7 +77,6 @@ class Broker:
             self._handlers,
             on_open=self._opened,
             on_close=self._closed,
-            has_send_commands=True,
         )
         self._delay = DelayLevels(config.message_delay_level)
         self._files = BrokerFiles(config, disk, env.workers)
@@ -188,6 +187,7 @@ class Broker:
         state.on_topic_deleted = self._topic_deleted
         state.on_groups_changed = self._files.groups_changed
         self._handlers.update(self._processors(state, schedule))
+        self._server.send_run = self._send.send_run
 
     def _processors(self, state: BrokerState, schedule: ScheduleService) -> dict[int, Handler]:
         assert self._send is not None

@@ -6,7 +6,8 @@ does) or wait: the answer of a synchronous flush leaves when the store calls bac
 Two ways lead through this module.  The *fast* one serves a plain message to a topic that passed
 every check before: `_limits` maps such topics to their number of queues, and a look at the
 property string tells that no property asks for special treatment.  Everything else, including
-every mistake, takes the *checked* one, which makes all checks in order (`send_check`).
+every mistake, takes the *checked* one, which makes all checks in order (`send_check`).  Several
+plain messages that arrive together go the fast way in one step (`send_run`).
 
 On the fast way properties stay the string the client sent; what the broker adds is appended, and
 a reader lets the last of two equal names win (so the last UNIQ_KEY and TAGS are looked for).
@@ -15,13 +16,19 @@ a reader lets the last of two equal names win (so the last UNIQ_KEY and TAGS are
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
 from typing import Any, Final
 
 import msgspec
 
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_check import Destination, SendChecks, scheduled
+from cometmq.broker.send_run import (
+    CLIENT_SYS_FLAGS,
+    SendRuns,
+    is_plain_id,
+    make_frame,
+    make_look,
+)
 from cometmq.broker.state import BrokerState, Refusal
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.java_hash import tags_code as hash_tags
@@ -43,10 +50,10 @@ from cometmq.model import flags
 from cometmq.model import properties as prop
 from cometmq.model.names import RETRY_PREFIX
 from cometmq.model.topic import TopicConfig
-from cometmq.net.server import ServerConnection
+from cometmq.net.server import SendRun, ServerConnection
 from cometmq.store.results import BatchItem, PutResult
-from cometmq.wire.codes import LANGUAGE, VERSION, RequestCode
-from cometmq.wire.command import RemotingCommand, encode_json_text
+from cometmq.wire.codes import RequestCode
+from cometmq.wire.command import RemotingCommand
 from cometmq.wire.fast_decode import (
     PlainSend,
     SendCommand,
@@ -64,12 +71,8 @@ Processor = Callable[[Request, ServerConnection, int], bytes | None]
 
 PLAIN_PROPERTIES_CHARS_MAX: Final = 8000
 """Property strings up to this length fit 32,767 bytes of UTF-8 with what the broker adds."""
-_FRAME_HEAD: Final = Struct(">II")
 _NOT_PLAIN: Final = (msgspec.MsgspecError, KeyError, ValueError, RecursionError)
 """Not a JSON header, not a known topic, not Unicode: reasons to take the checked way."""
-_OWN_SYS_FLAGS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.TRANSACTION_MASK
-"""Bits of sysFlag that say what the broker did; a client's own are not believed."""
-_CLIENT_SYS_FLAGS: Final = ~_OWN_SYS_FLAGS
 _ONEWAY: Final = 2
 
 
@@ -94,17 +97,19 @@ class SendProcessor:
     """The processors of codes 10, 310 and 320; `send` is one function for all of them."""
 
     __slots__ = (
-        "_answer_template",
         "_answers",
         "_checks",
+        "_frame",
         "_is_sync_flush",
         "_limits",
+        "_look",
         "_region_properties",
         "_schedule",
         "_state",
         "_suffix",
         "send",
         "send_long",
+        "send_run",
     )
 
     def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
@@ -121,9 +126,13 @@ class SendProcessor:
         self._limits: dict[str, int] = {}
         self._is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._suffix = encode_properties(self._region_properties)
-        self._answer_template = _answer_template(config.region_id, config.trace_on, state)
+        self._look = make_look()
+        self._frame = make_frame(config.region_id, config.trace_on, state.message_id_prefix)
         self.send: Processor = self._make_send(decode_plain_send)
         self.send_long: Processor = self._make_send(decode_plain_send_long)
+        self.send_run: SendRun = SendRuns(
+            state, self._limits, self._look, self._frame, self._suffix, self._stored
+        ).serve
 
     def forget_topics(self) -> None:
         """Send every topic through the checks again; called whenever a topic changes."""
@@ -131,23 +140,18 @@ class SendProcessor:
 
     # -- the fast way ---------------------------------------------------------------------
 
-    def _make_send(self, decode: Callable[[Any], PlainSend]) -> Processor:  # noqa: C901
-        """Build the processor with everything it needs in local variables.
-
-        One long function: here a call costs as much as three of its steps.
-        """
+    def _make_send(self, decode: Callable[[Any], PlainSend]) -> Processor:
+        """Build the processor with everything it needs in local variables."""
         limits = self._limits
         put = self._state.store.put
         checked = self.send_checked
         body_bytes_max = self._state.config.max_message_size
         suffix = self._suffix
         is_sync_flush = self._is_sync_flush
-        template = self._answer_template
-        pack = _FRAME_HEAD.pack
+        frame = self._frame
+        look = self._look
 
-        def send(  # noqa: C901
-            request: Request, connection: ServerConnection, now_ms: int
-        ) -> bytes | None:
+        def send(request: Request, connection: ServerConnection, now_ms: int) -> bytes | None:
             try:
                 if isinstance(request, SendCommand):
                     header = request.ext
@@ -161,36 +165,17 @@ class SendProcessor:
             text = header.properties
             if text[-1:] != "\x02":
                 text += "\x02"
+            looked = look(text)
             body = request.body
-            # With the separator at the end, text[at - 1] is one also where a name comes first.
-            at = text.rfind("UNIQ_KEY\x01")
             if (
-                at < 0
-                or text[at - 1] != "\x02"
+                looked is None
                 or not 0 < len(body) <= body_bytes_max
                 or header.batch
                 or header.reconsume_times
                 or len(text) > PLAIN_PROPERTIES_CHARS_MAX
-                or "DELAY" in text
-                or "TRAN_MSG" in text
-                or "TIMER_" in text
-                or "POP_CK" in text
             ):
                 return checked(request, connection, now_ms)
-            uniq_key = text[at + 9 : text.find("\x02", at)]
-            tags = keys = None
-            code = 0
-            at = text.rfind("TAGS\x01")
-            if at >= 0:
-                if text[at - 1] != "\x02":
-                    return checked(request, connection, now_ms)
-                tags = text[at + 5 : text.find("\x02", at)]
-                code = hash_tags(tags)
-            at = text.rfind("KEYS\x01")
-            if at >= 0:
-                if text[at - 1] != "\x02":
-                    return checked(request, connection, now_ms)
-                keys = text[at + 5 : text.find("\x02", at)]
+            keys, shape = looked
             try:
                 result = put(
                     header.topic,
@@ -198,31 +183,26 @@ class SendProcessor:
                     body,
                     text.encode() + suffix,
                     flag=header.flag,
-                    sys_flag=header.sys_flag & _CLIENT_SYS_FLAGS,
+                    sys_flag=header.sys_flag & CLIENT_SYS_FLAGS,
                     born_ms=header.born_timestamp_ms,
                     born_host=connection.peer_host,
-                    tags_code=code,
+                    tags_code=shape.tags_code,
                     store_ms=now_ms,
-                    index_keys=(uniq_key, keys, tags),
+                    index_keys=keys,
                 )
             except StoreError as error:
                 return self._refused(request, *store_failure(self._state, error))
             except UnicodeEncodeError:
                 return checked(request, connection, now_ms)
-            if is_sync_flush and "WAIT\x01false" not in text:
+            uniq_key = keys[0]
+            if is_sync_flush and shape.is_waiting:
                 self._park(request, connection, result, queue_id, uniq_key)
                 return None
-            if not uniq_key.isalnum():
+            if not is_plain_id(uniq_key):
                 return self._stored(request, 0, result, queue_id, uniq_key)
-            answer = template % (
-                result.physical_offset,
-                queue_id,
-                result.queue_offset,
-                uniq_key.encode(),
-                request.opaque,
-            )
-            size = len(answer)
-            return pack(size + 4, size) + answer
+            return frame(
+                result.physical_offset, queue_id, result.queue_offset, uniq_key, request.opaque
+            ).encode("latin-1")
 
         return send
 
@@ -314,7 +294,7 @@ class SendProcessor:
         if target.delay_level > 0:
             scheduled(target)
             code = self._state.delay.deliver_time_ms(target.delay_level, now_ms)
-        sys_flag = header.sys_flag & _CLIENT_SYS_FLAGS
+        sys_flag = header.sys_flag & CLIENT_SYS_FLAGS
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= flags.MULTI_TAGS
         raw = encode_properties(target.properties)
@@ -365,7 +345,7 @@ class SendProcessor:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._state.random_queue(config.write_queue_count)
-        sys_flag = header.sys_flag & _CLIENT_SYS_FLAGS & ~flags.COMPRESSED
+        sys_flag = header.sys_flag & CLIENT_SYS_FLAGS & ~flags.COMPRESSED
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= flags.MULTI_TAGS
         result = self._state.store.put_batch(
@@ -426,19 +406,6 @@ class SendProcessor:
 
     def _refused(self, request: Request, code: int, remark: str) -> bytes:
         return self._answers.encode_refusal(request.opaque, request.serialize_type, code, remark)
-
-
-def _answer_template(region: str, trace_on: bool, state: BrokerState) -> bytes:
-    """Prepare the header of a plain answer: what SendResponseEncoder writes, for one `%`."""
-    text = (
-        '{"code":0,"extFields":{"MSG_REGION":'
-        + encode_json_text(region).decode().replace("%", "%%")
-        + (',"TRACE_ON":"true"' if trace_on else ',"TRACE_ON":"false"')
-        + f',"msgId":"{state.message_id_prefix}%016X","queueId":"%d","queueOffset":"%d"'
-        + f',"transactionId":"%b"}},"flag":1,"language":"{LANGUAGE}","opaque":%d'
-        + f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
-    )
-    return text.encode()
 
 
 def _batch_items(body: bytes) -> list[BatchItem]:

@@ -12,7 +12,8 @@ Flow control: when a peer reads slower than it asks, the answers it has not take
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
 from typing import Any, TypeAlias, cast
 
 from cometmq.codec.ids import encode_host
@@ -20,9 +21,10 @@ from cometmq.errors import CometError, RemoteProtocolError, ResponseCode
 from cometmq.net.env import Environment
 from cometmq.net.network import Listener, format_address
 from cometmq.wire.command import RemotingCommand, encode_command, encode_response
+from cometmq.wire.fast_decode import SendCommand
 from cometmq.wire.framing import FrameReader
 
-__all__ = ["Answer", "Handler", "RemotingServer", "ServerConnection"]
+__all__ = ["Answer", "Handler", "RemotingServer", "SendRun", "ServerConnection"]
 
 log = logging.getLogger("cometmq.net")
 
@@ -31,6 +33,10 @@ Answer: TypeAlias = RemotingCommand | bytes | list[Any] | None
 
 Handler: TypeAlias = Callable[[RemotingCommand, "ServerConnection", int], Answer]
 """``(request, connection, now_ms) -> answer``; runs on the event loop and must not block."""
+
+SendRun: TypeAlias = Callable[[Sequence[Any], int, "ServerConnection", int], tuple[int, bytes]]
+"""``(commands, start, connection, now_ms) -> (end, answers)``: serves plain sends from ``start`` on
+and gives the place of the first command it did not serve, and the answers in order."""
 
 WRITE_BUFFER_BYTES_HIGH = 2 * 1024 * 1024
 """Above this much unsent, the connection's next requests wait."""
@@ -79,7 +85,7 @@ class ServerConnection(asyncio.Protocol):
 
     def __init__(self, server: "RemotingServer") -> None:
         self._server = server
-        self._reader = FrameReader(has_send_commands=server.has_send_commands)
+        self._reader = FrameReader(has_send_commands=server.send_run is not None)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[Any] = []
@@ -208,48 +214,74 @@ class ServerConnection(asyncio.Protocol):
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _answer_all(self, commands: Iterable[RemotingCommand], now_ms: int) -> None:
+    def _answer_all(self, commands: list[Any], now_ms: int) -> None:
         """Handle the requests in order until the peer's unread answers reach their bound."""
-        handlers = self._server.handlers
+        send_run = self._server.send_run
         out = self._out
         out_bytes = 0
         self._busy = True
-        remaining = iter(commands)
-        for command in remaining:
-            flag = command.flag
-            if flag & 1:
-                self._call_answered(command)
+        place = 0
+        count = len(commands)
+        while place < count:
+            command = commands[place]
+            end = place
+            answer: bytes | list[Any] | None = None
+            if send_run is not None and type(command) is SendCommand and place + 1 < count:
+                end, answer = self._serve_run(send_run, commands, place, now_ms)
+            if end == place:
+                end, answer = place + 1, self._serve(command, now_ms)
+            place = end
+            if not answer:
                 continue
-            handler = handlers.get(command.code)
-            try:
-                answer = handler(command, self, now_ms) if handler else _unsupported(command)
-                if type(answer) is RemotingCommand:
-                    # Inside the try: an answer that cannot be encoded is a failed request too.
-                    answer = encode_command(answer)
-            except CometError as error:
-                answer = _failure(command, str(error))
-            except Exception as error:
-                log.exception("request %d from %s failed", command.code, self.peer)
-                answer = _failure(command, f"{type(error).__name__}: {error}")
-            if answer is None or flag & 2:
-                continue
-            if type(answer) is bytes:
-                out.append(answer)
-                out_bytes += len(answer)
-            elif type(answer) is list:
-                # Joined here: one buffer of a whole answer is cheaper to carry than its 33 parts.
-                frame = b"".join(answer)
-                out.append(frame)
-                out_bytes += len(frame)
+            # Joined here: one buffer of a whole answer is cheaper to carry than its 33 parts.
+            frame = b"".join(answer) if type(answer) is list else cast(bytes, answer)
+            out.append(frame)
+            out_bytes += len(frame)
             if out_bytes > ANSWER_BATCH_BYTES:
                 self._flush()
                 out_bytes = 0
                 if self._paused:
-                    self._backlog.extend(remaining)
+                    self._backlog.extend(commands[place:])
                     break
         self._busy = False
         if out:
             self._flush()
+
+    def _serve(self, command: RemotingCommand, now_ms: int) -> bytes | list[Any] | None:
+        """Handle one command; None when there is no answer, or not yet."""
+        flag = command.flag
+        if flag & 1:
+            self._call_answered(command)
+            return None
+        handler = self._server.handlers.get(command.code)
+        try:
+            answer = handler(command, self, now_ms) if handler else _unsupported(command)
+            if type(answer) is RemotingCommand:
+                # Inside the try: an answer that cannot be encoded is a failed request too.
+                answer = encode_command(answer)
+        except CometError as error:
+            answer = _failure(command, str(error))
+        except Exception as error:
+            log.exception("request %d from %s failed", command.code, self.peer)
+            answer = _failure(command, f"{type(error).__name__}: {error}")
+        return None if flag & 2 else cast("bytes | list[Any] | None", answer)
+
+    def _serve_run(
+        self, send_run: SendRun, commands: list[Any], start: int, now_ms: int
+    ) -> tuple[int, bytes]:
+        """Handle the sends at the front together; as far as they were, and their answers."""
+        try:
+            return send_run(commands, start, self, now_ms)
+        except Exception as error:
+            log.exception("sends from %s failed", self.peer)
+            # Nobody knows which of them are stored: none may be tried once more here.
+            remark = f"{type(error).__name__}: {error}"
+            failures: list[bytes] = []
+            for command in takewhile(_is_send, islice(commands, start, None)):
+                start += 1
+                if not command.flag & 2:
+                    failures.append(_failure(command, remark))
+            return start, b"".join(failures)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -304,7 +336,7 @@ class RemotingServer:
         "connections",
         "env",
         "handlers",
-        "has_send_commands",
+        "send_run",
     )
 
     def __init__(
@@ -314,12 +346,11 @@ class RemotingServer:
         *,
         on_open: Callable[[ServerConnection], None] | None = None,
         on_close: Callable[[ServerConnection], None] | None = None,
-        has_send_commands: bool = False,
     ) -> None:
         self.env = env
         self.handlers = handlers
-        # Whether the handler of SEND_MESSAGE_V2 takes what FrameReader makes of a plain one.
-        self.has_send_commands = has_send_commands
+        self.send_run: SendRun | None = None
+        """Set by an owner whose handler of SEND_MESSAGE_V2 takes a `SendCommand` too."""
         # Insertion-ordered, since a set of objects iterates differently in every process and a
         # simulation has to repeat itself.
         self.connections: dict[ServerConnection, None] = {}
@@ -376,6 +407,10 @@ class RemotingServer:
             connection.sweep(now_ms)
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+
+def _is_send(command: object) -> bool:
+    return type(command) is SendCommand
 
 
 def _unsupported(command: RemotingCommand) -> bytes:

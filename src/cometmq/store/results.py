@@ -30,7 +30,7 @@ IndexKeys = tuple[str | None, str | None, str | None]
 BatchItem = tuple[int, bytes, bytes, int, IndexKeys | None]
 """flag, body, properties (encoded), tags code, index keys of one message of a batch."""
 
-PutItem = tuple[str, int, bytes, bytes, int, int, int, int, IndexKeys | None]
+PutItem = tuple[str, int, bytes, bytes, int, int, int, int, IndexKeys]
 """topic, queue id, body, properties (encoded), flag, sysFlag, born time in ms, tags code and index
 keys of one message among many."""
 

@@ -1,0 +1,274 @@
+"""Runs of plain sends: what one read of a socket holds is stored and answered together.
+
+Job: take sends from the front of a run as long as they are plain, put them with one call of the
+store and make their answers.  It must not refuse: the first send that is not plain, or that the
+store does not take as simply, is left to the single way (`send.py`), which does it or explains.
+So a send that is refused has no effect on its neighbours, and answers keep their order.
+
+Properties stay the string the client sent.  The same producers send the same names for ever, so
+what a string asks for is remembered by its *shape*: the string without UNIQ_KEY and KEYS, the two
+entries that differ from message to message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from cometmq.broker.state import BrokerState
+from cometmq.codec.java_hash import tags_code as hash_tags
+from cometmq.errors import ResponseCode
+from cometmq.model import flags
+from cometmq.net.server import ServerConnection
+from cometmq.store.results import PutResult
+from cometmq.wire.codes import LANGUAGE, VERSION
+from cometmq.wire.command import encode_json_text
+from cometmq.wire.fast_decode import SendCommand
+
+__all__ = ["CLIENT_SYS_FLAGS", "SendRuns", "Shape", "is_plain_id", "make_frame", "make_look"]
+
+RUN_SENDS_MAX: Final = 512
+"""More sends of one read are several runs, so that what a run gathers stays small."""
+_SHAPES_MAX: Final = 1024
+_SHAPE_CHARS_MAX: Final = 512
+_READY_HEADS: Final = 1024
+_FRAME_HEAD: Final = Struct(">II")
+_OWN_SYS_FLAGS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.TRANSACTION_MASK
+"""Bits of sysFlag that say what the broker did; a client's own are not believed."""
+CLIENT_SYS_FLAGS: Final = ~_OWN_SYS_FLAGS
+_NO_WAIT: Final = b"WAIT\x01false"
+_RESPONSE: Final = 1
+_ONEWAY: Final = 2
+# Parts of names that ask for special treatment; the checked way looks closer.
+_SPECIAL: Final = ("DELAY", "TRAN_MSG", "TIMER_", "POP_CK", "UNIQ_KEY\x01", "KEYS\x01")
+
+PlainItem = tuple[str, int, bytes, bytes, int, int, int, int, tuple[str, str | None, str | None]]
+"""A `PutItem` whose index keys hold a UNIQ_KEY."""
+Stored = tuple[SendCommand, PlainItem, tuple[int, int]]
+"""Request, what was put, physical and queue offset."""
+
+
+class Shape(NamedTuple):
+    """What the properties of plain messages have in common."""
+
+    tags: str | None
+    tags_code: int
+    is_waiting: bool
+    """Whether a synchronous flush is awaited (WAIT is not false)."""
+
+
+Look = Callable[[str], tuple[tuple[str, str | None, str | None], Shape] | None]
+Frame = Callable[[int, int, int, str, int], str]
+"""``(physical_offset, queue_id, queue_offset, uniq_key, opaque) -> frame`` of a stored send."""
+
+
+def make_look() -> Look:
+    """Build the function that looks at property strings, with its memory in a local variable.
+
+    It takes a string that ends with a separator, and gives index keys and shape, or None when
+    the string is not plain: something special in it, or not exactly one UNIQ_KEY.
+    """
+    shapes: dict[str, Shape | None] = {}
+
+    def look(text: str) -> tuple[tuple[str, str | None, str | None], Shape] | None:
+        before, found, after = text.partition("UNIQ_KEY\x01")
+        if not found or (before and before[-1] != "\x02"):
+            return None
+        uniq_key, _, after = after.partition("\x02")
+        if not uniq_key:
+            return None
+        rest = before + after
+        keys = None
+        if "KEYS\x01" in rest:
+            before, _, after = rest.partition("KEYS\x01")
+            if before and before[-1] != "\x02":
+                return None
+            keys, _, after = after.partition("\x02")
+            rest = before + after
+        if rest in shapes:
+            shape = shapes[rest]
+        else:
+            shape = _shape(rest)
+            if len(rest) <= _SHAPE_CHARS_MAX:
+                if len(shapes) >= _SHAPES_MAX:
+                    shapes.clear()
+                shapes[rest] = shape
+        return None if shape is None else ((uniq_key, keys, shape.tags), shape)
+
+    return look
+
+
+def _shape(rest: str) -> Shape | None:
+    """Look at a property string without UNIQ_KEY and KEYS; None when it is not plain."""
+    if any(name in rest for name in _SPECIAL):
+        return None
+    tags = None
+    at = rest.rfind("TAGS\x01")
+    if at >= 0:
+        # With the separator at the end, rest[at - 1] is one also where a name comes first.
+        if rest[at - 1] != "\x02":
+            return None
+        tags = rest[at + 5 : rest.find("\x02", at)]
+    return Shape(tags, hash_tags(tags), "WAIT\x01false" not in rest)
+
+
+def is_plain_id(text: str) -> bool:
+    """Whether this is nothing but ASCII letters and digits, which JSON holds as they are."""
+    return text.encode().isalnum()
+
+
+def make_frame(region: str, trace_on: bool, message_id_prefix: str) -> Frame:
+    """Build the function that writes answers as `SendResponseEncoder` does, from one template.
+
+    It is for JSON and plain ids only, and gives text of which every character is one byte
+    (latin-1): the answers of a run are joined first and encoded once.
+    """
+    start = (
+        '{"code":0,"extFields":{"MSG_REGION":'
+        + encode_json_text(region).decode("latin-1")
+        + (',"TRACE_ON":"true"' if trace_on else ',"TRACE_ON":"false"')
+        + f',"msgId":"{message_id_prefix}'
+    )
+    middle = f'"}},"flag":1,"language":"{LANGUAGE}","opaque":'
+    tail = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+    ready = [_head(size) for size in range(_READY_HEADS)]
+
+    def frame(
+        physical_offset: int, queue_id: int, queue_offset: int, uniq_key: str, opaque: int
+    ) -> str:
+        header = (
+            f'{start}{physical_offset:016X}","queueId":"{queue_id}"'
+            f',"queueOffset":"{queue_offset}","transactionId":"{uniq_key}{middle}{opaque}{tail}'
+        )
+        size = len(header)
+        return (ready[size] if size < _READY_HEADS else _head(size)) + header
+
+    return frame
+
+
+def _head(header_bytes: int) -> str:
+    return _FRAME_HEAD.pack(4 + header_bytes, header_bytes).decode("latin-1")
+
+
+class SendRuns:
+    """Serves runs for one broker; `limits` maps the topics that passed all checks to their number
+    of queues."""
+
+    __slots__ = ("_frame", "_is_sync_flush", "_limits", "_look", "_state", "_stored", "_suffix")
+
+    def __init__(
+        self,
+        state: BrokerState,
+        limits: dict[str, int],
+        look: Look,
+        frame: Frame,
+        suffix: bytes,
+        stored: Callable[[SendCommand, int, PutResult, int, str], bytes],
+    ) -> None:
+        self._state = state
+        self._is_sync_flush = state.config.flush_disk_type == "SYNC_FLUSH"
+        self._limits = limits
+        self._look = look
+        self._frame = frame
+        self._suffix = suffix
+        self._stored = stored
+
+    def serve(
+        self, commands: Sequence[Any], start: int, connection: ServerConnection, now_ms: int
+    ) -> tuple[int, bytes]:
+        """Store plain sends from `start` on; the place of the first that was not, the answers."""
+        items = self._plain(commands, start)
+        if not items:
+            return start, b""
+        placed = self._state.store.put_many(items, born_host=connection.peer_host, store_ms=now_ms)
+        stored = list(zip(islice(commands, start, None), items, placed, strict=False))
+        if self._is_sync_flush:
+            waiting = [one for one in stored if _NO_WAIT not in one[1][3]]
+            if waiting:
+                self._park(waiting, connection)
+                stored = [one for one in stored if _NO_WAIT in one[1][3]]
+        return start + len(placed), self._answers(stored)
+
+    def _answers(self, stored: list[Stored]) -> bytes:
+        frame = self._frame
+        frames = [
+            frame(physical_offset, item[1], queue_offset, item[8][0], request.opaque)
+            for request, item, (physical_offset, queue_offset) in stored
+            if not request.flag & _ONEWAY
+        ]
+        return "".join(frames).encode("latin-1")
+
+    def _park(self, stored: list[Stored], connection: ServerConnection) -> None:
+        """Answer all of them when the last one is durable."""
+        state = self._state
+
+        def settle(is_durable: bool) -> None:
+            if is_durable:
+                answers = self._answers(stored)
+            else:
+                answers = b"".join(
+                    self._stored(
+                        request,
+                        ResponseCode.FLUSH_DISK_TIMEOUT,
+                        PutResult(physical_offset, queue_offset, 0),
+                        item[1],
+                        item[8][0],
+                    )
+                    for request, item, (physical_offset, queue_offset) in stored
+                    if not request.flag & _ONEWAY
+                )
+            if answers:
+                state.when_topics_saved(lambda: connection.send(answers))
+
+        state.store.when_durable(state.store.max_physical_offset, settle)
+
+    def _plain(self, commands: Sequence[Any], start: int) -> list[PlainItem]:
+        """Give what the store needs of the plain sends from `start` on, up to the first other."""
+        look, suffix = self._look, self._suffix
+        body_bytes_max = self._state.config.max_message_size
+        limit_of = self._limits.get
+        items: list[PlainItem] = []
+        for request in islice(commands, start, start + RUN_SENDS_MAX):
+            if type(request) is not SendCommand or request.flag & _RESPONSE:
+                break
+            header = request.ext
+            topic = header.topic
+            queue_id = header.queue_id
+            body = request.body
+            if (
+                not 0 <= queue_id < limit_of(topic, 0)
+                or not 0 < len(body) <= body_bytes_max
+                or header.batch
+                or header.reconsume_times
+            ):
+                break
+            text = header.properties
+            if text[-1:] != "\x02":
+                text += "\x02"
+            looked = look(text)
+            if looked is None:
+                break
+            keys, shape = looked
+            try:
+                properties = text.encode() + suffix
+            except UnicodeEncodeError:
+                break
+            items.append(
+                (
+                    topic,
+                    queue_id,
+                    body,
+                    properties,
+                    header.flag,
+                    header.sys_flag & CLIENT_SYS_FLAGS,
+                    header.born_timestamp_ms,
+                    shape.tags_code,
+                    keys,
+                )
+            )
+        if not is_plain_id("".join([item[8][0] for item in items])):
+            # The first id that JSON has to escape ends the run.
+            return list(takewhile(lambda item: is_plain_id(item[8][0]), items))
+        return items
