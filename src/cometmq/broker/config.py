@@ -28,7 +28,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 import msgspec
 
 from cometmq.broker.config_keys import ROCKETMQ_KEYS
-from cometmq.codec.java_properties import parse_properties
+from cometmq.codec.java_properties import format_properties, parse_properties
 from cometmq.errors import ConfigError
 
 __all__ = [
@@ -172,11 +172,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
 
     def properties_text(self) -> str:
         """Give all effective keys as ``key=value`` lines, as GET_BROKER_CONFIG answers them."""
-        lines = []
+        properties: dict[str, str] = {}
         for field, key in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, field)
-            lines.append(f"{key}={str(value).lower() if isinstance(value, bool) else value}\n")
-        return "".join(sorted(lines))
+            properties[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return format_properties(properties)
 
 
 def _absolute(path: str) -> str:

@@ -83,24 +83,3 @@ def test_the_properties_text_reads_back() -> None:
     assert load_name_server_config(overrides=values).config == config
     assert format_properties(values) == text
     assert config.black_list() >= {"kvConfigPath", "configStorePath", "rocketmqHome"}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a=1\n!b=2\n#c=3\n\n  d : 4", {"a": "1", "d": "4"}),
-        ("a = one \\\n   two\nb=2", {"a": "one two", "b": "2"}),
-        ("a\\ b=c\\td", {"a b": "c\td"}),
-        ("path=C:\\\\x\nuni=\\u00e9", {"path": "C:\\x", "uni": "é"}),
-        ("k v", {"k": "v"}),
-        ("lonely", {"lonely": ""}),
-        ("=nothing", {}),
-        ("end=of file\\", {"end": "of file"}),
-        ("a=1\ra=2\r\nb=3", {"a": "2", "b": "3"}),
-        ("a=x\u2028y", {"a": "x\u2028y"}),
-        ("a=\\\n#b", {"a": "#b"}),
-    ],
-)
-def test_properties_grammar(text: str, expected: dict[str, str]) -> None:
-    """Comments, escapes, continued lines and separators as java.util.Properties reads them."""
-    assert parse_properties(text) == expected
