@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from cometmq.broker.state import BrokerState, answer
-from cometmq.errors import CometError, ResponseCode
+from cometmq.errors import CometError, ResponseCode, StoreError
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.headers import QueryMessageHeader, ViewMessageHeader
@@ -76,7 +76,9 @@ class LookupProcessor:
 
         in_worker(self._state, request, connection, read, finish)
 
-    def query(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> None:
+    def query(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
         """Serve QUERY_MESSAGE (12)."""
         header = QueryMessageHeader.from_command(request)
         most = header.max_num
@@ -85,9 +87,9 @@ class LookupProcessor:
         most = max(0, min(most, self._state.config.default_query_max_num * 2))
         kind = header.index_type or ("U" if header.unique_key_query else "K")
         store = self._state.store
-
-        def read() -> tuple[bytes, int, int]:
-            found = store.query_index(
+        # Two steps: what waits for the index belongs to the loop, the files to the worker.
+        try:
+            look_up = store.prepare_query_index(
                 header.topic,
                 header.key,
                 most,
@@ -95,6 +97,11 @@ class LookupProcessor:
                 header.end_timestamp_ms,
                 kind,
             )
+        except StoreError as error:
+            return answer(request, ResponseCode.SYSTEM_ERROR, str(error))
+
+        def read() -> tuple[bytes, int, int]:
+            found = look_up()
             records = []
             for offset in found.physical_offsets:
                 try:
@@ -124,3 +131,4 @@ class LookupProcessor:
             return answer(request, ext=ext, body=body)
 
         in_worker(self._state, request, connection, read, finish)
+        return None

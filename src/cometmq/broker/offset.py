@@ -1,7 +1,8 @@
 """Offsets: the consumer offsets of groups, and the bounds of queues.
 
 Job: QUERY/UPDATE_CONSUMER_OFFSET, GET_MAX/MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and
-GET_EARLIEST_MSG_STORETIME.  It must not persist offsets (`cometmq.broker.persistence` does).
+GET_EARLIEST_MSG_STORETIME.  It must not persist offsets (`cometmq.broker.persistence` does) nor
+read what may be cold on the loop: the last two look at old messages, so a worker does it.
 
 QUERY_CONSUMER_OFFSET answers 0 or 22 and nothing else: clients of 4.x take any other code as "no
 offset" and may jump to the end of the queue (trap T12).
@@ -9,6 +10,7 @@ offset" and may jump to the end of the queue (trap T12).
 
 from __future__ import annotations
 
+from cometmq.broker.lookup import in_worker
 from cometmq.broker.state import FAQ, BrokerState, answer
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.names import LMQ_PREFIX
@@ -109,20 +111,32 @@ class OffsetProcessor:
         offset = self._state.store.min_queue_offset(header.topic, header.queue_id)
         return answer(request, ext={"offset": str(offset)})
 
-    def earliest_time(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:
+    def earliest_time(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> None:
         """Serve GET_EARLIEST_MSG_STORETIME (32); -1 for an empty queue."""
         header = QueueHeader.from_command(request)
-        timestamp = self._state.store.earliest_store_time(header.topic, header.queue_id)
-        return answer(request, ext={"timestamp": str(timestamp)})
+        store = self._state.store
+        in_worker(
+            self._state,
+            request,
+            connection,
+            lambda: store.earliest_store_time(header.topic, header.queue_id),
+            lambda timestamp: answer(request, ext={"timestamp": str(timestamp)}),
+        )
 
-    def search(
-        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes | None:
-        """Serve SEARCH_OFFSET_BY_TIMESTAMP (29); reads of old data happen in a worker."""
+    def search(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> None:
+        """Serve SEARCH_OFFSET_BY_TIMESTAMP (29)."""
         header = SearchOffsetHeader.from_command(request)
         is_upper = header.boundary_type.upper() == "UPPER"
         boundary = TimeBoundary.UPPER if is_upper else TimeBoundary.LOWER
-        offset = self._state.store.queue_offset_by_time(
-            header.topic, header.queue_id, header.timestamp_ms, boundary
+        store = self._state.store
+        in_worker(
+            self._state,
+            request,
+            connection,
+            lambda: store.queue_offset_by_time(
+                header.topic, header.queue_id, header.timestamp_ms, boundary
+            ),
+            lambda offset: answer(request, ext={"offset": str(offset)}),
         )
-        return answer(request, ext={"offset": str(offset)})

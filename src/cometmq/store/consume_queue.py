@@ -17,6 +17,7 @@ message; until then recovery derives it from the log again.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, CqUnit
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.disk import Disk, RandomFile
 
-__all__ = ["ConsumeQueue", "ConsumeQueues", "queue_id_of"]
+__all__ = ["TAIL_LOCK", "ConsumeQueue", "ConsumeQueues", "queue_id_of"]
 
 # Descriptors kept for reading: more than the queues one busy group reads at a time.
 _READ_FILES_MAX: Final = 128
+TAIL_LOCK: Final = threading.Lock()
+"""Held while a tail's beginning moves, and by who reads tail and `written` in a worker."""
 _QUEUE_ID_MAX: Final = (1 << 31) - 1
 
 
@@ -119,6 +122,8 @@ class ConsumeQueues:
         self.topics: dict[str, dict[int, ConsumeQueue]] = {}
         self._disk = disk
         self._files: dict[str, RandomFile] = {}
+        # Held for moments: searches in workers open files too.
+        self._files_lock = threading.Lock()
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         for queues in self.topics.values():
@@ -145,20 +150,23 @@ class ConsumeQueues:
 
     def forget_files(self, prefix: str) -> None:
         """Close read descriptors below a directory."""
-        for path in [path for path in self._files if path.startswith(f"{prefix}/")]:
-            del self._files[path]
+        with self._files_lock:
+            for path in [path for path in self._files if path.startswith(f"{prefix}/")]:
+                del self._files[path]
 
     def units(
         self, queue: ConsumeQueue, first: int, count: int, *, may_block: bool
     ) -> bytes | None:
         """Raw bytes of `count` units from queue offset `first`; None when reading may block.
 
-        Fewer come back where a file is missing or was cut.
+        Fewer come back where a file is missing or was cut.  Safe in a worker.
         """
-        start = first - queue.written
-        if start >= 0:
-            return bytes(queue.tail[start * CQ_UNIT_BYTES : (start + count) * CQ_UNIT_BYTES])
-        in_files = min(count, -start)
+        with TAIL_LOCK:
+            start = first - queue.written
+            if start >= 0:
+                return bytes(queue.tail[start * CQ_UNIT_BYTES : (start + count) * CQ_UNIT_BYTES])
+            in_files = min(count, -start)
+            tail = bytes(queue.tail[: (count - in_files) * CQ_UNIT_BYTES])
         parts: list[bytes] = []
         position = first * CQ_UNIT_BYTES
         left = in_files * CQ_UNIT_BYTES
@@ -179,7 +187,7 @@ class ConsumeQueues:
             position += length
             left -= length
         if in_files < count:
-            parts.append(bytes(queue.tail[: (count - in_files) * CQ_UNIT_BYTES]))
+            parts.append(tail)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def unit(self, queue: ConsumeQueue, queue_offset: int) -> CqUnit | None:
@@ -206,16 +214,17 @@ class ConsumeQueues:
         """The queue's file that begins at byte `start`, opened if need be; None if missing."""
         path = f"{queue.path}/{log_file_name(start)}"
         files = self._files
-        file = files.pop(path, None)
-        if file is None:
-            try:
-                file = self._disk.open_random(path, self.file_bytes, create=False)
-            except FileNotFoundError:
-                return None
-            if len(files) >= _READ_FILES_MAX:
-                # Dropping the reference closes it, unless a worker still reads.
-                del files[next(iter(files))]
-        files[path] = file
+        with self._files_lock:
+            file = files.pop(path, None)
+            if file is None:
+                try:
+                    file = self._disk.open_random(path, self.file_bytes, create=False)
+                except FileNotFoundError:
+                    return None
+                if len(files) >= _READ_FILES_MAX:
+                    # Dropping the reference closes it, unless a worker still reads.
+                    del files[next(iter(files))]
+            files[path] = file
         return file
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, encode_pre_blank_unit
 from cometmq.errors import DiskFull
 from cometmq.store.commit_log import log_file_name
+from cometmq.store.consume_queue import TAIL_LOCK
 from cometmq.store.unsynced import mark_unsynced
 
 if TYPE_CHECKING:
@@ -172,8 +173,9 @@ class QueueWriter:
     def _drop(self, batch: list[WrittenQueue]) -> None:
         for queue, first, data in batch:
             if not queue.is_gone and queue.written == first:
-                del queue.tail[: len(data)]
-                queue.written = first + len(data) // CQ_UNIT_BYTES
+                with TAIL_LOCK:
+                    del queue.tail[: len(data)]
+                    queue.written = first + len(data) // CQ_UNIT_BYTES
 
     def _take_back(self, batch: list[WrittenQueue]) -> None:
         """The batch failed: its queues are complete only up to their first unit again."""

@@ -1,10 +1,13 @@
 """Offsets of groups and bounds of queues."""
 
+import threading
 from pathlib import Path
 
+import pytest
 from tests.unit.broker.harness import Client, scenario
 
 from cometmq.broker import Broker
+from cometmq.store.message_store import MessageStore
 from cometmq.wire.codes import RequestCode
 
 QUEUE = {"topic": "t", "queueId": "0"}
@@ -122,5 +125,37 @@ def test_offsets_by_time_with_both_boundaries(tmp_path: Path) -> None:
         assert await search(first, boundaryType="LOWER") == "0"
         upper = await search(first + 10_000_000, boundaryType="upper")
         assert upper == await search(first + 10_000_000, boundaryType="UPPER")
+
+    scenario(tmp_path, story)
+
+
+def test_old_messages_are_looked_at_in_a_worker(tmp_path: Path) -> None:
+    """The loop never waits for the disk, and both answers hold while units are being written."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await client.send()
+        first = await client.call(RequestCode.GET_EARLIEST_MSG_STORETIME, QUEUE)
+        stored_ms = int(first.ext_fields["timestamp"])
+        loop_thread = threading.get_ident()
+        threads: set[int] = set()
+        real = MessageStore.store_time_at
+
+        def watched(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> int:
+            threads.add(threading.get_ident())
+            return real(store, topic, queue_id, queue_offset)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MessageStore, "store_time_at", watched)
+            again = await client.call(RequestCode.GET_EARLIEST_MSG_STORETIME, QUEUE)
+        assert int(again.ext_fields["timestamp"]) == stored_ms
+        assert threads
+        assert loop_thread not in threads
+        for number in range(300):
+            sent = client.send(b"%d" % number, e="0")
+            search = {**QUEUE, "timestamp": str(stored_ms + 3_600_000)}
+            found = await client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
+            answer = await sent
+            assert found.code == 0
+            assert abs(int(found.ext_fields["offset"]) - int(answer.ext_fields["queueOffset"])) <= 1
 
     scenario(tmp_path, story)
