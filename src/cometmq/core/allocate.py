@@ -17,6 +17,7 @@ from hashlib import md5
 from typing import Final, Protocol
 
 from cometmq.model import MessageQueue
+from cometmq.model.names import RETRY_PREFIX
 
 __all__ = [
     "STRATEGIES",
@@ -163,7 +164,8 @@ class AllocateByConfig:
     """A fixed list per client, whoever else is there (``CONFIG``).
 
     Unlike Java's, queues that the topic does not have (now) are left out: pulling from them
-    could only fail.
+    could only fail; and retry queues that nobody configured are shared averagely, since messages
+    to be tried again would wait there for ever.
     """
 
     name: Final = "CONFIG"
@@ -178,9 +180,14 @@ class AllocateByConfig:
         queues: Sequence[MessageQueue],
         client_ids: Sequence[str],
     ) -> list[MessageQueue]:
-        """The configured queues that exist."""
+        """The configured queues that exist; of an unconfigured retry topic the usual share."""
         existing = set(queues)
-        return [queue for queue in self.message_queues if queue in existing]
+        mine = [queue for queue in self.message_queues if queue in existing]
+        if mine or not queues or not queues[0].topic.startswith(RETRY_PREFIX):
+            return mine
+        if any(queue.topic == queues[0].topic for queue in self.message_queues):
+            return mine
+        return AllocateAveragely().allocate(consumer_group, client_id, queues, client_ids)
 
 
 class AllocateMachineRoomNearby:

@@ -110,6 +110,16 @@ def test_by_config_leaves_out_what_the_topic_lacks() -> None:
     assert strategy.name == "CONFIG"
 
 
+def test_by_config_shares_the_retry_topic() -> None:
+    """What failed comes again, although nobody configures queues of a retry topic."""
+    retry = [MessageQueue("%RETRY%g", "broker-a", 0)]
+    strategy = AllocateByConfig(queues(2))
+    assert strategy.allocate("g", "c", retry, ["c", "d"]) == retry
+    assert strategy.allocate("g", "d", retry, ["c", "d"]) == []
+    listed = AllocateByConfig([*queues(2), MessageQueue("%RETRY%g", "broker-b", 0)])
+    assert listed.allocate("g", "c", retry, ["c", "d"]) == []
+
+
 def test_machine_room_nearby_keeps_queues_in_their_room() -> None:
     """Own room first; a room without members is shared by everybody."""
     everything = queues(4, "r1-a") + queues(4, "r2-a") + queues(2, "r3-a")
