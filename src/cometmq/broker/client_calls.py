@@ -13,7 +13,7 @@ Source: AdminBrokerProcessor and Broker2Client of RocketMQ 5.4, captures of mqad
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,7 @@ from cometmq.errors import CodecError, CometError, ResponseCode
 from cometmq.model import MessageQueue
 from cometmq.model.topic import TopicConfig
 from cometmq.net.server import Handler, ServerConnection
+from cometmq.store.message_store import MessageStore
 from cometmq.wire.bodies import ConsumerStatusBody, ResetOffsetBody
 from cometmq.wire.codes import RequestCode as Code
 from cometmq.wire.command import RemotingCommand
@@ -212,98 +213,107 @@ class ClientCallProcessor:
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
         """Serve INVOKE_BROKER_TO_RESET_OFFSET (222) in the way of 5.x, or in that of 4.x."""
+        state = self._state
         header = ResetOffsetHeader.from_command(request)
-        topic = self._state.topics.get(header.topic)
+        topic = state.topics.get(header.topic)
         if topic is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
-        if self._state.config.use_server_side_reset_offset:
-            targets = self._reset_here(header, topic, now_ms)
-        else:
-            targets = self._reset_by_clients(header, topic)
-        broker_name = self._state.config.broker_name
-        table = {
-            MessageQueue(header.topic, broker_name, queue_id): target
-            for queue_id, target in targets.items()
-        }
-        log.info("the offsets of group %s in %s are reset to %s", header.group, header.topic, table)
-        return answer(request, body=ResetOffsetBody(table).encode())
+        is_here = state.config.use_server_side_reset_offset
+        queue_ids = self._queues_here(header, topic) if is_here else self._known(header, topic)
 
-    def _reset_here(
-        self, header: ResetOffsetHeader, topic: TopicConfig, now_ms: int
-    ) -> dict[int, int]:
-        """Set the group's offsets; its next pull of each queue is told where to go on."""
-        state = self._state
-        group = header.group
-        if group not in state.groups:
+        def finish(targets: dict[int, int]) -> bytes:
+            """Move the group, on the loop."""
+            if is_here:
+                for queue_id, target in targets.items():
+                    state.offsets.reset(header.group, topic.topic, queue_id, target, now_ms)
+            else:
+                targets = self._tell_consumers(header, topic, targets)
+            log.info("group %s in %s is reset to %s", header.group, header.topic, targets)
+            return answer(request, body=self._table(header.topic, targets).encode())
+
+        names_queue = is_here and header.queue_id is not None and header.queue_id >= 0
+        if names_queue and header.queue_offset is not None and header.queue_offset != -1:
+            return finish(self._checked(topic, queue_ids[0], header.queue_offset))
+        in_worker(
+            state,
+            request,
+            connection,
+            partial(_by_time, state.store, topic.topic, queue_ids, header.timestamp_ms),
+            _refusing_late(request, finish),
+        )
+        return None
+
+    def _queues_here(self, header: ResetOffsetHeader, topic: TopicConfig) -> list[int]:
+        """List the queues whose stored offsets are to move."""
+        if header.group not in self._state.groups:
             raise Refusal(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
             )
-        queue_id = -1 if header.queue_id is None else header.queue_id
-        if queue_id >= topic.read_queue_count:
-            raise Refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"topic {topic.topic} has {topic.read_queue_count} queues to read, "
-                f"queueId {queue_id} is none of them",
-            )
-        if queue_id < 0:
-            targets = {
-                number: self._by_time(topic.topic, number, header.timestamp_ms)
-                for number in range(topic.read_queue_count)
-            }
-        elif header.queue_offset is None or header.queue_offset == -1:
-            targets = {queue_id: self._by_time(topic.topic, queue_id, header.timestamp_ms)}
-        else:
-            least = state.store.min_queue_offset(topic.topic, queue_id)
-            most = state.store.max_queue_offset(topic.topic, queue_id)
-            if not least <= header.queue_offset <= most + 1:
+        queue_ids = list(range(topic.read_queue_count))
+        if header.queue_id is not None and header.queue_id >= 0:
+            if header.queue_id not in queue_ids:
                 raise Refusal(
                     ResponseCode.SYSTEM_ERROR,
-                    f"Target offset {header.queue_offset} not in consume queue range "
-                    f"[{least}-{most}]",
+                    f"topic {topic.topic} has {topic.read_queue_count} queues to read, "
+                    f"queueId {header.queue_id} is none of them",
                 )
-            targets = {queue_id: header.queue_offset}
-        if not targets:
+            queue_ids = [header.queue_id]
+        if not queue_ids:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
-        for number, target in targets.items():
-            state.offsets.reset(group, topic.topic, number, target, now_ms)
-        return targets
+        return queue_ids
 
-    def _reset_by_clients(self, header: ResetOffsetHeader, topic: TopicConfig) -> dict[int, int]:
-        """Tell the group's consumers to go on elsewhere and to commit that (until 4.x)."""
-        state = self._state
-        targets: dict[int, int] = {}
-        for queue_id in range(topic.write_queue_count):
-            known = state.offsets.query(header.group, topic.topic, queue_id)
-            if known is None:
+    def _checked(self, topic: TopicConfig, queue_id: int, target: int) -> dict[int, int]:
+        """Give one queue's new offset if the queue can have it."""
+        least = self._state.store.min_queue_offset(topic.topic, queue_id)
+        most = self._state.store.max_queue_offset(topic.topic, queue_id)
+        if not least <= target <= most + 1:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"Target offset {target} not in consume queue range [{least}-{most}]",
+            )
+        return {queue_id: target}
+
+    def _known(self, header: ResetOffsetHeader, topic: TopicConfig) -> list[int]:
+        """List the topic's queues if the group has an offset in each, and members."""
+        queue_ids = list(range(topic.write_queue_count))
+        for queue_id in queue_ids:
+            if self._state.offsets.query(header.group, topic.topic, queue_id) is None:
                 raise Refusal(
                     ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
                 )
-            by_time = self._by_time(topic.topic, queue_id, header.timestamp_ms)
-            targets[queue_id] = by_time if header.is_force else min(by_time, known)
-        online = state.consumers.get(header.group)
+        self._members(header)
+        return queue_ids
+
+    def _members(self, header: ResetOffsetHeader) -> ConsumerGroup[ServerConnection]:
+        online = self._state.consumers.get(header.group)
         if online is None:
             raise Refusal(
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp_ms}",
             )
-        self._push_reset(header, online, targets)
-        return targets
+        return online
 
-    def _push_reset(
-        self,
-        header: ResetOffsetHeader,
-        online: ConsumerGroup[ServerConnection],
-        targets: Mapping[int, int],
-    ) -> None:
-        """Push RESET_CONSUMER_CLIENT_OFFSET (220), its body in the reader's form."""
+    def _table(self, topic: str, targets: Mapping[int, int]) -> ResetOffsetBody:
         broker_name = self._state.config.broker_name
-        body = ResetOffsetBody(
-            {
-                MessageQueue(header.topic, broker_name, queue_id): target
-                for queue_id, target in targets.items()
-            }
+        return ResetOffsetBody(
+            {MessageQueue(topic, broker_name, number): target for number, target in targets.items()}
         )
+
+    def _tell_consumers(
+        self, header: ResetOffsetHeader, topic: TopicConfig, by_time: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Push RESET_CONSUMER_CLIENT_OFFSET (220), its body in the form each member reads.
+
+        They go on elsewhere and commit that; here nothing moves.
+        """
+        online = self._members(header)
+        targets = dict(by_time)
+        if not header.is_force:
+            for queue_id, target in by_time.items():
+                known = self._state.offsets.query(header.group, topic.topic, queue_id)
+                targets[queue_id] = target if known is None else min(target, known)
+        body = self._table(header.topic, targets)
         # Whether to force was decided here; a client takes what it is told.
         ext = {
             "topic": header.topic,
@@ -318,12 +328,33 @@ class ClientCallProcessor:
             connection.oneway(
                 RemotingCommand.request(Code.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), text)
             )
+        return targets
 
-    def _by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        store = self._state.store
-        if timestamp_ms <= _MOMENT_END:
-            return store.max_queue_offset(topic, queue_id)
-        return max(0, store.queue_offset_by_time(topic, queue_id, timestamp_ms))
+
+def _by_time(
+    store: MessageStore, topic: str, queue_ids: Sequence[int], timestamp_ms: int
+) -> dict[int, int]:
+    """Give each queue's first offset at or after a time, or its end; reads the disk."""
+    if timestamp_ms <= _MOMENT_END:
+        return {queue_id: store.max_queue_offset(topic, queue_id) for queue_id in queue_ids}
+    return {
+        queue_id: max(0, store.queue_offset_by_time(topic, queue_id, timestamp_ms))
+        for queue_id in queue_ids
+    }
+
+
+def _refusing_late(
+    request: RemotingCommand, finish: Callable[[dict[int, int]], bytes]
+) -> Callable[[dict[int, int]], bytes]:
+    """Turn a `Refusal` into its answer where no handler runs any more."""
+
+    def serve(targets: dict[int, int]) -> bytes:
+        try:
+            return finish(targets)
+        except Refusal as refusal:
+            return answer(request, refusal.code, refusal.remark)
+
+    return serve
 
 
 def _table_of(client_id: str, response: RemotingCommand | None) -> dict[MessageQueue, int] | None:

@@ -274,6 +274,11 @@ def test_all_queues_by_time(timestamp: str, first: int, tmp_path: Path) -> None:
         offsets = ResetOffsetBody.decode(answer.body).offsets
         assert offsets == {queue(0): first, queue(1): 0, queue(2): 0, queue(3): 0}
         assert broker.state.offsets.query("g", "t", 0) == first
+        # An offset counts only together with a queue, however many there are.
+        await operator.send(b"x", b="one", d="1")
+        answer = await reset(operator, topic="one", queueId="-1", offset="7")
+        one = MessageQueue("one", "broker-a", 0)
+        assert ResetOffsetBody.decode(answer.body).offsets == {one: 0}
 
     with_consumer(tmp_path, story)
 
