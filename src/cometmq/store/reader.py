@@ -257,9 +257,7 @@ class QueueReader:
                 )
                 return [around] if is_sound else None
             # Where records of other queues lie between most of them, runs would be single ones.
-            ends = map(add, positions, sizes)
-            breaks = sum(map(ne, ends, positions[1:]))
-            if breaks * 3 > len(positions):
+            if span > 2 * byte_count or self._are_apart(positions, sizes):
                 return self._apart(around, start, positions, sizes)
         chunks: list[memoryview] = []
         run_start, run_end, run_first, place, size = start, start, sizes[0], start, sizes[0]
@@ -277,6 +275,11 @@ class QueueReader:
             return None
         chunks.append(chunk)
         return chunks
+
+    @staticmethod
+    def _are_apart(positions: Sequence[int], sizes: Sequence[int]) -> bool:
+        """Whether less than two thirds of the records meet the one before."""
+        return sum(map(ne, map(add, positions, sizes), positions[1:])) * 3 > len(positions)
 
     @staticmethod
     def _apart(
