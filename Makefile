@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test demo bench fuzz docs lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test demo bench fuzz interop docs lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ bench:  ## throughput and latency, with the machine and the conditions printed
 
 fuzz:  ## spoilt frames, records and bodies at every decoder; ARGS="--seconds 600 --seed 7"
 	$(BIN)python fuzz/fuzz_wire.py $(ARGS)
+
+interop:  ## RocketMQ's own clients and servers against ours; ARGS="-k retry"
+	INTEROP=full $(BIN)pytest -m interop tests/interop $(ARGS)
 
 lock:  ## resolve again and export the hashed requirements
 	$(BIN)uv lock

@@ -12,14 +12,13 @@ import logging
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
-
 from pathlib import Path
+from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import cometmq  # noqa: E402 - this file is run by its path, from another folder
-from interop.driver import mark  # noqa: E402
+import cometmq
+from interop.driver import mark
 
 __all__ = ["main"]
 
@@ -194,9 +193,7 @@ class Driver:
 
     async def do_view(self, given: Given) -> Any:
         """A message by either of its ids."""
-        return show(
-            await self._admins[given["name"]].view_message(given["msgId"], given["topic"])
-        )
+        return show(await self._admins[given["name"]].view_message(given["msgId"], given["topic"]))
 
     async def do_offsets(self, given: Given) -> Any:
         """Smallest and next offset of a queue, and when its oldest message was stored."""
@@ -345,5 +342,9 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
     asyncio.run(main())

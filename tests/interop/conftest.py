@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-import cometmq.sync
 from interop.driver import Peer
 from interop.peers import Unavailable, driver_command
 from interop.servers import Cluster, JavaCluster, OurCluster
 from tests.interop.stage import OURS, Stage, features_of, pairs
+
+import cometmq.sync
 
 HERE = Path(__file__).resolve().parent
 IS_FULL = os.environ.get("INTEROP") == "full"

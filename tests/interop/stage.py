@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import cometmq.sync
-from cometmq.errors import NoRoute
 from interop.driver import Message, Peer, mark
 from interop.peers import GO, JAVA_CLIENTS, JAVA_SERVER
 from interop.servers import Cluster
+
+import cometmq.sync
+from cometmq.errors import NoRoute
 
 __all__ = [
     "FEATURES",
@@ -61,7 +62,7 @@ def pairs() -> list[tuple[str, str]]:
 
 def features_of(client: str) -> frozenset[str]:
     """What a client can be asked for."""
-    return frozenset(FEATURES[client.split("-")[0]])
+    return frozenset(FEATURES[client.split("-", maxsplit=1)[0]])
 
 
 def letter(topic: str, body: bytes, number: int, **more: Any) -> Letter:

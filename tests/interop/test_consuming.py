@@ -1,9 +1,9 @@
 """Groups: who gets which message, again and again where it fails, and from where after a stop."""
 
+from signal import SIGKILL, SIGTERM, Signals
 from typing import Any
 
 import pytest
-
 from interop.driver import Message
 from tests.interop.stage import Stage, bodies_of, check_flow, letter
 
@@ -209,9 +209,23 @@ def test_delay_levels(stage: Stage) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("signal_number", [15, 9], ids=["stopped", "killed"])
-def test_servers_restart_under_traffic(stage: Stage, signal_number: int) -> None:
-    """Name server and broker go and come back; every acknowledged message is consumed."""
+@pytest.mark.needs("vip")
+def test_servers_stop_under_traffic(stage: Stage) -> None:
+    """Name server and broker stop and come back; every acknowledged message is consumed.
+
+    RocketMQ's broker takes 14 s to stop, so our client meets it only in the next scenario.
+    """
+    check_restart(stage, SIGTERM)
+
+
+@pytest.mark.full
+def test_servers_are_killed_under_traffic(stage: Stage) -> None:
+    """The same with `kill -9`."""
+    check_restart(stage, SIGKILL)
+
+
+def check_restart(stage: Stage, signal_number: Signals) -> None:
+    """Restart both servers in the middle of a flow of sends."""
     topic = stage.topic()
     theirs = stage.push({topic: "*"})
     ours = stage.push({topic: "*"}, by=stage.ours)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-
 from interop.driver import DriverError, Message
 from tests.interop.stage import OURS, Stage, bodies_of, check_flow, letter
 

@@ -4,7 +4,6 @@ import random
 from typing import Any
 
 import pytest
-
 from interop.driver import DriverError
 from tests.interop.stage import OURS, Stage, check_flow, letter
 
