@@ -279,7 +279,8 @@ class QueueReader:
     @staticmethod
     def _are_apart(positions: Sequence[int], sizes: Sequence[int]) -> bool:
         """Whether less than two thirds of the records meet the one before."""
-        return sum(map(ne, map(add, positions, sizes), positions[1:])) * 3 > len(positions)
+        breaks: int = sum(map(ne, map(add, positions, sizes), positions[1:]))
+        return breaks * 3 > len(positions)
 
     @staticmethod
     def _apart(
