@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from cometmq.client.message import ReceivedMessage
 from cometmq.core.consume_retry import DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER
@@ -36,19 +36,12 @@ __all__ = [
     "Outcome",
     "RetryLater",
     "ThreadDispatcher",
+    "Verdict",
     "make_dispatcher",
     "outcome_of",
 ]
 
 log = logging.getLogger("cometmq.client")
-
-Handler = Callable[[Any], Any]
-"""Takes a `ReceivedMessage` (or a list of them); plain or ``async``.
-
-None or True: done.  False or an exception: try again later.  `RetryLater` (returned or raised):
-try again after a level of the handler's choice; `DeadLetter`: never again.  A list handler may
-also return one such value per message.
-"""
 
 Outcome = int | None
 """None for done, else the delay level of the next try (0: the broker's choice, -1: dead letter)."""
@@ -73,6 +66,23 @@ class DeadLetter(RetryLater):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(DELAY_LEVEL_DEAD_LETTER, reason or "sent to the dead-letter topic")
+
+
+Verdict: TypeAlias = bool | RetryLater | None
+"""What a handler returns for a message."""
+Handler: TypeAlias = (
+    Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
+    | Callable[
+        [list[ReceivedMessage]],
+        Verdict | Sequence[Verdict] | Awaitable[Verdict | Sequence[Verdict]],
+    ]
+)
+"""Takes a `ReceivedMessage` (or a list of them); plain or ``async``.
+
+None or True: done.  False or an exception: try again later.  `RetryLater` (returned or raised):
+try again after a level of the handler's choice; `DeadLetter`: never again.  A list handler may
+also return one such value per message.
+"""
 
 
 def outcome_of(value: Any) -> Outcome:
@@ -374,7 +384,7 @@ class ThreadDispatcher:
     def __init__(
         self, handler: Handler, report: OnDone, concurrency: int, batch_size: int | None
     ) -> None:
-        self._handler = handler
+        self._handler: Callable[[Any], Any] = handler
         self._report = report
         self._concurrency = concurrency
         self._batch_size = batch_size
@@ -447,6 +457,8 @@ class ThreadDispatcher:
                 break
             try:
                 value = handler(message)
+                if value is not None and inspect.isawaitable(value):
+                    value = self._wait_for(value)
                 outcomes.append(None if value is None else outcome_of(value))
             except Exception as error:
                 outcomes.append(_outcome_of_error(error, message))
@@ -454,9 +466,22 @@ class ThreadDispatcher:
 
     def _run_list(self, chunk: _Chunk) -> list[Outcome]:
         try:
-            return _outcomes(self._handler(chunk.messages), len(chunk.messages))
+            return _outcomes(self._call(chunk.messages), len(chunk.messages))
         except Exception as error:
             return [_outcome_of_error(error, chunk.messages[0])] * len(chunk.messages)
+
+    def _call(self, argument: Any) -> Any:
+        value = self._handler(argument)
+        return self._wait_for(value) if inspect.isawaitable(value) else value
+
+    def _wait_for(self, value: Awaitable[Any]) -> Any:
+        """A plain function that returned a coroutine (a lambda around an ``async def``): what it
+        means is known only when it has run, and it belongs on the loop."""
+
+        async def run() -> Any:
+            return await value
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def _collect(self) -> None:
         """On the loop: report finished chunks."""
@@ -500,8 +525,8 @@ class ThreadDispatcher:
     async def run_one(self, message: ReceivedMessage) -> Outcome:
         """Run the handler on one message outside the ordinary flow."""
         if self._batch_size is None:
-            return outcome_of(await asyncio.to_thread(self._handler, message))
-        return _outcomes(await asyncio.to_thread(self._handler, [message]), 1)[0]
+            return outcome_of(await asyncio.to_thread(self._call, message))
+        return _outcomes(await asyncio.to_thread(self._call, [message]), 1)[0]
 
     def expire(self, older_than_s: float) -> list[tuple[Any, ReceivedMessage]]:
         """Give up on chunks that run for too long; a thread cannot be stopped, only ignored."""
@@ -515,7 +540,7 @@ class ThreadDispatcher:
 
 
 def make_dispatcher(
-    handler: Handler,
+    handler: Callable[[Any], Any],
     report: OnDone,
     *,
     concurrency: int,

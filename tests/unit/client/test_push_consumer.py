@@ -75,7 +75,16 @@ def test_every_message_once_and_committed() -> None:
     scenario(story)
 
 
-@pytest.mark.parametrize("kind", ["list annotation", "batch_count_max", "plain", "plain list"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "list annotation",
+        "batch_count_max",
+        "plain",
+        "plain list",
+        "plain that returns a coroutine",
+    ],
+)
 def test_every_kind_of_handler(kind: str) -> None:
     """Lists by annotation or by setting, plain functions in threads of their own."""
 
@@ -99,11 +108,16 @@ def test_every_kind_of_handler(kind: str) -> None:
             threads.add(threading.current_thread().name)
             seen.extend(message.body for message in messages)
 
+        def coroutine(message: ReceivedMessage) -> Awaitable[None]:
+            threads.add(threading.current_thread().name)
+            return by_annotation([message])
+
         handler: Any = {
             "list annotation": by_annotation,
             "batch_count_max": by_setting,
             "plain": plain,
             "plain list": plain_list,
+            "plain that returns a coroutine": coroutine,
         }[kind]
         await send(producer, *numbered(200))
         async with PushConsumer(
