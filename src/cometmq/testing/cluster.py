@@ -5,7 +5,7 @@ Must not: fake anything; what passes here passes against separate processes.
 
     async with embedded_cluster() as cluster:
         async with Producer("group", name_server=cluster.name_server_address) as producer:
-            await producer.send("topic", b"body")
+            await producer.send(Message("topic", b"body"))
 
 `threaded_cluster` is the same for tests without an event loop of their own: the cluster runs in
 a background thread.
