@@ -1,17 +1,21 @@
-"""Write the reference pages that repeat what the code says: commands and configuration keys.
+"""Write the reference pages that repeat what the code says: commands, keys, the client's names.
 
 `make docs` runs this; tests/docs/test_reference.py refuses pages that differ from the code.
 """
 
+import inspect
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import click
 
+import cometmq
 from cometmq.broker.config import effective_keys, ignored_keys
 from cometmq.cli import exit_codes
 from cometmq.cli.main import root
+from cometmq.client import handlers
 from cometmq.namesrv.config import IGNORED_KEYS, NameServerConfig
 
 HERE = Path(__file__).resolve().parent
@@ -111,7 +115,137 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
+def client_page() -> str:
+    """Every public name of `cometmq`: its text, its constructor and its methods."""
+    parts = [
+        "# The client's names\n",
+        NOTICE,
+        "All of these are imported from `cometmq`.\n"
+        "`cometmq.sync` has `Producer`, `PushConsumer`, `PullConsumer` and `Admin` with the same "
+        "names and signatures, without `async` and `await`; `async with` is `with` there, and "
+        "`async for` is `for`.\n"
+        "Times are in milliseconds, sizes in bytes.\n"
+        "Every error is a `cometmq.errors.CometError`.\n",
+    ]
+    parts += ["## What a handler returns\n", _handler_text() + "\n"]
+    for name in cometmq.__all__:
+        value = getattr(cometmq, name)
+        if inspect.isclass(value):
+            parts += _class_parts(name, value)
+    return "\n".join(parts)
+
+
+def _handler_text() -> str:
+    """The text that stands below `Handler` in its module, where no object holds it."""
+    source = inspect.getsource(handlers)
+    return source.partition("\nHandler")[2].partition('"""')[2].partition('"""')[0].strip()
+
+
+def _class_parts(name: str, value: type) -> list[str]:
+    parts = [f"## {name}\n"]
+    if not issubclass(value, Enum) and value not in _NOT_MADE_BY_PROGRAMS:
+        parts.append(f"```python\n{_call(name, value)}\n```\n")
+    parts.append(f"```text\n{inspect.getdoc(value)}\n```\n")
+    if issubclass(value, Enum):
+        parts.append(", ".join(f"`{member}`" for member in value.__members__) + "\n")
+        return parts
+    rows = []
+    for method, member in inspect.getmembers(value):
+        is_inherited_plumbing = not any(
+            method in base.__dict__ and base.__module__.startswith("cometmq")
+            for base in value.__mro__
+        )
+        if method.startswith("_") or is_inherited_plumbing or method in _PLUMBING:
+            continue
+        text = (inspect.getdoc(member) or "").partition("\n\n")[0].replace("\n", " ")
+        if inspect.isfunction(member):
+            word = "await " if inspect.iscoroutinefunction(member) else ""
+            rows.append(f"| `{word}{_call(method, member)}` | {_cell(text)} |")
+        elif isinstance(member, property):
+            rows.append(f"| `{method}` | {_cell(text)} |")
+    if rows:
+        parts.append("| Method | What it does |\n|---|---|\n" + "\n".join(rows) + "\n")
+    return parts
+
+
+def _call(name: str, value: Callable[..., object]) -> str:
+    """The call with its parameters and defaults, without types."""
+    signature = inspect.signature(value)
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty, default=_Shown.of(parameter.default))
+        for parameter in signature.parameters.values()
+        if parameter.name != "self"
+    ]
+    return name + str(inspect.Signature(parameters))
+
+
+class _Shown:
+    """A default value as a program would write it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+    @classmethod
+    def of(cls, value: object) -> object:
+        """Enum members and functions by name, a fresh container as dots."""
+        if isinstance(value, Enum):
+            return cls(f"{type(value).__name__}.{value.name}")
+        if inspect.isfunction(value):
+            return cls(value.__name__.lstrip("_"))
+        return cls("...") if repr(value) == "<factory>" else value
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("``", "`")
+
+
+_NOT_MADE_BY_PROGRAMS: Final = (cometmq.ReceivedMessage,)
+#: What the rooms of the client call on each other; public to them, of no use to a program.
+_PLUMBING: Final = frozenset(
+    {
+        "accept",
+        "after_fork",
+        "assignments",
+        "broker_end",
+        "commit_changed",
+        "commit_hint",
+        "concurrency",
+        "consumer_data",
+        "expire_now",
+        "find_topic",
+        "finished",
+        "finished_all",
+        "forget_topic",
+        "hold",
+        "is_paused",
+        "name_servers",
+        "next_batch",
+        "next_ready",
+        "now_ms",
+        "offset_moved",
+        "producer_data",
+        "rebalance_soon",
+        "recheck_route",
+        "reset_offsets",
+        "routes_changed",
+        "run_directly",
+        "serve",
+        "spawn",
+        "started_ms",
+        "status_table",
+        "stored",
+        "topics",
+        "try_again",
+        "watch",
+    }
+)
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
+    "reference/client.md": client_page,
     "reference/commands.md": commands_page,
     "reference/configuration.md": configuration_page,
 }

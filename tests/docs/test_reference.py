@@ -21,7 +21,9 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["reference/commands.md", "reference/configuration.md"])
+@pytest.mark.parametrize(
+    "name", ["reference/client.md", "reference/commands.md", "reference/configuration.md"]
+)
 def test_page_is_in_step_with_the_code(name: str) -> None:
     """`make docs` after a change of options or keys."""
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")
