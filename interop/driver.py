@@ -12,6 +12,7 @@ Must not: know what a scenario expects, nor how a driver was built (`peers`).
 import base64
 import hashlib
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -78,6 +79,7 @@ class Peer:
             stdout=subprocess.PIPE,
             stderr=self._log,
             cwd=folder,
+            env={**os.environ, "HOME": str(folder)},  # Go keeps broadcasting offsets there
         )
         self._news = threading.Condition()
         self._answers: dict[int, dict[str, Any]] = {}

@@ -109,13 +109,19 @@ class Server:
 
 
 class Cluster:
-    """A name server and a broker on ports of 127.0.0.1 that stay theirs over restarts."""
+    """A name server and a broker on ports of 127.0.0.1 that stay theirs over restarts.
+
+    Args:
+        folder: for store, configuration and logs.
+        joins: another cluster whose name server the broker registers with, instead of its own.
+    """
 
     kind = ""
-    broker_name: Final = "broker-a"
 
-    def __init__(self, folder: Path, ready: str) -> None:
+    def __init__(self, folder: Path, ready: str, joins: "Cluster | None" = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.broker_name = "broker-a" if joins is None else "broker-b"
+        self._joins = joins
         self.folder = folder
         self.store_path = folder / "store"
         self.name_server_port = free_port()
@@ -125,12 +131,20 @@ class Cluster:
 
     @property
     def name_server(self) -> str:
-        """`host:port` for clients."""
+        """`host:port` of the name server, for clients."""
+        if self._joins is not None:
+            return self._joins.name_server
         return f"127.0.0.1:{self.name_server_port}"
+
+    @property
+    def broker(self) -> str:
+        """`host:port` of the broker."""
+        return f"127.0.0.1:{self.broker_port}"
 
     def __enter__(self) -> Self:
         try:
-            self.start_name_server()
+            if self._joins is None:
+                self.start_name_server()
             self.start_broker()
         except BaseException:
             self.close()
@@ -182,8 +196,8 @@ class OurCluster(Cluster):
 
     kind = "cometmq"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "ready in")
+    def __init__(self, folder: Path, joins: Cluster | None = None) -> None:
+        super().__init__(folder, "ready in", joins)
 
     def name_server_command(self) -> list[str]:
         """`cometmq name-server`."""
@@ -208,8 +222,8 @@ class JavaCluster(Cluster):
 
     kind = "java"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "boot success")
+    def __init__(self, folder: Path, joins: Cluster | None = None) -> None:
+        super().__init__(folder, "boot success", joins)
         self._class_path = java_server_class_path()
         self._write("namesrv.conf", [f"listenPort={self.name_server_port}"])
         self._write(

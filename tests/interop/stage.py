@@ -37,7 +37,7 @@ _EVERYONE: Final = frozenset({"async", "batch", "delay", "ordered", "push", "ret
 FEATURES: Final = {
     "java": _EVERYONE | {"assigned", "lite", "namespace", "old", "query", "vip"},
     "go": _EVERYONE | {"namespace", "old", "vip"},
-    OURS: _EVERYONE | {"assigned", "lite", "query"},
+    OURS: _EVERYONE | {"assigned", "lite", "pushes", "query"},
 }
 """What a client can be asked for; a scenario is collected only for clients that have it all."""
 

@@ -101,6 +101,23 @@ def test_broadcasting(stage: Stage) -> None:
     assert [p.consumer_offset for p in offsets.values() if p.consumer_offset] == []
 
 
+def test_broadcasting_keeps_its_offsets_on_its_own_disk(stage: Stage) -> None:
+    """A member that comes back under its name goes on where it stopped."""
+    topic = stage.topic()
+    group, instance = stage.unique("G"), stage.unique("instance")
+    again: dict[str, Any] = {"group": group, "instance": instance, "broadcasting": True}
+    first = stage.push({topic: "*"}, **again)
+    producer = stage.producer()
+    stage.send(producer, numbered(topic, 20))
+    stage.settle(topic, [(stage.peer, first)])
+    stage.peer.call("closePush", name=first)
+    letters = numbered(topic, 20)
+    results = stage.send(producer, letters)
+    second = stage.push({topic: "*"}, **again)
+    stage.settle(topic, [(stage.peer, second)])
+    check_flow(letters, results, stage.peer.messages(second), in_order=stage.keeps_order)
+
+
 def test_two_groups_in_one_client(stage: Stage) -> None:
     """Producer and consumers that share one client id do not get into each other's way."""
     topic, other = stage.topic(), stage.topic()
