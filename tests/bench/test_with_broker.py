@@ -9,7 +9,7 @@ import pytest
 from cometmq.bench import operations
 from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, Load, Rounds, WorkOrder
 from cometmq.bench.operations import FEW_QUEUES, measure_operation
-from cometmq.bench.processes import Server, run_worker, start_broker
+from cometmq.bench.processes import Server, run_worker, start_broker, start_echo
 from cometmq.bench.suite import Settings, run_row
 
 pytestmark = pytest.mark.processes
@@ -73,6 +73,19 @@ def test_a_row_starts_and_removes_a_broker_of_its_own(tmp_path: Path) -> None:
     assert row.error == ""
     assert row.rounds[0].read_back > 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["client async 64", "client linger", "async for"])
+def test_a_clients_row_has_a_share_of_echo_too(name: str, tmp_path: Path) -> None:
+    """The echo server answers what the program asks, in raw frames; both count messages."""
+    (load,) = [load for load in CLIENT_LOADS if load.name == name]
+    with start_echo(tmp_path) as echo:
+        row = run_row(msgspec.structs.replace(load, target=None), settings_for(tmp_path), echo)
+    assert not row.error
+    assert len(row.echo) == len(row.rounds) == 1
+    assert row.echo[0].rate == row.echo[0].messages_rate
+    assert row.share_of_echo is not None
+    assert row.share_of_echo > 0
 
 
 def test_a_row_whose_broker_does_not_start_says_why(tmp_path: Path) -> None:

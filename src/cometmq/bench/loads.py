@@ -12,6 +12,7 @@ import msgspec
 
 __all__ = [
     "CLIENT_LOADS",
+    "ECHO_LOADS",
     "RAW_LOADS",
     "Kind",
     "Load",
@@ -30,7 +31,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     `target` is the rate per second the issue asks for (None: none), `echo_target` the median
     latency allowed as a multiple of the echo server's. `settings` are broker settings the row
-    needs. `unit` names what is counted. For kind "client" `program` names the client program. With
+    needs. `unit` names what is counted. For kind "client" `program` names the client program, and
+    `echo_as` the raw frames that ask of the echo server what the program asks of the broker. With
     `may_expire` the oldest messages of a queue may be gone when it is read back. Kinds "fill" and
     "check" belong to the restart operation: one writes, the other reads back after the restart.
     """
@@ -50,6 +52,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     echo_target: float | None = None
     program: str = ""
     has_echo: bool = True
+    echo_as: str = ""
     may_expire: bool = False
 
     @property
@@ -145,18 +148,34 @@ RAW_LOADS: Final = (
     Load(name="end-to-end 1x64", kind="end-to-end", has_echo=False),
 )
 
+#: Raw frames as one client sends them: what the echo server answers beside a client's row.
+ECHO_LOADS: Final = {
+    load.name: load
+    for load in (
+        Load(name="echo 1x1", kind="send", window=1),
+        Load(name="echo 1x64", kind="send"),
+        Load(name="echo batch100 1x4", kind="batch", window=4, batch_count=100),
+        Load(name="echo pull32 x1", kind="pull", topics=2),
+    )
+}
+
+
+def _client(name: str, program: str, target: float, echo_as: str) -> Load:
+    return Load(
+        name=name, kind="client", program=program, target=target, has_echo=False, echo_as=echo_as
+    )
+
+
 CLIENT_LOADS: Final = (
-    Load(name="client sync 1", kind="client", program="sync", target=11_000, has_echo=False),
-    Load(name="client async 1", kind="client", program="async-1", target=12_000, has_echo=False),
-    Load(name="client async 64", kind="client", program="async-64", target=60_000, has_echo=False),
-    Load(name="client linger", kind="client", program="linger", target=150_000, has_echo=False),
-    Load(name="push async def", kind="client", program="push-async", target=100_000,
-         has_echo=False),
-    Load(name="push threads", kind="client", program="push-threads", target=60_000,
-         has_echo=False),
-    Load(name="push list", kind="client", program="push-list", target=250_000, has_echo=False),
-    Load(name="async for", kind="client", program="async-for", target=200_000, has_echo=False),
-)  # fmt: skip
+    _client("client sync 1", "sync", 11_000, "echo 1x1"),
+    _client("client async 1", "async-1", 12_000, "echo 1x1"),
+    _client("client async 64", "async-64", 60_000, "echo 1x64"),
+    _client("client linger", "linger", 150_000, "echo batch100 1x4"),
+    _client("push async def", "push-async", 100_000, "echo pull32 x1"),
+    _client("push threads", "push-threads", 60_000, "echo pull32 x1"),
+    _client("push list", "push-list", 250_000, "echo pull32 x1"),
+    _client("async for", "async-for", 200_000, "echo pull32 x1"),
+)
 
 
 def custom_load(

@@ -306,7 +306,7 @@ def _own_row(options: dict[str, Any]) -> Load:
 def _run_loads(loads: list[Load], settings: Settings, with_echo: bool, rows: list[Row]) -> None:
     with ExitStack() as stack:
         echo = None
-        if with_echo and any(load.has_echo for load in loads):
+        if with_echo and any(load.has_echo or load.echo_as for load in loads):
             echo = stack.enter_context(start_echo(settings.folder, core=settings.server_core))
         for number, load in enumerate(loads, 1):
             _say(f"{number}/{len(loads)} {load.name}")

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from cometmq.bench.loads import Load, Rounds, WorkOrder
+from cometmq.bench.loads import ECHO_LOADS, Load, Rounds, WorkOrder
 from cometmq.bench.measure import stolen_s
 from cometmq.bench.processes import Server, run_worker, start_broker
 from cometmq.bench.report import Row
@@ -91,6 +92,8 @@ def run_row(load: Load, settings: Settings, echo: Server | None) -> Row:
             _work(row, _order(load, settings, None, echo), settings)
         else:
             _run_with_own_broker(row, settings, echo)
+        if echo is not None and load.echo_as:
+            _work_on_echo(row, settings, echo)
     except CometError as error:
         row.error = str(error)
     now_stolen = stolen_s()
@@ -158,3 +161,15 @@ def _work(row: Row, order: WorkOrder, settings: Settings) -> None:
     result = msgspec.json.decode(answer, type=Rounds)
     row.rounds = result.rounds
     row.echo = result.echo
+
+
+def _work_on_echo(row: Row, settings: Settings, echo: Server) -> None:
+    """The yardstick of a client's row, which cannot dial the echo server by itself: right after
+    the row, as many rounds of the raw frames that ask the same. Counts messages, as the row does.
+    """
+    order = replace(_order(ECHO_LOADS[row.load.echo_as], settings, echo, None), verify=False)
+    answer = run_worker("cometmq.bench.worker", msgspec.json.encode(order), settings.generator_core)
+    row.echo = [
+        replace(one, rate=one.messages_rate)
+        for one in msgspec.json.decode(answer, type=Rounds).rounds
+    ]
