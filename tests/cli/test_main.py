@@ -1,5 +1,6 @@
 """The command line itself: its table, its help, its errors and exit codes."""
 
+import os
 import subprocess
 import sys
 
@@ -96,6 +97,30 @@ def test_completion_script(shell: str) -> None:
     result = CliRunner().invoke(root, ["completion", shell])
     assert result.exit_code == 0
     assert "_COMETMQ_COMPLETE" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("cometmq", "pro"), {"produce"}),
+        (("cometmq", "topic", ""), {"list", "create", "delete", "route", "status"}),
+        (("cometmq", "completion", ""), {"bash", "zsh", "fish"}),
+        (("cometmq", "topic", "create", "--q"), {"--queues"}),
+    ],
+)
+def test_completion_answers(words: tuple[str, ...], expected: set[str]) -> None:
+    """What the script asks when a reader presses the tabulator key."""
+    asked = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    result = subprocess.run(
+        [sys.executable, "-c", "from cometmq.cli.main import main; main()"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        env={**os.environ, **asked, "_COMETMQ_COMPLETE": "bash_complete"},
+    )
+    assert result.stderr == ""
+    assert {line.partition(",")[2] for line in result.stdout.splitlines()} == expected
 
 
 def test_closed_pipe_is_no_error() -> None:
