@@ -76,6 +76,7 @@ class Flusher:
         self._call_later: CallLater | None = None
         self._is_flushing = False
         self._is_scheduled = False
+        self._is_asked = False
         self._is_closed = False
         self._last_ms = 0
         self._last_thorough_ms = 0
@@ -103,7 +104,10 @@ class Flusher:
 
     def request(self) -> None:
         """Flush soon: at the end of this turn of the loop, or when the running one is done."""
-        if self._is_flushing or self._is_closed:
+        if self._is_closed:
+            return
+        if self._is_flushing:
+            self._is_asked = True
             return
         if self._is_scheduled:
             if self._expected and len(self._waiters) >= self._expected:
@@ -121,7 +125,12 @@ class Flusher:
             call_later(seconds, self._run)
 
     def _run(self) -> None:
-        if not self._is_scheduled or self._is_flushing or self._is_closed:
+        if not self._is_scheduled or self._is_closed:
+            return
+        if self._is_flushing:
+            # The timer was quicker; what it did not take is flushed when it is done.
+            self._is_scheduled = False
+            self._is_asked = True
             return
         if self._expected and len(self._waiters) < self._expected:
             # Wait for the senders the last flush answered, once.
@@ -177,7 +186,8 @@ class Flusher:
             waiters.popleft()[2](True)
         # One sender gives 0: it is never waited for.
         self._expected = int((answered + len(waiters)) * _GATHER_ENOUGH)
-        if waiters:
+        if waiters or self._is_asked:
+            self._is_asked = False
             self.request()
 
     def _files_below(self, target: int) -> list[MappedFile]:

@@ -483,3 +483,45 @@ def test_idle_queues_cost_little() -> None:
     for queue_id in range(300):
         assert len(rig.bodies("Many", queue_id)) == 1
     assert len(rig.store._queues._files) <= 128
+
+
+def test_the_timer_does_not_stop_the_flushes_of_senders() -> None:
+    """A flush that the timer began just before the senders' own: theirs follows, and all later."""
+    workers = HeldWorkers()
+    rig = Rig(workers=workers, is_sync_flush=True)
+    answers: list[int] = []
+
+    def put(number: int) -> None:
+        end = rig.put().end_offset
+        rig.store.when_durable(end, lambda fine: answers.append(number if fine else -1))
+
+    def turn() -> None:
+        """One turn of the loop: what was to happen at once, and no timer."""
+        for timer in [timer for timer in rig.timers if timer[0] == 0]:
+            rig.timers.remove(timer)
+            timer[1]()
+
+    put(0)
+    timers = [timer for timer in rig.timers if timer[0] > 0]
+    for timer in timers:
+        rig.timers.remove(timer)
+        timer[1]()
+    assert len(workers.jobs) > 0
+    turn()
+    workers.run()
+    assert answers == [0]
+    for number in range(1, 4):
+        put(number)
+        for _ in range(3):
+            turn()
+            workers.run()
+        assert answers[-1] == number
+    # Also what nobody waits for becomes visible without the timer.
+    put(4)
+    turn()
+    rig.put()
+    for _ in range(3):
+        workers.run()
+        turn()
+    workers.run()
+    assert rig.store.confirmed_offset == rig.store.max_physical_offset
