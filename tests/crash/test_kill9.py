@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,8 +49,9 @@ SETTINGS = (
 class BrokerProcess:
     """A broker of its own process on a store directory."""
 
-    def __init__(self, store: Path, flush: str) -> None:
-        settings = [f"--set={setting}" for setting in (*SETTINGS, f"flushDiskType={flush}")]
+    def __init__(self, store: Path, flush: str, more: Sequence[str] = ()) -> None:
+        every = (*SETTINGS, f"flushDiskType={flush}", *more)
+        settings = [f"--set={setting}" for setting in every]
         self._process = subprocess.Popen(
             [
                 sys.executable,

@@ -1,0 +1,147 @@
+"""A real file system that is really full, under a real broker process.
+
+A tmpfs of a few megabytes is mounted for it, which takes the right to mount; without it the tests
+are skipped and say so.  A store into a page that has no block is SIGBUS, so what is proved here
+is also that the process lives.
+"""
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash.test_kill9 import BrokerProcess
+
+from cometmq.codec.stored_message import decode_messages
+from cometmq.testing.raw_client import RawClient
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+
+DISK_BYTES = 40 << 20
+# Less than two log files of 2 MiB are left, so that the disk is full while one is written.
+LEFT_BYTES = 7 << 20
+TOPIC = "FullDisk"
+BODY_BYTES = 8_000
+SEND = {
+    "a": "producers",
+    "b": TOPIC,
+    "c": "TBW102",
+    "d": "1",
+    "e": "0",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "0",
+    "i": "",
+    "j": "0",
+    "k": "false",
+    "m": "false",
+}
+PULL = {
+    "consumerGroup": "consumers",
+    "topic": TOPIC,
+    "queueId": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "4",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "0",
+    "expressionType": "TAG",
+}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command, so no small file system can be made")
+    if done.returncode != 0:
+        pytest.skip(f"no right to mount a small file system: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def read_all(client: RawClient) -> list[bytes]:
+    """Every body of the queue, from the first on."""
+    bodies: list[bytes] = []
+    while True:
+        answer = client.call(11, {**PULL, "queueOffset": str(len(bodies))})
+        if answer.code == 19:
+            return bodies
+        assert answer.code == 0, f"{answer.code} {answer.remark}"
+        bodies += [bytes(message.body) for message in decode_messages(answer.body)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        pytest.param(["diskSpaceWarningLevelRatio=99"], r"[Nn]o space", id="no block left"),
+        pytest.param(
+            ["diskSpaceWarningLevelRatio=88", "cleanResourceInterval=100"],
+            r"used to \d+ %, above 88 %|[Nn]o space",
+            id="watermark",
+        ),
+    ],
+)
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_writes_are_refused_reads_go_on_and_service_returns(
+    small_disk: Path, flush: str, settings: list[str], cause: str
+) -> None:
+    """Nothing acknowledged is lost, also when the process is killed on the full disk."""
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(DISK_BYTES - LEFT_BYTES))
+    # Without this the oldest files would be given up to make room, as in RocketMQ.
+    more = ["cleanFileForciblyEnable=false", *settings]
+    stored: list[bytes] = []
+
+    def send_until(client: RawClient, wanted: int, pause_s: float) -> str:
+        """Send until an answer has this code; its remark."""
+        for number in range(2_000):
+            body = b"%d/%d" % (len(stored), number) + bytes(BODY_BYTES)
+            answer = client.call(310, SEND, body)
+            if answer.code == 0:
+                stored.append(body)
+            else:
+                assert answer.code == 14, f"{answer.code} {answer.remark}"
+            if answer.code == wanted:
+                return answer.remark or ""
+            time.sleep(pause_s)
+        return pytest.fail(f"no answer {wanted}")
+
+    broker = BrokerProcess(small_disk / "store", flush, more)
+    broker.wait_until_ready()
+    with RawClient(broker.address) as client:
+        remark = send_until(client, 14, 0)
+        assert re.search(cause, remark), remark
+        assert re.search(r"\d+ of 40 MiB are free", remark), remark
+        assert len(stored) > 20
+        assert read_all(client) == stored
+        # Two seconds of a full disk: queues, index, offsets and side file fail to be written too.
+        for _ in range(10):
+            assert client.call(310, SEND, bytes(BODY_BYTES)).code == 14
+            time.sleep(0.2)
+        assert read_all(client) == stored
+    broker.kill()
+    broker = BrokerProcess(small_disk / "store", flush, more)
+    broker.wait_until_ready()
+    with RawClient(broker.address) as client:
+        assert read_all(client) == stored
+        send_until(client, 14, 0)
+        filler.unlink()
+        send_until(client, 0, 0.05)
+        assert read_all(client) == stored
+    assert broker.stop() == 0
+    broker = BrokerProcess(small_disk / "store", flush, more)
+    broker.wait_until_ready()
+    with RawClient(broker.address) as client:
+        assert read_all(client) == stored
+    assert broker.stop() == 0
