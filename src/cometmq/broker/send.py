@@ -24,6 +24,7 @@ from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_check import Destination, SendChecks, scheduled
 from cometmq.broker.send_run import (
     CLIENT_SYS_FLAGS,
+    Look,
     SendRuns,
     is_plain_id,
     make_frame,
@@ -31,6 +32,7 @@ from cometmq.broker.send_run import (
 )
 from cometmq.broker.state import BrokerState, Refusal
 from cometmq.codec.batch import decode_batch
+from cometmq.codec.ids import offset_message_ids
 from cometmq.codec.java_hash import tags_code as hash_tags
 from cometmq.codec.properties import (
     PROPERTIES_BYTES_MAX,
@@ -127,7 +129,7 @@ class SendProcessor:
         self._is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._suffix = encode_properties(self._region_properties)
         self._look = make_look()
-        self._frame = make_frame(config.region_id, config.trace_on, state.message_id_prefix)
+        self._frame = make_frame(config.region_id, config.trace_on)
         self.send: Processor = self._make_send(decode_plain_send)
         self.send_long: Processor = self._make_send(decode_plain_send_long)
         self.send_run: SendRun = SendRuns(
@@ -149,6 +151,7 @@ class SendProcessor:
         suffix = self._suffix
         is_sync_flush = self._is_sync_flush
         frame = self._frame
+        prefix = self._state.message_id_prefix
         look = self._look
 
         def send(request: Request, connection: ServerConnection, now_ms: int) -> bytes | None:
@@ -200,9 +203,9 @@ class SendProcessor:
                 return None
             if not is_plain_id(uniq_key):
                 return self._stored(request, 0, result, queue_id, uniq_key)
-            return frame(
-                result.physical_offset, queue_id, result.queue_offset, uniq_key, request.opaque
-            ).encode("latin-1")
+            message_id = f"{prefix}{result.physical_offset:016X}"
+            answer = frame(message_id, queue_id, result.queue_offset, uniq_key, request.opaque)
+            return answer.encode("latin-1")
 
         return send
 
@@ -351,7 +354,7 @@ class SendProcessor:
         result = self._state.store.put_batch(
             header.topic,
             queue_id,
-            _batch_items(request.body),
+            _batch_items(request.body, self._look),
             sys_flag=sys_flag,
             born_ms=header.born_timestamp_ms,
             born_host=connection.peer_host,
@@ -394,9 +397,8 @@ class SendProcessor:
         queue_id: int,
         uniq_key: str | None,
     ) -> bytes:
-        prefix = self._state.message_id_prefix
         offsets = result.physical_offsets or (result.physical_offset,)
-        message_id = ",".join([f"{prefix}{offset:016X}" for offset in offsets])
+        message_id = offset_message_ids(self._state.host, offsets)
         opaque, kind, offset = request.opaque, request.serialize_type, result.queue_offset
         if code or uniq_key is None:
             return self._answers.encode_full(
@@ -408,7 +410,7 @@ class SendProcessor:
         return self._answers.encode_refusal(request.opaque, request.serialize_type, code, remark)
 
 
-def _batch_items(body: bytes) -> list[BatchItem]:
+def _batch_items(body: bytes, look: Look) -> list[BatchItem]:
     """Take a batch apart and add tag code and index keys to each message.
 
     Raises:
@@ -417,14 +419,20 @@ def _batch_items(body: bytes) -> list[BatchItem]:
     items: list[BatchItem] = []
     add = items.append
     for flag, payload, properties in decode_batch(body):
-        uniq_key = keys = tags = None
-        for entry in properties.decode("utf-8", "replace").split("\x02"):
+        text = properties.decode("utf-8", "replace")
+        looked = look(text) if text[-1:] == "\x02" else None
+        if looked is not None:
+            keys, shape = looked
+            add((flag, payload, properties, shape[1], keys))
+            continue
+        uniq_key = names = tags = None
+        for entry in text.split("\x02"):
             head = entry[:5]
             if head == "TAGS\x01":
                 tags = entry[5:] or None
             elif head == "KEYS\x01":
-                keys = entry[5:] or None
+                names = entry[5:] or None
             elif head == "UNIQ_" and entry[:9] == "UNIQ_KEY\x01":
                 uniq_key = entry[9:] or None
-        add((flag, payload, properties, hash_tags(tags), (uniq_key, keys, tags)))
+        add((flag, payload, properties, hash_tags(tags), (uniq_key, names, tags)))
     return items

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from cometmq.broker.state import BrokerState
+from cometmq.codec.ids import offset_message_ids
 from cometmq.codec.java_hash import tags_code as hash_tags
 from cometmq.errors import ResponseCode
 from cometmq.model import flags
@@ -60,8 +61,8 @@ class Shape(NamedTuple):
 
 
 Look = Callable[[str], tuple[tuple[str, str | None, str | None], Shape] | None]
-Frame = Callable[[int, int, int, str, int], str]
-"""``(physical_offset, queue_id, queue_offset, uniq_key, opaque) -> frame`` of a stored send."""
+Frame = Callable[[str, int, int, str, int], str]
+"""``(message_id, queue_id, queue_offset, uniq_key, opaque) -> frame`` of a stored send."""
 
 
 def make_look() -> Look:
@@ -71,33 +72,44 @@ def make_look() -> Look:
     the string is not plain: something special in it, or not exactly one UNIQ_KEY.
     """
     shapes: dict[str, Shape | None] = {}
+    known = shapes.get
 
     def look(text: str) -> tuple[tuple[str, str | None, str | None], Shape] | None:
-        before, found, after = text.partition("UNIQ_KEY\x01")
-        if not found or (before and before[-1] != "\x02"):
-            return None
-        uniq_key, _, after = after.partition("\x02")
+        # Most producers write KEYS, if any, then UNIQ_KEY, then what is the same every time.
+        before, _, after = text.partition("UNIQ_KEY\x01")
+        uniq_key, _, rest = after.partition("\x02")
+        keys = before[5:-1] if before else None
+        is_usual = not before or f"KEYS\x01{keys}\x02" == before
+        shape = known(rest) if is_usual else None
+        if shape is None or not uniq_key or (keys and "\x02" in keys):
+            return look_closer(text)
+        return (uniq_key, keys, shape[0]), shape
+
+    def look_closer(text: str) -> tuple[tuple[str, str | None, str | None], Shape] | None:
+        uniq_key, rest = _take(text, "UNIQ_KEY\x01")
         if not uniq_key:
             return None
-        rest = before + after
-        keys = None
-        if "KEYS\x01" in rest:
-            before, _, after = rest.partition("KEYS\x01")
-            if before and before[-1] != "\x02":
-                return None
-            keys, _, after = after.partition("\x02")
-            rest = before + after
-        if rest in shapes:
-            shape = shapes[rest]
-        else:
-            shape = _shape(rest)
-            if len(rest) <= _SHAPE_CHARS_MAX:
-                if len(shapes) >= _SHAPES_MAX:
-                    shapes.clear()
-                shapes[rest] = shape
+        keys, rest = _take(rest, "KEYS\x01")
+        if rest not in shapes and len(rest) <= _SHAPE_CHARS_MAX:
+            if len(shapes) >= _SHAPES_MAX:
+                shapes.clear()
+            shapes[rest] = _shape(rest)
+        shape = shapes[rest] if rest in shapes else _shape(rest)
         return None if shape is None else ((uniq_key, keys, shape.tags), shape)
 
     return look
+
+
+def _take(text: str, name: str) -> tuple[str | None, str]:
+    """Give the value of the entry `name` (with its separator) and the string without it.
+
+    A name that is only the end of another one stays, and `_shape` does not take it for plain.
+    """
+    before, found, after = text.partition(name)
+    if not found or (before and before[-1] != "\x02"):
+        return None, text
+    value, _, after = after.partition("\x02")
+    return value, before + after
 
 
 def _shape(rest: str) -> Shape | None:
@@ -119,7 +131,7 @@ def is_plain_id(text: str) -> bool:
     return text.encode().isalnum()
 
 
-def make_frame(region: str, trace_on: bool, message_id_prefix: str) -> Frame:
+def make_frame(region: str, trace_on: bool) -> Frame:
     """Build the function that writes answers as `SendResponseEncoder` does, from one template.
 
     It is for JSON and plain ids only, and gives text of which every character is one byte
@@ -129,17 +141,15 @@ def make_frame(region: str, trace_on: bool, message_id_prefix: str) -> Frame:
         '{"code":0,"extFields":{"MSG_REGION":'
         + encode_json_text(region).decode("latin-1")
         + (',"TRACE_ON":"true"' if trace_on else ',"TRACE_ON":"false"')
-        + f',"msgId":"{message_id_prefix}'
+        + ',"msgId":"'
     )
     middle = f'"}},"flag":1,"language":"{LANGUAGE}","opaque":'
     tail = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
     ready = [_head(size) for size in range(_READY_HEADS)]
 
-    def frame(
-        physical_offset: int, queue_id: int, queue_offset: int, uniq_key: str, opaque: int
-    ) -> str:
+    def frame(message_id: str, queue_id: int, queue_offset: int, uniq_key: str, opaque: int) -> str:
         header = (
-            f'{start}{physical_offset:016X}","queueId":"{queue_id}"'
+            f'{start}{message_id}","queueId":"{queue_id}"'
             f',"queueOffset":"{queue_offset}","transactionId":"{uniq_key}{middle}{opaque}{tail}'
         )
         size = len(header)
@@ -184,7 +194,7 @@ class SendRuns:
             return start, b""
         placed = self._state.store.put_many(items, born_host=connection.peer_host, store_ms=now_ms)
         stored = list(zip(islice(commands, start, None), items, placed, strict=False))
-        if self._is_sync_flush:
+        if self._is_sync_flush and placed:
             waiting = [one for one in stored if _NO_WAIT not in one[1][3]]
             if waiting:
                 self._park(waiting, connection)
@@ -193,9 +203,12 @@ class SendRuns:
 
     def _answers(self, stored: list[Stored]) -> bytes:
         frame = self._frame
+        ids = offset_message_ids(self._state.host, [placed[0] for _, _, placed in stored])
         frames = [
-            frame(physical_offset, item[1], queue_offset, item[8][0], request.opaque)
-            for request, item, (physical_offset, queue_offset) in stored
+            frame(message_id, item[1], queue_offset, item[8][0], request.opaque)
+            for message_id, (request, item, (_, queue_offset)) in zip(
+                ids.split(","), stored, strict=False
+            )
             if not request.flag & _ONEWAY
         ]
         return "".join(frames).encode("latin-1")

@@ -14,7 +14,7 @@ Unique id, made by the client (``MessageClientIDSetter``)::
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
@@ -30,6 +30,7 @@ __all__ = [
     "encode_host",
     "offset_message_id",
     "offset_message_id_prefix",
+    "offset_message_ids",
     "uniq_id_time_ms",
 ]
 
@@ -75,6 +76,15 @@ def offset_message_id_prefix(host: bytes) -> str:
 def offset_message_id(host: bytes, physical_offset: int) -> str:
     """Return the offset message id of a record stored by the broker with this host field."""
     return f"{host.hex().upper()}{physical_offset:016X}"
+
+
+def offset_message_ids(host: bytes, physical_offsets: Sequence[int]) -> str:
+    """Return the ids of many messages joined by commas, as a batch is answered."""
+    count = len(physical_offsets)
+    fields: list[bytes | int] = [host] * (2 * count)
+    fields[1::2] = physical_offsets
+    raw = struct.pack(">" + f"{len(host)}sq" * count, *fields)
+    return raw.hex(",", len(host) + 8).upper()
 
 
 def decode_offset_message_id(message_id: str) -> tuple[str, int]:

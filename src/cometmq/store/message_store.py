@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -32,7 +33,7 @@ from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
 from cometmq.store.queue_writer import QueueWriter
 from cometmq.store.reader import QueueReader
-from cometmq.store.record_encoder import RecordEncoder, check_sizes
+from cometmq.store.record_encoder import LENGTHS, LENGTHS_COUNT, RecordEncoder, check_sizes
 from cometmq.store.recovery import Recovery
 from cometmq.store.results import PutResult, TimeBoundary
 from cometmq.store.retention import Retention
@@ -65,14 +66,12 @@ _HEAD_BYTES_MAX: Final = 64 << 10
 # sysFlag 4 (prepared) and 12 (rolled back) share this bit: such messages have no queue offset.
 _UNQUEUED: Final = 0x4
 _ROLLBACK: Final = 0xC
+_NO_KEYS: Final = (None, None, None)
 # More messages than this do not wait for the timer to be indexed.
 _KEYS_WAITING_MAX: Final = 4096
 
 _pack_head: Final = HEAD_V4.pack
 _pack_unit: Final = CQ_UNIT.pack
-# The length field of usual properties, ready made: an eighth of a microsecond a message.
-_LENGTHS_COUNT: Final = 1024
-_LENGTHS: Final = [length.to_bytes(2, "big") for length in range(_LENGTHS_COUNT)]
 
 
 class MessageStore:
@@ -321,8 +320,8 @@ class MessageStore:
                     ),
                     body,
                     queue.topic_part,
-                    _LENGTHS[properties_bytes]
-                    if properties_bytes < _LENGTHS_COUNT
+                    LENGTHS[properties_bytes]
+                    if properties_bytes < LENGTHS_COUNT
                     else properties_bytes.to_bytes(2, "big"),
                     properties,
                 )
@@ -352,7 +351,8 @@ class MessageStore:
         """Append messages of any queues, the first ones of `items` that are simple to append.
 
         Returns physical and queue offset of each.  The first one left out needs `put`: it makes
-        room where the window is full, writes the general form, or says why it refuses.
+        room where the window is full, writes the general form, or says why it refuses.  One long
+        loop, as here a call costs as much as three of its steps.
         """
         placed: list[tuple[int, int]] = []
         if self._refusal is not None or self._is_wide or len(born_host) != 8:
@@ -379,7 +379,7 @@ class MessageStore:
                 if (
                     end > limit
                     or body_bytes > body_max
-                    or properties_bytes >= _LENGTHS_COUNT
+                    or properties_bytes >= LENGTHS_COUNT
                     or sys_flag & _UNQUEUED
                 ):
                     break
@@ -403,7 +403,7 @@ class MessageStore:
                 )
                 queue.tail += _pack_unit(position, size, code)
                 # From here on nothing fails any more: record, unit and offsets belong together.
-                parts += (head, body, queue.topic_part, _LENGTHS[properties_bytes], properties)
+                parts += (head, body, queue.topic_part, LENGTHS[properties_bytes], properties)
                 following = queue.max = queue_offset + 1
                 placed.append((position, queue_offset))
                 if is_indexed:
@@ -474,11 +474,8 @@ class MessageStore:
         log.buffer[start : start + size] = record
         log.wrote = end
         if self._is_indexed:
-            self._keys += [
-                (topic, place, store_ms, item[4])
-                for place, item in zip(offsets, items, strict=True)
-                if item[4] is not None
-            ]
+            keys = [item[4] or _NO_KEYS for item in items]
+            self._keys += zip(repeat(topic), offsets, repeat(store_ms), keys)
         queue_offset = queue.max
         following = queue_offset + len(items)
         queue.tail += units

@@ -293,9 +293,9 @@ def test_frame_is_what_the_encoder_writes(
     offset: int, opaque: int, region: str, trace_on: bool
 ) -> None:
     """Byte for byte, for any region; also when the answer is unusually long."""
-    prefix = "7F00000100002A9F"
     encoder = SendResponseEncoder(region, trace_on=trace_on)
-    mine = make_frame(region, trace_on, prefix)
+    mine = make_frame(region, trace_on)
+    message_id = f"7F00000100002A9F{offset:016X}"
     for key in ("A1", "B" * 1500):
-        expected = encoder.encode(opaque, 0, 3, offset // 7, f"{prefix}{offset:016X}", key)
-        assert mine(offset, 3, offset // 7, key, opaque).encode("latin-1") == expected
+        expected = encoder.encode(opaque, 0, 3, offset // 7, message_id, key)
+        assert mine(message_id, 3, offset // 7, key, opaque).encode("latin-1") == expected

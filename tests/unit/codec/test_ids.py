@@ -9,6 +9,7 @@ from cometmq.codec.ids import (
     encode_host,
     offset_message_id,
     offset_message_id_prefix,
+    offset_message_ids,
     uniq_id_time_ms,
 )
 from cometmq.errors import CodecError, LocalProtocolError
@@ -128,3 +129,13 @@ def test_ipv6_ids_are_longer_and_bad_addresses_refused() -> None:
 def test_foreign_ids_have_no_time(text: str) -> None:
     """Ids are opaque; only their own form is looked into."""
     assert uniq_id_time_ms(text, NOW_MS) is None
+
+
+@pytest.mark.parametrize("address", ["10.0.0.2:10911", "[2001:db8::1]:10911"])
+def test_ids_of_a_batch_are_those_of_its_messages(address: str) -> None:
+    """Joined by commas, with either size of a host."""
+    host = encode_host(address)
+    offsets = [0, 77, (1 << 62) + 5]
+    singles = [offset_message_id(host, offset) for offset in offsets]
+    assert offset_message_ids(host, offsets) == ",".join(singles)
+    assert offset_message_ids(host, offsets[:1]) == singles[0]
