@@ -102,6 +102,28 @@ def test_messages_outlive_a_restart(tmp_path: Path) -> None:
             assert process.wait(20) == 0
 
 
+def test_recovery_in_javas_way_says_what_it_took(tmp_path: Path) -> None:
+    """Killed, and without our side file: how, why, how long and how much, in one line."""
+    store = tmp_path / "store"
+    with serving(*UP, "--store", str(store)) as (process, ready):
+        name_server = address("name server", ready)
+        assert run("produce", "T", "x", "--count", "30", name_server=name_server).returncode == 0
+        process.kill()
+        process.wait(20)
+    (store / "cometmq.checkpoint").unlink()
+    with serving(*UP, "--store", str(store)) as (process, _):
+        process.terminate()
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert re.search(r"store recovered in \d+\.\d\d s, abnormal \(.+\): 30 records", said), said
+    with serving("-q", *UP, "--store", str(store)) as (process, _):
+        process.terminate()
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
 def test_second_start_on_a_store_is_refused(tmp_path: Path) -> None:
     """The message names the process that holds the store."""
     store = str(tmp_path / "store")

@@ -6,8 +6,10 @@ Each prints one line on stdout when it accepts connections, which is what script
 """
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,10 +17,13 @@ from cometmq.cli.options import is_quiet, set_up_logging
 
 if TYPE_CHECKING:
     from cometmq.broker.config import LoadedConfig
+    from cometmq.cli.output import Progress
+    from cometmq.store.results import RecoveryReport
 
 __all__ = ["broker", "name_server", "up"]
 
 _LOG = logging.getLogger("cometmq.cli")
+RECOVERY_WORTH_A_LINE_MS: Final = 1000
 
 _GC_THRESHOLDS = (10_000, 20, 100)
 """At the default of 700 young objects the index entries that wait make the collector run every
@@ -100,11 +105,11 @@ def up(
     _say_ignored(loaded.ignored)
     from cometmq.net.loop import run
 
-    run(_up(loaded, listen_host, name_server_port, started))
+    run(_up(loaded, listen_host, name_server_port, started, quiet=is_quiet(ctx)))
 
 
 async def _up(
-    loaded: "LoadedConfig", listen_host: str, name_server_port: int, started: float
+    loaded: "LoadedConfig", listen_host: str, name_server_port: int, started: float, *, quiet: bool
 ) -> None:
     from cometmq.standalone import Standalone
 
@@ -112,7 +117,7 @@ async def _up(
         loaded.config, name_server_port=name_server_port, name_server_host=listen_host
     )
     await _serve(
-        cluster.start,
+        lambda: _recovering(cluster.start, lambda: cluster.broker.recovery, quiet=quiet),
         cluster.stop,
         lambda: (
             f"cometmq up: ready in {_monotonic() - started:.2f} s, "
@@ -229,7 +234,7 @@ def broker(
 
         server = Broker(loaded.config, system_environment(), RealDisk())
         await _serve(
-            server.start,
+            lambda: _recovering(server.start, lambda: server.recovery, quiet=is_quiet(ctx)),
             server.stop,
             lambda: (
                 f"cometmq broker: ready in {_monotonic() - started:.2f} s, "
@@ -238,6 +243,50 @@ def broker(
         )
 
     run(serve())
+
+
+async def _recovering(
+    start: Callable[[Callable[[str, int, int], None]], Awaitable[None]],
+    report: Callable[[], "RecoveryReport | None"],
+    *,
+    quiet: bool,
+) -> None:
+    """Start with a progress bar where recovery takes long, and say afterwards what it took."""
+    with ExitStack() as stack:
+        bars: list[Progress] = []
+
+        def show(what: str, done: int, total: int) -> None:
+            # Only now: a start without a long recovery must not pay for the import of rich.
+            if not bars:
+                from cometmq.cli.output import progress
+
+                bars.extend(stack.enter_context(progress("recovery", quiet=quiet)))
+            bars[0].update(done, total or None, f"recovery: {what}")
+
+        await start(show)
+    recovered = report()
+    if recovered is not None and not quiet:
+        text = _recovery_text(recovered)
+        if text:
+            print(f"cometmq: {text}", file=sys.stderr)
+
+
+def _recovery_text(report: "RecoveryReport") -> str:
+    """What recovery did, for a person; empty where it had nothing to do worth a line."""
+    is_javas_way = report.mode in {"normal", "abnormal"}
+    if not (is_javas_way or report.truncated_bytes or report.elapsed_ms > RECOVERY_WORTH_A_LINE_MS):
+        return ""
+    because = f" ({report.reason})" if report.reason else ""
+    torn = (
+        f", {report.truncated_bytes:,} bytes of a torn tail cut off"
+        if report.truncated_bytes
+        else ""
+    )
+    return (
+        f"store recovered in {report.elapsed_ms / 1000:.2f} s, {report.mode}{because}: "
+        f"{report.records_scanned:,} records read from {report.scan_start:,} to "
+        f"{report.scan_end:,}, {report.queues:,} queues{torn}"
+    )
 
 
 async def _serve(

@@ -22,6 +22,8 @@ from cometmq.net.env import Environment, system_environment
 from cometmq.store.disk import RealDisk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cometmq.store.disk import Disk
 
 __all__ = ["Standalone"]
@@ -80,8 +82,10 @@ class Standalone:
         """`host:port` that the broker announces."""
         return self.broker.address
 
-    async def start(self) -> None:
+    async def start(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Start the name server, then the broker, which registers before this returns.
+
+        `progress` is told of a long recovery of the store: what, done, total.
 
         Raises:
             ConnectFailed: a port cannot be bound.
@@ -91,7 +95,7 @@ class Standalone:
         addresses = (self.name_server_address, *self._config.name_servers())
         config = msgspec.structs.replace(self._config, namesrv_addr=";".join(addresses))
         self._broker = Broker(config, self._env, self._disk)
-        await self._broker.start()
+        await self._broker.start(progress)
 
     async def stop(self) -> None:
         """Stop the broker, then the name server; what was acknowledged is on disk."""
