@@ -232,6 +232,8 @@ class IndexFile:
         pages = -(-self.slot_count // _PAGE_SLOTS)
         self._dirty_pages = np.zeros(pages, dtype=np.bool_)
         if not self.are_slots_known:
+            # What a crash or a cut left in the head counts slots of entries that are gone.
+            self.header = self.header._replace(slot_count=int(np.count_nonzero(slots)))
             if self.is_doubtful:
                 # The file's table may be wrong anywhere until this one is written.
                 self.slots_known = 1
@@ -333,7 +335,10 @@ class IndexFile:
     def mend(self) -> None:
         """Make the file's slot table from its entries (blocks; nothing may be added meanwhile)."""
         self.slots_known = 1
-        self.file.write(slot_position(0), self.load_slots().astype(">i4").tobytes())
+        slots = self.load_slots()
+        self.header = self.header._replace(slot_count=int((slots != 0).sum()))
+        self.file.write(slot_position(0), slots.astype(">i4").tobytes())
+        self.file.write(*self.head_write())
         self.slots_known = self.header.index_count
         self.is_doubtful = False
 

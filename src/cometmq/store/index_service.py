@@ -86,6 +86,8 @@ class IndexService:
         self._is_writing = False
         self._is_loading = False
         self._is_mending = False
+        self.is_damaged = False
+        """Whether files were dropped at load."""
         self._is_closed = False
         # Held by a worker's job, so that the stop can wait for it.
         self._job = threading.Lock()
@@ -136,6 +138,7 @@ class IndexService:
             for newer in names[place:]:
                 self._disk.remove(f"{self.path}/{newer}")
             damages.append(f"{path}: {fault}; it and newer ones are built again from the log")
+            self.is_damaged = True
             break
         return self.end
 
@@ -168,7 +171,7 @@ class IndexService:
             return f"its head counts {header.index_count} entries of {config.index_entry_count}"
         if header.index_count > 1 and not (
             0 <= header.begin_physical_offset <= header.end_physical_offset
-            and 0 <= header.slot_count <= config.index_slot_count
+            and header.slot_count >= 0
         ):
             return "its head does not hold together"
         index_file = IndexFile(

@@ -78,8 +78,9 @@ class QueueLoader:
             return
         queue.first_start = starts[0]
         queue.min = starts[0] // CQ_UNIT_BYTES
-        if not queue.min <= end <= (starts[-1] + self._queues.file_bytes) // CQ_UNIT_BYTES:
-            return
+        room = (starts[-1] + self._queues.file_bytes) // CQ_UNIT_BYTES
+        # A file that is gone makes the end another one, which the caller notices.
+        end = max(queue.min, min(end, room))
         queue.written = end
         self.cut_to(queue, end)
         queue.written = end + 1

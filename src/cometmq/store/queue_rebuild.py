@@ -80,6 +80,8 @@ class QueueRebuild:
         self.damaged_at: tuple[int, int] | None = None
         """Position and size of the last stretch of the log that was stepped over."""
         self.units_built = 0
+        self.ends: dict[ConsumeQueue, int] = {}
+        """Where each queue that had records in the scanned part ends."""
 
     def dispatch(self, record: ScannedRecord) -> None:
         """See the table above."""
@@ -92,8 +94,10 @@ class QueueRebuild:
         if queue_offset > queue.max:
             self._gap(queue, record)
         elif queue_offset < queue.max and self._is_there(queue, record):
+            self.ends[queue] = queue_offset + 1
             return
         self._append(queue, record.physical_offset, record.size, self._code(record))
+        self.ends[queue] = queue.max
 
     def _code(self, record: ScannedRecord) -> int:
         return queue_tags_code(record.topic, record.properties, record.store_ms, self._delays_ms)

@@ -275,11 +275,14 @@ class Recovery:
         now = state.progress
         if not is_whole:
             last = self._index.cut(now.index_synced)
-            self._index_from = last + 1
             self._index.distrust_slots(1)
-            # With the last record that has its entries: a place between two records would look
-            # like the end of the log.
-            return max(self._log.min_offset, min(now.index_synced, last))
+            if self._index.is_damaged or last < 0 <= now.index_end:
+                # Files that had entries are gone: all behind the last entry is indexed again.
+                self._index_from = self._index.resume_at
+                return max(self._log.min_offset, last)
+            # Where a record begins: anything else would look like the end of the log.
+            self._index_from = now.index_synced
+            return now.index_synced
         newest = self._index.newest
         if newest is not None and not now.is_clean:
             # The number speaks of the file that was the newest when it was written.
@@ -393,6 +396,37 @@ class Recovery:
             else:
                 self._take(last, rebuild)
         report.units_built = rebuild.units_built
+        self._cut_strangers(rebuild, start)
+        return end
+
+    def _cut_strangers(self, rebuild: QueueRebuild, start: int) -> None:
+        """Units of the scanned part that no record stands for: a power cut brought them back."""
+        for queue in self._queues:
+            end = rebuild.ends.get(queue)
+            if end is None:
+                if queue.last_physical_end <= start:
+                    continue
+                end = self._loader.end_below(queue, start)
+            if queue.tail:
+                continue
+            end = self._behind_damage(queue, end)
+            if end < queue.max:
+                self.report.damages.append(
+                    f"{queue.path}: units from queue offset {end} to {queue.max - 1} have no"
+                    " record in the log; cut"
+                )
+                self._loader.cut_to(queue, end)
+                self._loader.with_rests.append(queue)
+
+    def _behind_damage(self, queue: ConsumeQueue, end: int) -> int:
+        """The end of a queue whose last records are damaged: they keep their numbers."""
+        while end < queue.max:
+            unit = self._queues.unit(queue, end)
+            if unit is None or not any(
+                first <= unit.physical_offset < last for first, last in self.damaged
+            ):
+                break
+            end += 1
         return end
 
     def _take(self, record: ScannedRecord, rebuild: QueueRebuild) -> None:
