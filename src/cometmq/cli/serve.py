@@ -24,6 +24,7 @@ __all__ = ["broker", "name_server", "up"]
 
 _LOG = logging.getLogger("cometmq.cli")
 RECOVERY_WORTH_A_LINE_MS: Final = 1000
+RECOVERY_WORTH_A_BAR_S: Final = 0.5
 
 _GC_THRESHOLDS = (10_000, 20, 100)
 """At the default of 700 young objects the index entries that wait make the collector run every
@@ -252,12 +253,15 @@ async def _recovering(
     quiet: bool,
 ) -> None:
     """Start with a progress bar where recovery takes long, and say afterwards what it took."""
+    begin = _monotonic()
     with ExitStack() as stack:
         bars: list[Progress] = []
 
         def show(what: str, done: int, total: int) -> None:
-            # Only now: a start without a long recovery must not pay for the import of rich.
             if not bars:
+                # A start without a long recovery must not pay for rich, in time or in memory.
+                if _monotonic() - begin < RECOVERY_WORTH_A_BAR_S:
+                    return
                 from cometmq.cli.output import progress
 
                 bars.extend(stack.enter_context(progress("recovery", quiet=quiet)))
