@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,26 @@ def test_messages_outlive_a_restart(tmp_path: Path) -> None:
             ]
             process.terminate()
             assert process.wait(20) == 0
+
+
+def test_up_follows_its_file_where_no_option_speaks(tmp_path: Path) -> None:
+    """Port, address and name of the file; an option wins over it."""
+    path = tmp_path / "broker.conf"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))
+        port = probe.getsockname()[1]
+    path.write_text(f"brokerName=from-file\nlistenPort={port}\nbindAddress=127.0.0.2\n")
+    arguments = ("up", "--name-server-port", "0", "--store", str(tmp_path / "s"), "-c", str(path))
+    with serving(*arguments) as (_, ready):
+        assert address("broker", ready) == f"127.0.0.2:{port}"
+        name_server = address("name server", ready)
+        assert name_server.startswith("127.0.0.2:")
+        run("topic", "create", "T", name_server=name_server)
+        listed = run("topic", "list", name_server=name_server)
+        assert "from-file" in listed.stdout
+    with serving(*arguments, "--broker-port", "0", "--listen", "127.0.0.1") as (_, ready):
+        assert address("broker", ready) != f"127.0.0.1:{port}"
+        assert address("broker", ready).startswith("127.0.0.1:")
 
 
 def test_recovery_in_javas_way_says_what_it_took(tmp_path: Path) -> None:

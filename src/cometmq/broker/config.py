@@ -220,6 +220,7 @@ def load_config(
     *,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     environment: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> LoadedConfig:
     """Read, merge and validate a configuration.
 
@@ -227,11 +228,14 @@ def load_config(
         path: a Java properties file, or TOML when it ends in ``.toml``; None for none.
         overrides: ``key=value`` texts or a mapping; they win over everything else.
         environment: variables to read; None for the process environment.
+        defaults: values in place of `BrokerConfig`'s own; everything else wins over them.
 
     Raises:
         ConfigError: an unreadable file, an unknown key or a value out of its range.
     """
-    merged: dict[str, tuple[str, Any]] = {}
+    merged: dict[str, tuple[str, Any]] = {
+        key: ("default", value) for key, value in (defaults or {}).items()
+    }
     if path is not None:
         merged.update({key: (path, value) for key, value in _read_file(path).items()})
     variables = os.environ if environment is None else environment

@@ -6,6 +6,7 @@ Each prints one line on stdout when it accepts connections, which is what script
 """
 
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
@@ -59,12 +60,17 @@ listen_option = click.option(
 @click.command(short_help="Run name server and broker in one process, in the foreground.")
 @store_option
 @click.option("--name-server-port", type=click.IntRange(0, 65535), default=9876, show_default=True)
-@click.option("--broker-port", type=click.IntRange(0, 65535), default=10911, show_default=True)
+@click.option(
+    "--broker-port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    show_default="listenPort, 10911",
+)
 @click.option(
     "--listen",
     "listen_host",
-    default="127.0.0.1",
-    show_default=True,
+    default=None,
+    show_default="bindAddress, 127.0.0.1",
     metavar="HOST",
     help="Address to listen on; 0.0.0.0 for all interfaces.",
 )
@@ -75,8 +81,8 @@ def up(
     ctx: click.Context,
     store_path: str | None,
     name_server_port: int,
-    broker_port: int,
-    listen_host: str,
+    broker_port: int | None,
+    listen_host: str | None,
     config_path: str | None,
     settings: tuple[str, ...],
 ) -> None:
@@ -84,38 +90,42 @@ def up(
 
     Port 0 lets the system choose. One line on stdout says when both accept connections. Ctrl-C or
     SIGTERM stops gracefully: everything acknowledged is on disk when the command returns. The
-    broker registers with this cluster's own name server, whatever NAMESRV_ADDR says; more can be
-    added with --set namesrvAddr=HOST:PORT.
+    broker registers with this cluster's own name server, whatever NAMESRV_ADDR says, and with those
+    of namesrvAddr in the file or by --set.
     """
     started = _monotonic()
     set_up_logging(ctx)
     from cometmq.broker.config import load_config, parse_assignments
 
-    overrides: dict[str, Any] = {
+    given = {
         "listenPort": broker_port,
         "bindAddress": listen_host,
-        # The cluster's own name server; a NAMESRV_ADDR of another cluster does not leak in here.
-        "namesrvAddr": "",
+        "storePathRootDir": store_path,
     }
-    if listen_host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
-        overrides["brokerIP1"] = listen_host
-    if store_path is not None:
-        overrides["storePathRootDir"] = store_path
+    overrides: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     overrides.update(parse_assignments(settings))
-    loaded = load_config(config_path, overrides=overrides)
+    loaded = load_config(
+        config_path,
+        overrides=overrides,
+        # The cluster has a name server of its own; that of another cluster does not leak in here.
+        environment={key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"},
+        defaults={"bindAddress": "127.0.0.1"},
+    )
     _say_ignored(loaded.ignored)
     from cometmq.net.loop import run
 
-    run(_up(loaded, listen_host, name_server_port, started, quiet=is_quiet(ctx)))
+    run(_up(loaded, name_server_port, started, quiet=is_quiet(ctx)))
 
 
 async def _up(
-    loaded: "LoadedConfig", listen_host: str, name_server_port: int, started: float, *, quiet: bool
+    loaded: "LoadedConfig", name_server_port: int, started: float, *, quiet: bool
 ) -> None:
     from cometmq.standalone import Standalone
 
     cluster = Standalone(
-        loaded.config, name_server_port=name_server_port, name_server_host=listen_host
+        loaded.config,
+        name_server_port=name_server_port,
+        name_server_host=loaded.config.bind_address,
     )
     await _serve(
         lambda: _recovering(cluster.start, lambda: cluster.broker.recovery, quiet=quiet),
