@@ -33,7 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "stage" not in metafunc.fixturenames:
         return
     needed = {name for mark in metafunc.definition.iter_markers("needs") for name in mark.args}
-    fitting = [pair for pair in pairs() if needed <= features_of(pair[0])]
+    fitting = [pair for pair in pairs(full=IS_FULL) if needed <= features_of(pair[0])]
     metafunc.parametrize(
         "stage", fitting, ids=[f"{client}@{server}" for client, server in fitting], indirect=True
     )
@@ -46,6 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in here:
         item.add_marker("interop")
         item.add_marker("processes")
+        item.add_marker("slow")
         item.add_marker(pytest.mark.timeout(TIMEOUT_S, func_only=False))
         if item.get_closest_marker("full") is not None and not IS_FULL:
             left_out.append(item)

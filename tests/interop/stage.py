@@ -23,11 +23,13 @@ __all__ = [
     "FEATURES",
     "OURS",
     "PAIRS",
+    "SHORT_PAIRS",
     "Stage",
     "bodies_of",
     "check_flow",
     "features_of",
     "letter",
+    "pairs",
 ]
 
 Letter = dict[str, Any]
@@ -49,14 +51,20 @@ PAIRS: Final = (
     (f"go-{GO}", OURS),
     (OURS, f"java-{JAVA_SERVER}"),
 )
-"""Client and servers. `INTEROP_PAIRS=java-5.4.0@java-5.4.0` asks RocketMQ about a scenario."""
+"""Client and servers of the long lane.
+
+`INTEROP_PAIRS=java-5.4.0@java-5.4.0` asks RocketMQ itself about a scenario.
+"""
+
+SHORT_PAIRS: Final = ((_NEWEST, OURS), (f"go-{GO}", OURS), (OURS, f"java-{JAVA_SERVER}"))
+"""Those of a plain pytest run."""
 
 
-def pairs() -> list[tuple[str, str]]:
+def pairs(*, full: bool) -> list[tuple[str, str]]:
     """The pairs of this run."""
     asked = os.environ.get("INTEROP_PAIRS")
     if not asked:
-        return list(PAIRS)
+        return list(PAIRS if full else SHORT_PAIRS)
     return [(pair.split("@")[0], pair.split("@")[1]) for pair in asked.split(",")]
 
 

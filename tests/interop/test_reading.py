@@ -76,6 +76,7 @@ def wait_committed(stage: Stage, group: str, topic: str) -> int:
     raise AssertionError(f"{group} has no stored offset for {topic}")
 
 
+@pytest.mark.full
 @pytest.mark.needs("lite")
 def test_lite_pull_pauses(stage: Stage) -> None:
     """A paused queue hands out nothing; resumed, it goes on with the next message."""
@@ -96,6 +97,7 @@ def test_lite_pull_pauses(stage: Stage) -> None:
     stage.peer.call("closeLite", name=name)
 
 
+@pytest.mark.full
 @pytest.mark.needs("lite")
 def test_lite_pull_by_subscription(stage: Stage) -> None:
     """A subscribed topic is read from its first message, filtered by tag."""
@@ -208,6 +210,7 @@ def wait_indexed(stage: Stage, producer: str, topic: str, key: str) -> None:
     raise AssertionError(f"{key} never got into the index")
 
 
+@pytest.mark.full
 @pytest.mark.needs("query")
 def test_offsets_of_a_queue(stage: Stage) -> None:
     """Smallest and next offset, time of the oldest message, and the offset of a time."""

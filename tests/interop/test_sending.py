@@ -33,7 +33,15 @@ def letters_for(topic: str, count: int = COUNT) -> list[dict[str, Any]]:
     return letters
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "oneway", "ordered"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "sync",
+        "ordered",
+        pytest.param("async", marks=pytest.mark.full),
+        pytest.param("oneway", marks=pytest.mark.full),
+    ],
+)
 def test_messages_reach_both_clients(stage: Stage, mode: str) -> None:
     """One consumer of the client under test and one of ours get each message as it was sent."""
     topic = stage.topic()
@@ -155,6 +163,7 @@ def test_illegal_messages_are_refused(stage: Stage) -> None:
     check_flow(fine, results, stage.peer.messages(theirs))
 
 
+@pytest.mark.full
 def test_a_topic_is_made_by_its_first_message(stage: Stage) -> None:
     """A send to a topic nobody created makes it, with the client's four queues."""
     topic = stage.unique("Fresh")
@@ -168,6 +177,7 @@ def test_a_topic_is_made_by_its_first_message(stage: Stage) -> None:
     assert {result["queue"]["id"] for result in results} == {0, 1, 2, 3}
 
 
+@pytest.mark.full
 @pytest.mark.needs("vip")
 def test_vip_channel(stage: Stage) -> None:
     """Clients that use the second port two below the broker's are served there too."""
@@ -185,6 +195,7 @@ def without(space: str, received: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**one, "topic": one["topic"].removeprefix(f"{space}%")} for one in received]
 
 
+@pytest.mark.full
 @pytest.mark.needs("namespace")
 def test_namespace(stage: Stage) -> None:
     """A namespace is a prefix at the broker, and unseen by the client inside it."""
@@ -206,6 +217,7 @@ def test_namespace(stage: Stage) -> None:
     assert f"{space}%{group}" in stage.admin.group_list()
 
 
+@pytest.mark.full
 def test_a_failed_command_says_so(stage: Stage) -> None:
     """The lead itself: an unknown command is an error, not a silence."""
     with pytest.raises(DriverError, match="no command is called"):
