@@ -1,6 +1,10 @@
 """The commands that talk to a cluster, against a real one in this process."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +129,30 @@ def test_group_progress(cometmq: Run) -> None:
     assert queue["lag"] == 5
     cometmq("group", "delete", "crew", "--yes", "--offsets")
     cometmq("group", "offsets", "crew", code=4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_consumer_commits_what_it_printed(
+    cometmq: Run, cluster: EmbeddedCluster, number: signal.Signals
+) -> None:
+    """Ctrl-C, or a supervisor's SIGTERM: the next run goes on behind the last line."""
+    topic, group = f"Stopped{number.name}", f"group-{number.name}"
+    cometmq("topic", "create", topic, "--queues", "1")
+    cometmq("produce", topic, "line", "--count", "5")
+    with subprocess.Popen(
+        [sys.executable, "-m", "cometmq", "consume", topic, "-g", group, "--from", "first"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NAMESRV_ADDR": cluster.name_server_address},
+    ) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(5)] == ["line\n"] * 5
+        process.send_signal(number)
+        rest, said = process.communicate(timeout=30)
+    assert (process.returncode, rest, said.strip()) == (130, "", "cometmq: interrupted")
+    (queue,) = rows(cometmq("group", "offsets", group, "--json"))
+    assert queue["lag"] == 0
 
 
 def test_fewer_messages_than_asked_for(cometmq: Run) -> None:

@@ -1,6 +1,7 @@
 """`cometmq consume`: the messages of a topic on stdout, body by body or as JSON lines."""
 
 import json
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Final
@@ -10,7 +11,7 @@ import click
 from cometmq.cli.options import name_server_option, set_up_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from cometmq.client import PullConsumer
     from cometmq.client.message import ReceivedMessage
@@ -66,8 +67,8 @@ def consume(
 ) -> int:
     """Print the messages of TOPIC as they come: the body, or with --json everything.
 
-    Ends with Ctrl-C, --count, --until-end or --wait; exit code 4 when --count was asked for and
-    fewer came.
+    Ends with Ctrl-C, SIGTERM, --count, --until-end or --wait; exit code 4 when --count was asked
+    for and fewer came.
 
     \b
     cometmq consume Orders --from first --until-end
@@ -82,8 +83,22 @@ def consume(
     from cometmq.net.loop import run
 
     reading = _Reading(topic, tags, moment_of(start, "--from"), count, until_end, wait_s, as_json)
-    run(reading.in_group(name_server, group) if group else reading.onlooking(name_server))
+    run(
+        _stoppable(
+            reading.in_group(name_server, group) if group else reading.onlooking(name_server)
+        )
+    )
     return NOT_FOUND if count is not None and reading.printed < count else 0
+
+
+async def _stoppable(reading: "Coroutine[None, None, None]") -> None:
+    """SIGTERM ends the command as Ctrl-C does: what was printed is committed."""
+    # The handler of Ctrl-C is the loop's own by now: it cancels this very task.
+    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        await reading
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def moment_of(text: str, option: str) -> str | int:
@@ -128,6 +143,8 @@ class _Reading:
 
     async def in_group(self, name_server: str, group: str) -> None:
         """Share the topic with the group's other members and commit."""
+        from asyncio import CancelledError
+
         from cometmq.client import PullConsumer
 
         async with PullConsumer(
@@ -135,7 +152,12 @@ class _Reading:
         ) as consumer:
             # A program may wait for its topic; at a terminal it is more likely misspelt.
             await consumer.fetch_queues(self._topic)
-            await self._read(consumer, {})
+            try:
+                await self._read(consumer, {})
+            except CancelledError:
+                # Only waits are interrupted, so all that was handed out is printed.
+                await consumer.shutdown()
+                raise
 
     async def onlooking(self, name_server: str) -> None:
         """Read every queue without leaving a trace in any group's offsets."""
