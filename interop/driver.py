@@ -90,7 +90,11 @@ class Peer:
         self._number = 0
         self._reader = threading.Thread(target=self._read, name=f"read {name}", daemon=True)
         self._reader.start()
-        self._wait(lambda: self._is_ready, "ready", ANSWER_TIMEOUT_S)
+        try:
+            self._wait(lambda: self._is_ready, "ready", ANSWER_TIMEOUT_S)
+        except DriverDied:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
