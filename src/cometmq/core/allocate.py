@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from hashlib import md5
 from typing import Final, Protocol
 
+from cometmq.errors import ConfigError
 from cometmq.model import MessageQueue
 from cometmq.model.names import RETRY_PREFIX
 
@@ -261,12 +262,12 @@ def strategy_by_name(name: str) -> AllocateStrategy:
     """The strategy that operators call ``name``.
 
     Raises:
-        ValueError: there is none; the text lists those there are.
+        ConfigError: there is none; the text lists those there are.
     """
     try:
         return STRATEGIES[name.upper()]()
     except KeyError:
-        raise ValueError(
+        raise ConfigError(
             f"no allocation strategy is called {name!r}; there are {', '.join(STRATEGIES)}, or "
             "pass an object with `name` and `allocate`"
         ) from None

@@ -17,6 +17,7 @@ from cometmq.core.allocate import (
     AllocateStrategy,
     strategy_by_name,
 )
+from cometmq.errors import ConfigError
 from cometmq.model import MessageQueue
 
 
@@ -170,7 +171,7 @@ def test_strategies_refuse_nothing_to_decide(name: str) -> None:
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     """The text lists what there is."""
-    with pytest.raises(ValueError, match="AVG, AVG_BY_CIRCLE, CONSISTENT_HASH"):
+    with pytest.raises(ConfigError, match="AVG, AVG_BY_CIRCLE, CONSISTENT_HASH"):
         strategy_by_name("FAIR")
     with pytest.raises(ValueError, match="fewer than 1"):
         AllocateConsistentHash(0)
