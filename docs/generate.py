@@ -144,7 +144,8 @@ def _handler_text() -> str:
 def _class_parts(name: str, value: type) -> list[str]:
     parts = [f"## {name}\n"]
     if not issubclass(value, Enum) and value not in _NOT_MADE_BY_PROGRAMS:
-        parts.append(f"```python\n{_call(name, value)}\n```\n")
+        # Not marked as Python: the formatter would break the lines.
+        parts.append(f"```text\n{_call(name, value)}\n```\n")
     parts.append(f"```text\n{inspect.getdoc(value)}\n```\n")
     if issubclass(value, Enum):
         parts.append(", ".join(f"`{member}`" for member in value.__members__) + "\n")
