@@ -189,7 +189,7 @@ class SendProcessor:
                     sys_flag=header.sys_flag & CLIENT_SYS_FLAGS,
                     born_ms=header.born_timestamp_ms,
                     born_host=connection.peer_host,
-                    tags_code=shape.tags_code,
+                    tags_code=shape[1],
                     store_ms=now_ms,
                     index_keys=keys,
                 )
@@ -198,7 +198,7 @@ class SendProcessor:
             except UnicodeEncodeError:
                 return checked(request, connection, now_ms)
             uniq_key = keys[0]
-            if is_sync_flush and shape.is_waiting:
+            if is_sync_flush and shape[2]:
                 self._park(request, connection, result, queue_id, uniq_key)
                 return None
             if not is_plain_id(uniq_key):

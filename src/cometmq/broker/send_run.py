@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice, takewhile
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cometmq.broker.state import BrokerState
 from cometmq.codec.ids import offset_message_ids
@@ -42,8 +42,6 @@ CLIENT_SYS_FLAGS: Final = ~_OWN_SYS_FLAGS
 _NO_WAIT: Final = b"WAIT\x01false"
 _RESPONSE: Final = 1
 _ONEWAY: Final = 2
-# Parts of names that ask for special treatment; the checked way looks closer.
-_SPECIAL: Final = ("DELAY", "TRAN_MSG", "TIMER_", "POP_CK", "UNIQ_KEY\x01", "KEYS\x01")
 
 PlainItem = tuple[str, int, bytes, bytes, int, int, int, int, tuple[str, str | None, str | None]]
 """A `PutItem` whose index keys hold a UNIQ_KEY."""
@@ -51,15 +49,9 @@ Stored = tuple[SendCommand, PlainItem, tuple[int, int]]
 """Request, what was put, physical and queue offset."""
 
 
-class Shape(NamedTuple):
-    """What the properties of plain messages have in common."""
-
-    tags: str | None
-    tags_code: int
-    is_waiting: bool
-    """Whether a synchronous flush is awaited (WAIT is not false)."""
-
-
+Shape = tuple[str | None, int, bool]
+"""What the properties of plain messages have in common: tags, their code, and whether a
+synchronous flush is awaited (WAIT is not false)."""
 Look = Callable[[str], tuple[tuple[str, str | None, str | None], Shape] | None]
 Frame = Callable[[str, int, int, str, int], str]
 """``(message_id, queue_id, queue_offset, uniq_key, opaque) -> frame`` of a stored send."""
@@ -69,9 +61,9 @@ def make_look() -> Look:
     """Build the function that looks at property strings, with its memory in a local variable.
 
     It takes a string that ends with a separator, and gives index keys and shape, or None when
-    the string is not plain: something special in it, or not exactly one UNIQ_KEY.
+    the string is not plain: something special in it, or no UNIQ_KEY.
     """
-    shapes: dict[str, Shape | None] = {}
+    shapes: dict[str, Shape] = {}
     known = shapes.get
 
     def look(text: str) -> tuple[tuple[str, str | None, str | None], Shape] | None:
@@ -81,49 +73,57 @@ def make_look() -> Look:
         keys = before[5:-1] if before else None
         is_usual = not before or f"KEYS\x01{keys}\x02" == before
         shape = known(rest) if is_usual else None
-        if shape is None or not uniq_key or (keys and "\x02" in keys):
-            return look_closer(text)
-        return (uniq_key, keys, shape[0]), shape
-
-    def look_closer(text: str) -> tuple[tuple[str, str | None, str | None], Shape] | None:
-        uniq_key, rest = _take(text, "UNIQ_KEY\x01")
-        if not uniq_key:
-            return None
-        keys, rest = _take(rest, "KEYS\x01")
-        if rest not in shapes and len(rest) <= _SHAPE_CHARS_MAX:
+        if shape is not None and uniq_key and not (keys and "\x02" in keys):
+            return (uniq_key, keys, shape[0]), shape
+        looked = _look_closer(text)
+        # What is remembered holds for any UNIQ_KEY and KEYS, so the rest must not have its own.
+        if (
+            looked is not None
+            and is_usual
+            and len(rest) <= _SHAPE_CHARS_MAX
+            and "UNIQ_KEY\x01" not in rest
+            and "KEYS\x01" not in rest
+            and looked[0][:2] == (uniq_key, keys)
+        ):
             if len(shapes) >= _SHAPES_MAX:
                 shapes.clear()
-            shapes[rest] = _shape(rest)
-        shape = shapes[rest] if rest in shapes else _shape(rest)
-        return None if shape is None else ((uniq_key, keys, shape.tags), shape)
+            shapes[rest] = looked[1]
+        return looked
 
     return look
 
 
-def _take(text: str, name: str) -> tuple[str | None, str]:
-    """Give the value of the entry `name` (with its separator) and the string without it.
-
-    A name that is only the end of another one stays, and `_shape` does not take it for plain.
-    """
-    before, found, after = text.partition(name)
-    if not found or (before and before[-1] != "\x02"):
-        return None, text
-    value, _, after = after.partition("\x02")
-    return value, before + after
-
-
-def _shape(rest: str) -> Shape | None:
-    """Look at a property string without UNIQ_KEY and KEYS; None when it is not plain."""
-    if any(name in rest for name in _SPECIAL):
+def _look_closer(text: str) -> tuple[tuple[str, str | None, str | None], Shape] | None:
+    """Look at any property string, of which the last of two equal names counts."""
+    # Written out: producers whose own properties always differ come here with every message.
+    at = text.rfind("UNIQ_KEY\x01")
+    # With the separator at the end, text[at - 1] is one also where a name comes first.
+    if (
+        at < 0
+        or text[at - 1] != "\x02"
+        or "DELAY" in text
+        or "TRAN_MSG" in text
+        or "TIMER_" in text
+        or "POP_CK" in text
+    ):
         return None
-    tags = None
-    at = rest.rfind("TAGS\x01")
+    uniq_key = text[at + 9 : text.find("\x02", at)]
+    tags = keys = None
+    code = 0
+    at = text.rfind("TAGS\x01")
     if at >= 0:
-        # With the separator at the end, rest[at - 1] is one also where a name comes first.
-        if rest[at - 1] != "\x02":
+        if text[at - 1] != "\x02":
             return None
-        tags = rest[at + 5 : rest.find("\x02", at)]
-    return Shape(tags, hash_tags(tags), "WAIT\x01false" not in rest)
+        tags = text[at + 5 : text.find("\x02", at)]
+        code = hash_tags(tags)
+    at = text.rfind("KEYS\x01")
+    if at >= 0:
+        if text[at - 1] != "\x02":
+            return None
+        keys = text[at + 5 : text.find("\x02", at)]
+    if not uniq_key:
+        return None
+    return (uniq_key, keys, tags), (tags, code, "WAIT\x01false" not in text)
 
 
 def is_plain_id(text: str) -> bool:
@@ -277,7 +277,7 @@ class SendRuns:
                     header.flag,
                     header.sys_flag & CLIENT_SYS_FLAGS,
                     header.born_timestamp_ms,
-                    shape.tags_code,
+                    shape[1],
                     keys,
                 )
             )

@@ -278,7 +278,23 @@ def test_look_agrees_with_the_decoded_properties(entries: list[tuple[str, str]])
     assert properties["UNIQ_KEY"] == uniq_key
     assert properties.get("KEYS", "") == (keys or "")
     assert properties.get("TAGS") == tags
-    assert shape.is_waiting == ("WAIT\x01false" not in text)
+    assert shape[2] == ("WAIT\x01false" not in text)
+
+
+def test_memory_of_shapes_does_not_mix_ids_up() -> None:
+    """A second UNIQ_KEY or KEYS in what is remembered would win over the first."""
+    look = make_look()
+    twice = "UNIQ_KEY\x01{}\x02TAGS\x01t\x02UNIQ_KEY\x01B\x02"
+    keys = "KEYS\x01{}\x02UNIQ_KEY\x01A\x02KEYS\x01k\x02"
+    for _ in range(2):
+        for first in ("B", "C"):
+            looked = look(twice.format(first))
+            assert looked is not None
+            assert looked[0] == ("B", None, "t")
+        for first in ("k", "l"):
+            looked = look(keys.format(first))
+            assert looked is not None
+            assert looked[0] == ("A", "k", None)
 
 
 def test_usual_strings_are_plain() -> None:
