@@ -7,6 +7,8 @@ import pytest
 from interop.driver import Message
 from tests.interop.stage import Stage, bodies_of, check_flow, letter
 
+from cometmq import MessageQueue
+
 
 def numbered(topic: str, count: int, **more: Any) -> list[dict[str, Any]]:
     """Short messages with keys and tags."""
@@ -227,6 +229,31 @@ def test_delay_levels(stage: Stage) -> None:
     for message in received:
         level = 1 + int(message["properties"]["n"]) % 2
         assert message["storeTime"] - message["bornTime"] >= (1000, 5000)[level - 1] - 50
+
+
+@pytest.mark.full
+def test_every_delay_level_has_its_queue(stage: Stage) -> None:
+    """Levels 1 to 18 wait in their own queues; a higher level is the highest."""
+    topic = stage.topic()
+    producer = stage.producer()
+    before = waiting_by_level(stage)
+    letters = numbered(topic, 20)
+    for one, level in zip(letters, (*range(1, 19), 19, 100), strict=True):
+        one["delay"] = level
+    stage.send(producer, letters)
+    after = waiting_by_level(stage)
+    added = [late - early for late, early in zip(after, before, strict=True)]
+    assert added == [1] * 17 + [3]
+
+
+def waiting_by_level(stage: Stage) -> list[int]:
+    """How many messages were ever stored to wait at each level."""
+    return [
+        stage.admin.max_offset(
+            MessageQueue("SCHEDULE_TOPIC_XXXX", stage.cluster.broker_name, level - 1)
+        )
+        for level in range(1, 19)
+    ]
 
 
 @pytest.mark.full
