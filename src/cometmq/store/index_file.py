@@ -339,6 +339,8 @@ class IndexFile:
         self.header = self.header._replace(slot_count=int((slots != 0).sum()))
         self.file.write(slot_position(0), slots.astype(">i4").tobytes())
         self.file.write(*self.head_write())
+        # Nobody else syncs a full file any more.
+        self.file.sync()
         self.slots_known = self.header.index_count
         self.is_doubtful = False
 

@@ -78,6 +78,9 @@ class QueueLoader:
             return
         queue.first_start = starts[0]
         queue.min = starts[0] // CQ_UNIT_BYTES
+        if any(self._size(queue, start) != self._queues.file_bytes for start in starts):
+            queue.last_physical_end = -1
+            return
         room = (starts[-1] + self._queues.file_bytes) // CQ_UNIT_BYTES
         # A file that is gone makes the end another one, which the caller notices.
         end = max(queue.min, min(end, room))
@@ -103,6 +106,9 @@ class QueueLoader:
                 break
             kept.insert(0, start)
         return kept
+
+    def _size(self, queue: ConsumeQueue, start: int) -> int:
+        return self._disk.size(f"{queue.path}/{log_file_name(start)}")
 
     def _mend_size(self, queue: ConsumeQueue, start: int) -> None:
         path = f"{queue.path}/{log_file_name(start)}"

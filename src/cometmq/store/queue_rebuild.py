@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, CqUnit
+from cometmq.codec.stored_message import RECORD_BYTES_MIN
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.dispatch import queue_tags_code
 from cometmq.store.log_reader import LogReader
@@ -150,7 +151,8 @@ class QueueRebuild:
                 f" {queue.max - 1} in {queue.path}; the record is placed at {queue.max}"
             )
             return
-        position, size = self.damaged_at or (record.physical_offset, record.size)
+        # Without a known damage: into the middle of a record, where no record can begin.
+        position, size = self.damaged_at or (record.physical_offset + 1, RECORD_BYTES_MIN)
         self._damages.append(
             f"{queue.path}: queue offsets {queue.max} to {queue_offset - 1} have no record;"
             f" readers skip them (damage at {self._log.where(position)})"

@@ -356,11 +356,14 @@ class QueueReader:
         )
         raw = self._units(queue, request.queue_offset, wanted, request.allow_cold)
         if len(raw) < CQ_UNIT_BYTES:
-            # The file is gone or cut: go on where the next file begins, as Java does.
-            units_per_file = self._queues.file_bytes // CQ_UNIT_BYTES
-            following = (request.queue_offset // units_per_file + 1) * units_per_file
-            _LOG.error("%s lacks queue offset %d and later", queue.path, request.queue_offset)
-            return GetResult(GetStatus.OFFSET_FOUND_NULL, min(following, end), first, end)
+            # Java answers OFFSET_FOUND_NULL and goes on with the next file: messages are lost.
+            position = request.queue_offset * CQ_UNIT_BYTES
+            place = position % self._queues.file_bytes
+            raise StoreCorrupt(
+                f"{queue.path}/{log_file_name(position - place)}, position {place}: the file was"
+                f" cut or removed, queue offset {request.queue_offset} cannot be found; restart"
+                " the broker, which derives the queue from the commit log again"
+            )
         picks, status, examined = self._pick(request, raw)
         chunks = self._chunks(picks, queue, request.allow_cold)
         if None in chunks:
@@ -574,9 +577,9 @@ class QueueReader:
             unit = self._queues.unit(queue, middle)
             is_lost = (
                 unit is None
-                or unit.size <= 0
                 or unit.size == PRE_BLANK_SIZE
-                or unit.physical_offset < min_physical
+                # Zeros are damage in the middle of a queue; they say nothing of its beginning.
+                or (unit.physical_offset < min_physical and unit.size > 0)
             )
             if is_lost:
                 low = middle + 1

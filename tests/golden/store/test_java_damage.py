@@ -253,11 +253,13 @@ def test_extension_units_filter_by_their_tags_code(tmp_path: Path) -> None:
             if len(unit) < 5:
                 continue
             real = unit[4]["tagsCode"] if isinstance(unit[4], dict) else unit[4][0]
-            wanted = store.get(queue["topic"], queue["queueId"], unit[0], 1, codes=frozenset({real}))
+            wanted = store.get(queue["topic"], queue["queueId"], unit[0], 1, codes=frozenset({real}),
+                allow_cold=True)
             assert not isinstance(wanted, ColdRead)
             assert wanted.status is GetStatus.FOUND
             other = store.get(
-                queue["topic"], queue["queueId"], unit[0], 1, codes=frozenset({real + 1})
+                queue["topic"], queue["queueId"], unit[0], 1, codes=frozenset({real + 1}),
+                allow_cold=True,
             )
             assert not isinstance(other, ColdRead)
             if other.status is GetStatus.FOUND:
