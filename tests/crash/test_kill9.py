@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -52,6 +53,9 @@ class BrokerProcess:
     def __init__(self, store: Path, flush: str, more: Sequence[str] = ()) -> None:
         every = (*SETTINGS, f"flushDiskType={flush}", *more)
         settings = [f"--set={setting}" for setting in every]
+        # A file, since a pipe that nobody reads stops who writes much.
+        number, name = tempfile.mkstemp(prefix="broker-", suffix=".log")
+        self._log_path = Path(name)
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -64,10 +68,11 @@ class BrokerProcess:
                 *settings,
             ],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=number,
             text=True,
             env={k: v for k, v in os.environ.items() if k != "NAMESRV_ADDR"},
         )
+        os.close(number)
         self.address = ""
 
     def wait_until_ready(self) -> None:
@@ -75,9 +80,13 @@ class BrokerProcess:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if "broker: ready" not in line:
-            _, errors = self._process.communicate()
-            pytest.fail(f"the broker did not start: {line}{errors}")
+            self._process.communicate()
+            pytest.fail(f"the broker did not start: {line}{self.log()}")
         self.address = line.split("broker ")[-1].split(",")[0].strip()
+
+    def log(self) -> str:
+        """What it has written to stderr so far."""
+        return self._log_path.read_text()
 
     def kill(self) -> None:
         """SIGKILL, and wait until nothing of the process is left."""
