@@ -335,7 +335,7 @@ def test_crash_while_closing(operation: str, path: str, hit: int) -> None:
 
 
 @pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
-@pytest.mark.parametrize("seed", range(int(os.environ.get("LIVES", "12"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("LIVES", "8"))))
 def test_many_lives(seed: int, is_sync: bool) -> None:
     """Kills and power cuts in any order, at any moment, one life after the other."""
     node = Node(seed=seed, is_sync=is_sync)

@@ -77,6 +77,7 @@ class Flusher:
         self._is_flushing = False
         self._is_scheduled = False
         self._is_asked = False
+        self._is_gathering = False
         self._is_closed = False
         self._last_ms = 0
         self._last_thorough_ms = 0
@@ -110,7 +111,9 @@ class Flusher:
             self._is_asked = True
             return
         if self._is_scheduled:
-            if self._expected and len(self._waiters) >= self._expected:
+            if self._is_gathering and len(self._waiters) >= self._expected:
+                # All that were expected are back.
+                self._is_gathering = False
                 self._expected = 0
                 self._later(0.0)
             return
@@ -132,13 +135,15 @@ class Flusher:
             self._is_scheduled = False
             self._is_asked = True
             return
-        if self._expected and len(self._waiters) < self._expected:
+        if not self._is_gathering and len(self._waiters) < self._expected:
             # Wait for the senders the last flush answered, once.
-            self._expected = 0
             delay_ms = min(self._flush_ms * _GATHER_SHARE, _GATHER_MS_MAX)
             if delay_ms >= 0.5:
+                self._is_gathering = True
                 self._later(delay_ms / 1000)
                 return
+        self._is_gathering = False
+        self._expected = 0
         self._is_scheduled = False
         self.flush()
 

@@ -1,0 +1,163 @@
+"""Which files go and when writes are refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from tests.unit.store.stores import START_MS, Rig
+
+from cometmq.store.config import StoreConfig
+from cometmq.store.results import GetStatus
+from cometmq.store.retention import DiskUse, RetentionDecision, decide_retention, used_percent
+from cometmq.store.verify import verify_store
+
+HOUR_MS = 3_600_000
+OLD, NEW = 73 * HOUR_MS, 71 * HOUR_MS
+CONFIG = StoreConfig(root="/x")
+LOOSE = StoreConfig(root="/x", is_clean_forced=False)
+
+
+@pytest.mark.parametrize(
+    ("used", "ages", "hour", "was_full", "config", "expected"),
+    [
+        # Nothing but the hour of deleteWhen lets expired files go.
+        (10, [OLD, OLD, NEW], 3, False, CONFIG, (0, False)),
+        (10, [OLD, OLD, NEW], 4, False, CONFIG, (2, False)),
+        (10, [NEW, OLD], 4, False, CONFIG, (0, False)),
+        # Above 75 % expired ones go at any hour.
+        (76, [OLD, NEW], 3, False, CONFIG, (1, False)),
+        (75, [OLD, NEW], 3, False, CONFIG, (0, False)),
+        # Above 85 % age does not count, if the operator did not forbid it.
+        (86, [NEW, NEW], 3, False, CONFIG, (2, False)),
+        (86, [NEW, NEW], 3, False, LOOSE, (0, False)),
+        (86, [OLD, NEW], 3, False, LOOSE, (1, False)),
+        # Above 90 % writes are refused; until 85 % the refusal stays.
+        (91, [NEW], 3, False, CONFIG, (1, True)),
+        (90, [NEW], 3, False, CONFIG, (1, False)),
+        (86, [NEW], 3, True, CONFIG, (1, True)),
+        (85, [NEW], 3, True, CONFIG, (0, False)),
+        # Ten files in one go.
+        (95, [NEW] * 30, 3, False, CONFIG, (10, True)),
+    ],
+)
+def test_decision(
+    used: int,
+    ages: list[int],
+    hour: int,
+    was_full: bool,
+    config: StoreConfig,
+    expected: tuple[int, bool],
+) -> None:
+    """The table of the module, row by row."""
+    found = decide_retention(config, DiskUse(used, ages), hour=hour, was_full=was_full)
+    assert found == RetentionDecision(*expected)
+
+
+def test_share_is_rounded_up() -> None:
+    """As upstream does: a hair above 90 % is 91."""
+    assert [used_percent(1000, used) for used in (0, 900, 901, 1000)] == [0, 90, 91, 100]
+    assert used_percent(0, 0) == 0
+
+
+def filled(**config: int) -> Rig:
+    """Some log, queue and index files, hours apart."""
+    rig = Rig(commit_log_file_bytes=8_192, **config)
+    for n in range(400):
+        rig.put(
+            "T",
+            n % 2,
+            b"%03d" % n + bytes(100),
+            properties=b"KEYS\x01k%d\x02" % n,
+            index_keys=(None, f"k{n}", None),
+            store_ms=rig.now_ms,
+        )
+        if n % 10 == 0:
+            rig.tick(HOUR_MS // 10)
+    rig.tick(2_000)
+    return rig
+
+
+def test_expired_files_go_with_all_that_points_at_them() -> None:
+    """Log files by age, then queue files and index files; minimum offsets move."""
+    rig = filled(index_entry_count=100)
+    before = len(rig.disk.listdir("/store/commitlog"))
+    assert before > 5
+    rig.store._retention.drop_files(4)
+    rig.tick(100)
+    assert len(rig.disk.listdir("/store/commitlog")) == before - 4
+    assert rig.store.min_physical_offset == 4 * 8_192
+    first = rig.store.min_queue_offset("T", 0)
+    assert first > 0
+    assert rig.get("T", 0, 0).status is GetStatus.OFFSET_TOO_SMALL
+    bodies = rig.bodies("T", 0)
+    assert len(bodies) == rig.store.max_queue_offset("T", 0) - first
+    assert rig.store.message_at(0) is None
+    assert rig.store.earliest_store_time("T", 0) > START_MS
+    assert rig.store.query_index("T", "k3", 5).physical_offsets == []
+    assert rig.disk.listdir("/store/index")[0] > "20231114"
+    rig.reopen()
+    assert rig.store.min_queue_offset("T", 0) == first
+    assert rig.bodies("T", 0) == bodies
+    # All but the last file: the newest messages always stay.
+    rig.store._retention.drop_files(1_000)
+    assert len(rig.disk.listdir("/store/commitlog")) == 1
+    assert len(rig.disk.listdir("/store/consumequeue/T/0")) == 1
+    # One more than the newest: a message's keys may be spread over two files.
+    assert len(rig.disk.listdir("/store/index")) <= 2
+    assert rig.bodies("T", 0)[-1][:3] == b"398"
+    rig.kill()
+    assert rig.bodies("T", 0)[-1][:3] == b"398"
+    rig.store.close()
+    assert verify_store(rig.disk, "/store").findings == []
+
+
+def test_files_go_at_their_hour() -> None:
+    """Modification time plus fileReservedTime, at the hours of deleteWhen, local time."""
+    now = datetime.fromtimestamp(START_MS / 1000, tz=UTC).astimezone()
+    rig = filled(file_reserved_hours=2)
+    hour = datetime.fromtimestamp(rig.now_ms / 1000, tz=UTC).astimezone().hour
+    files = len(rig.disk.listdir("/store/commitlog"))
+    if hour not in (4,):
+        rig.tick(15_000)
+        assert len(rig.disk.listdir("/store/commitlog")) == files
+    rig.store.delete_expired_now()
+    rig.tick(15_000)
+    left = len(rig.disk.listdir("/store/commitlog"))
+    assert 1 < left < files
+    while datetime.fromtimestamp(rig.now_ms / 1000, tz=UTC).astimezone().hour != 4:
+        rig.tick(HOUR_MS)
+    for _ in range(3):
+        rig.tick(11_000)
+    assert len(rig.disk.listdir("/store/commitlog")) == 1
+    assert now.tzinfo is not None
+
+
+def test_reader_outlives_its_file() -> None:
+    """A chunk that is on its way out stays readable when its file expires."""
+    rig = filled()
+    first = rig.store.min_queue_offset("T", 0)
+    found = rig.get("T", 0, first)
+    copy = b"".join(found.chunks)
+    rig.store._retention.drop_files(1_000)
+    rig.tick(100)
+    assert b"".join(found.chunks) == copy
+
+
+def test_queue_whose_messages_are_all_gone() -> None:
+    """Minimum and maximum meet; the next message goes on with the number."""
+    rig = Rig(commit_log_file_bytes=8_192)
+    for _ in range(5):
+        rig.put("Old")
+    for _ in range(200):
+        rig.put("New", body=bytes(200))
+    rig.tick(2_000)
+    rig.store._retention.drop_files(2)
+    assert rig.store.min_queue_offset("Old", 0) == rig.store.max_queue_offset("Old", 0) == 5
+    assert rig.get("Old", 0, 2).status is GetStatus.OFFSET_TOO_SMALL
+    assert rig.get("Old", 0, 5).status is GetStatus.OFFSET_OVERFLOW_ONE
+    assert rig.put("Old", body=b"six").queue_offset == 5
+    for _ in range(2):
+        assert rig.bodies("Old") == [b"six"]
+        rig.tick(2_000)
+        rig.kill()
