@@ -1,4 +1,4 @@
-"""What a Java broker asks of our client, set off by the operator's requests to the broker."""
+"""What a broker asks of consumers, set off by the operator's requests to the broker."""
 
 import json
 from typing import Any
@@ -66,7 +66,8 @@ def test_consume_directly(
     assert told["consumeResult"] == "CR_SUCCESS"
     received = stage.peer.wait_messages(name, lambda got: len(got) >= 11)
     assert bodies_of(received)[-1] == b"3"
-    assert received[-1]["msgId"] == results[3]["msgId"]
+    # Java's client 4.9 shows the broker's id of a message it was handed this way.
+    assert received[-1]["msgId"] in (results[3]["msgId"], results[3]["offsetMsgId"])
 
 
 @pytest.mark.needs("pushes")
@@ -87,7 +88,7 @@ def test_consumer_status(
 
 
 @pytest.mark.full
-@pytest.mark.needs("pushes")
+@pytest.mark.needs("pushes", "reset")
 def test_reset_offset(stage: Stage, consumer: tuple[str, str, str, list[dict[str, Any]]]) -> None:
     """222, which tells each client by 220: everything from that time on comes again.
 
@@ -100,5 +101,5 @@ def test_reset_offset(stage: Stage, consumer: tuple[str, str, str, list[dict[str
             {"topic": topic, "group": group, "timestamp": "0", "isForce": "true"},
         )
     assert answer.code == 0, answer.remark
-    received = stage.peer.wait_messages(name, lambda got: len(got) >= 20)
+    received = stage.peer.wait_messages(name, lambda got: len(got) >= 20, 90.0)
     assert bodies_of(received)[10:20] == [f"{n}".encode() for n in range(10)]
