@@ -311,8 +311,7 @@ def test_with_real_threads(disk: RealDisk, tmp_path: Path, is_sync: bool) -> Non
     bodies = [rig.bodies("T", queue_id) for queue_id in range(5)]
     assert [len(each) for each in bodies] == [1_200] * 5
     assert answers == ([True] * 6_000 if is_sync else [])
-    found = rig.store.query_index("T", "u5999", 5)
-    assert len(found.physical_offsets) == 1
+    assert len(rig.store.query_index("T", "u5999", 5).physical_offsets) == 1
     del held
     rig.store.close()
     workers.executor.shutdown()

@@ -75,24 +75,29 @@ def test_without_side_file_java_s_way(is_clean: bool) -> None:
     assert everything(rig) == before
 
 
-def test_side_file_of_another_process_is_not_trusted() -> None:
+@pytest.mark.parametrize(
+    ("path", "content", "reason"),
+    [
+        ("/store/abort", b"1", "another process"),
+        ("/store/checkpoint", bytes(7) + b"\1" + bytes(4088), "checkpoint"),
+        ("/store/abort", None, "another process"),
+    ],
+)
+def test_side_file_of_another_process_is_not_trusted(
+    path: str, content: bytes | None, reason: str
+) -> None:
     """Java (or anything) that wrote in between is noticed in three ways."""
-    for change, reason in (
-        (lambda disk: disk.write_atomic("/store/abort", b"1"), "another process"),
-        (
-            lambda disk: disk.write_atomic("/store/checkpoint", bytes(7) + b"\1" + bytes(4088)),
-            "checkpoint",
-        ),
-        (lambda disk: disk.remove("/store/abort"), "another process"),
-    ):
-        rig = Rig()
-        fill(rig, 200)
-        before = everything(rig)
-        rig.disk.kill()
-        change(rig.disk)
-        rig.open()
-        assert reason in rig.report.reason
-        assert everything(rig) == before
+    rig = Rig()
+    fill(rig, 200)
+    before = everything(rig)
+    rig.disk.kill()
+    if content is None:
+        rig.disk.remove(path)
+    else:
+        rig.disk.write_atomic(path, content)
+    rig.open()
+    assert reason in rig.report.reason
+    assert everything(rig) == before
 
 
 def test_changed_log_is_noticed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from tests.unit.store.stores import START_MS, Rig
@@ -60,7 +61,7 @@ def test_share_is_rounded_up() -> None:
     assert used_percent(0, 0) == 0
 
 
-def filled(**config: int) -> Rig:
+def filled(**config: Any) -> Rig:
     """Some log, queue and index files, hours apart."""
     rig = Rig(commit_log_file_bytes=8_192, **config)
     for n in range(400):
