@@ -181,7 +181,7 @@ class ConsumeQueues:
                 if not may_block:
                     return None
                 data = file.read(file_position, length)
-            parts.append(data)
+            parts.append(bytes(data))
             if len(data) < length:
                 return b"".join(parts)
             position += length

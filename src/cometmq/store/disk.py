@@ -81,7 +81,7 @@ class RandomFile(Protocol):
     def read(self, position: int, length: int) -> bytes:
         """Bytes at `position`; fewer than `length` at the end of the file.  May block."""
 
-    def read_resident(self, position: int, length: int) -> bytes | None:
+    def read_resident(self, position: int, length: int) -> bytes | bytearray | None:
         """As `read` when all of it is in memory; None when it would block or nobody knows."""
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
@@ -209,7 +209,7 @@ class _RealFile:
             done += len(more)
         return b"".join(parts)
 
-    def read_resident(self, position: int, length: int) -> bytes | None:
+    def read_resident(self, position: int, length: int) -> bytes | bytearray | None:
         global _RWF_NOWAIT
         if not _RWF_NOWAIT:
             return None
@@ -227,7 +227,7 @@ class _RealFile:
         if count != length:
             # Either the end of the file or a page that is not there: only a real read knows.
             return None
-        return bytes(buffer)
+        return buffer
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         try:
