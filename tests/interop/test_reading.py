@@ -219,11 +219,12 @@ def test_offsets_of_a_queue(stage: Stage) -> None:
     producer = stage.producer()
     empty = stage.peer.call("offsets", name=producer, queue=queue)
     assert (empty["min"], empty["max"]) == (0, 0)
-    filled(stage, topic, 30)
+    letters, results = filled(stage, topic, 30)
     name = stage.lite()
+    # No seek here: Java's may meet a pull that assign() has already begun.
     stage.peer.call("assign", name=name, queues=[queue])
-    stage.peer.call("seek", name=name, queue=queue, to="begin")
     got = poll_until(stage, name, 30)
+    check_flow(letters, results, got)
     full = stage.peer.call("offsets", name=producer, queue=queue)
     assert (full["min"], full["max"]) == (0, 30)
     assert full["earliest"] == got[0]["storeTime"]
