@@ -88,7 +88,12 @@ def _list_rows() -> None:
         print(f"{'operations':11} {name}")
 
 
-@click.command("bench", short_help="Measure throughput and latency.")
+@click.command(
+    "bench",
+    short_help="Measure throughput and latency.",
+    # Its own, since a command that is first run outside the group keeps what it found then.
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--suite",
     "suites",

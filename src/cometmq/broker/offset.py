@@ -10,6 +10,9 @@ offset" and may jump to the end of the queue (trap T12).
 
 from __future__ import annotations
 
+import os
+from typing import Final
+
 from cometmq.broker.lookup import in_worker
 from cometmq.broker.state import FAQ, BrokerState, answer
 from cometmq.errors import CometError, ResponseCode
@@ -26,6 +29,9 @@ from cometmq.wire.headers import (
 )
 
 __all__ = ["OffsetProcessor"]
+
+_IN_MEMORY_PERCENT: Final = 40
+"""RocketMQ's accessMessageInMemoryMaxRatio."""
 
 
 class OffsetProcessor:
@@ -69,7 +75,13 @@ class OffsetProcessor:
             first = store.get(topic, queue_id, 0, 1)
         except CometError:
             return False
-        return isinstance(first, GetResult) and first.status is GetStatus.FOUND
+        if isinstance(first, GetResult):
+            return first.status is GetStatus.FOUND
+        # It is there, but a read could block just now. Java never looks: it calls what lies
+        # within this share of the machine's memory in memory, and so do we when we cannot tell.
+        span_bytes = store.max_physical_offset - store.min_physical_offset
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return span_bytes * 100 <= memory_bytes * _IN_MEMORY_PERCENT
 
     def update(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> bytes:
         """Serve UPDATE_CONSUMER_OFFSET (15)."""

@@ -83,6 +83,9 @@ def consume(
     from cometmq.net.loop import run
 
     reading = _Reading(topic, tags, moment_of(start, "--from"), count, until_end, wait_s, as_json)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell's background job begins so, and the loop would leave SIGTERM ignored as well.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     run(
         _stoppable(
             reading.in_group(name_server, group) if group else reading.onlooking(name_server)
