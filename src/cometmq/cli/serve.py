@@ -309,6 +309,7 @@ async def _serve(
     ready: Callable[[], str],
 ) -> None:
     """Start, say so, wait for a signal, stop; a failed start still stops what had begun."""
+    import asyncio
     import gc
 
     from cometmq.errors import StoreError
@@ -327,8 +328,12 @@ async def _serve(
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
+        # The handlers stand before anybody is told: a signal on the heels of the ready line is
+        # as good as any other. Not before the start, so that a long recovery can be broken off.
+        stopped = asyncio.ensure_future(wait_for_stop_signal())
+        await asyncio.sleep(0)
         print(ready(), flush=True)
-        name = await wait_for_stop_signal()
+        name = await stopped
         _LOG.info("%s received, stopping", name)
     finally:
         await stop()

@@ -141,9 +141,12 @@ async def serve(
     server = NameServer(loaded.config, env, RealDisk())
     await server.start()
     try:
+        # The handlers stand before anybody is told that we are ready.
+        stopped = asyncio.ensure_future(wait_for_stop_signal())
+        await asyncio.sleep(0)
         if ready is not None:
             ready(server)
-        name = await wait_for_stop_signal()
+        name = await stopped
         log.info("%s: stopping", name)
     finally:
         await server.stop()
