@@ -92,7 +92,8 @@ def test_consumer_status(
 def test_reset_offset(stage: Stage, consumer: tuple[str, str, str, list[dict[str, Any]]]) -> None:
     """222, which tells each client by 220: everything from that time on comes again.
 
-    RocketMQ's broker tells it with the answer to the next pull, so a held pull delays it by 15 s.
+    RocketMQ's broker tells it with the answer to the next pull, so there a held pull delays it by
+    15 s; ours answers the held pull.
     """
     topic, group, name, _ = consumer
     with RawClient(stage.cluster.broker) as client:

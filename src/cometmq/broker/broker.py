@@ -223,7 +223,7 @@ class Broker:
             Code.UNLOCK_BATCH_MQ: _not_yet("ordering locks (UNLOCK_BATCH_MQ)"),
         }
         handlers.update(AdminProcessor(state, schedule).handlers())
-        handlers.update(ClientCallProcessor(state).handlers())
+        handlers.update(ClientCallProcessor(state, self._pull.hold.offset_moved).handlers())
         return handlers
 
     async def _listen_vip(self) -> None:

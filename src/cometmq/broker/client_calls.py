@@ -49,12 +49,18 @@ _MOMENT_END: Final = -1
 
 
 class ClientCallProcessor:
-    """The processors of codes 222, 223, 307 and 309."""
+    """The processors of codes 222, 223, 307 and 309.
 
-    __slots__ = ("_state",)
+    Args:
+        state: the broker's.
+        offset_moved: told of group, topic and queue id when an offset was moved here.
+    """
 
-    def __init__(self, state: BrokerState) -> None:
+    __slots__ = ("_offset_moved", "_state")
+
+    def __init__(self, state: BrokerState, offset_moved: Callable[[str, str, int], None]) -> None:
         self._state = state
+        self._offset_moved = offset_moved
 
     def handlers(self) -> dict[int, Handler]:
         """Map each code to its processor."""
@@ -226,6 +232,7 @@ class ClientCallProcessor:
             if is_here:
                 for queue_id, target in targets.items():
                     state.offsets.reset(header.group, topic.topic, queue_id, target, now_ms)
+                    self._offset_moved(header.group, topic.topic, queue_id)
             else:
                 targets = self._tell_consumers(header, topic, targets)
             log.info("group %s in %s is reset to %s", header.group, header.topic, targets)

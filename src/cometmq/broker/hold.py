@@ -8,6 +8,7 @@ A pull runs again when
 - a message whose tag code it wants became visible in its queue (`arrived`); all wake-ups of one
   turn of the loop run together at its end, so that a burst of sends is answered by one pull with
   many messages, not by many pulls with one;
+- an operator moved its group's offset in its queue (`offset_moved`);
 - its time is up;
 - the sweep sees that its queue has grown past it, wanted or not, so that a filtered consumer
   moves on, and a wake-up that was lost costs at most one sweep.
@@ -159,6 +160,15 @@ class PullHold:
         if self._woken and not self._wake_scheduled:
             self._wake_scheduled = True
             asyncio.get_running_loop().call_soon(self._run_woken)
+
+    def offset_moved(self, group: str, topic: str, queue_id: int) -> None:
+        """Run the pulls of a group whose offset an operator moved, so that they learn of it."""
+        # The latest first: the first to run is told, and a client that has pulled anew (after a
+        # seek, say) no longer listens to what it asked before.
+        for pull in reversed(list(self._by_queue.get((topic, queue_id), ()))):
+            if pull.header.consumer_group == group:
+                self._take(pull)
+                self._run_one(pull)
 
     def drop_connection(self, connection: ServerConnection) -> None:
         """Forget the pulls of a lost connection."""

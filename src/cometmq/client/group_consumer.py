@@ -478,7 +478,7 @@ class GroupConsumer:
             log.exception("the rebalance listener of group %s failed", self.group)
 
     def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
-        """A broker orders other offsets (code 220)."""
+        """A broker orders other offsets, by code 220 or with its answer to a pull."""
         for queue, queue_offset in offsets.items():
             assignment = self._assignments.get(queue)
             if queue.topic != topic or assignment is None:
@@ -499,9 +499,14 @@ class GroupConsumer:
             self._ready().spawn(self._commit([fresh], wait=False), "commit")
         return fresh
 
-    def offset_moved(self, loop: PullLoop, queue_offset: int) -> None:
-        """The broker does not have the offset we asked for; what we hold stays valid."""
-        loop.process_queue.skip_to(queue_offset, self._options.env.clock.now_ms())
+    def offset_moved(self, loop: PullLoop, queue_offset: int, *, is_ordered: bool) -> None:
+        """Go on from another offset; what we hold stays valid only where offsets go forward."""
+        if is_ordered:
+            self.reset_offsets(loop.queue.topic, {loop.queue: queue_offset})
+        elif queue_offset < loop.process_queue.pull_offset and loop.queue in self._assignments:
+            self._replace(self._assignments[loop.queue], queue_offset)
+        else:
+            loop.process_queue.skip_to(queue_offset, self._options.env.clock.now_ms())
 
     # -- offsets ----------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ PAUSE_UNHELD_S: Final = 0.1
 HOLD_RECHECK_S: Final = 1.0
 """A held loop looks again after this time even if nobody wakes it."""
 PULL_TIMEOUT_MS: Final = 30_000
+OFFSET_RESET: Final = "OFFSET_RESET"
+"""Remark of an answer 21 that carries an operator's offset (``PullMessageProcessor`` of 5.4.0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,8 @@ class PullSink(Protocol):
         """An offset to commit along with a pull, or -1."""
         ...
 
-    def offset_moved(self, loop: "PullLoop", queue_offset: int) -> None:
-        """The broker does not have the offset that was asked for; go on from this one."""
+    def offset_moved(self, loop: "PullLoop", queue_offset: int, *, is_ordered: bool) -> None:
+        """Go on from this offset: an operator ordered it, or the broker has not the one asked."""
         ...
 
 
@@ -257,16 +259,18 @@ class PullLoop:
             self._sink.accept(self, self._matching(answer.body), next_offset)
             self.pull()
         elif code == ResponseCode.PULL_OFFSET_MOVED:
-            log.warning(
-                "%s of group %s: offset %d is outside the broker's %d to %d; going on from %d",
-                self.queue,
-                self._settings.group,
-                process_queue.pull_offset,
-                header.min_offset,
-                header.max_offset,
-                next_offset,
-            )
-            self._sink.offset_moved(self, next_offset)
+            is_ordered = answer.remark == OFFSET_RESET
+            if not is_ordered:
+                log.warning(
+                    "%s of group %s: offset %d is outside the broker's %d to %d; going on from %d",
+                    self.queue,
+                    self._settings.group,
+                    process_queue.pull_offset,
+                    header.min_offset,
+                    header.max_offset,
+                    next_offset,
+                )
+            self._sink.offset_moved(self, next_offset, is_ordered=is_ordered)
             self.pull()
         else:
             self._sink.accept(self, [], next_offset)

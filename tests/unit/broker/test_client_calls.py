@@ -10,7 +10,7 @@ import pytest
 from tests.unit.broker.harness import Client, eventually, running
 
 from cometmq.broker import Broker
-from cometmq.client import Producer, PushConsumer, ReceivedMessage
+from cometmq.client import Producer, PullConsumer, PushConsumer, ReceivedMessage
 from cometmq.codec.ids import encode_host, offset_message_id
 from cometmq.codec.stored_message import decode_messages
 from cometmq.model import Message, MessageQueue
@@ -441,9 +441,102 @@ def test_our_consumer_follows_a_reset(is_old: bool) -> None:
             await eventually(lambda: seen == [b"1", b"2"])
             await consumer.commit_changed()
             await eventually(lambda: broker.state.offsets.query("g", "t", 0) == 2)
+            await eventually(lambda: parked(broker) >= 1)
             assert (await reset(operator)).code == 0
-            await producer.send(Message("t", b"3"))  # ends the held pull
+            await eventually(lambda: len(seen) >= 4)
+            assert seen[2:] == [b"1", b"2"]
+            await producer.send(Message("t", b"3"))
             await eventually(lambda: len(seen) >= 5)
-            assert sorted(seen[2:]) == [b"1", b"2", b"3"]
+            await consumer.commit_changed()
+            await eventually(lambda: broker.state.offsets.query("g", "t", 0) == 3)
+            assert seen[4:] == [b"3"]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_our_pull_consumer_follows_a_reset(is_old: bool) -> None:
+    """While its pull is held, and also when an earlier pull of its is held beside that one."""
+
+    async def main() -> None:
+        settings = {"useServerSideResetOffset": str(not is_old).lower()}
+        async with embedded_cluster(settings) as cluster:
+            address = cluster.name_server_address
+            broker = cluster.standalone.broker
+            operator = await Client(broker.env, broker.address).open()
+            async with (
+                Producer("pg", name_server=address) as producer,
+                PullConsumer("g", name_server=address, consume_from="first") as consumer,
+            ):
+                await producer.create_topic("t", queue_count=1)
+                await consumer.subscribe("t")
+                await producer.send(Message("t", b"1"))
+                await producer.send(Message("t", b"2"))
+                first = [message.body for message in await polled(consumer, 2)]
+                await consumer.commit()
+                await eventually(lambda: parked(broker) >= 1)
+                await consumer.seek(queue(0), 2)
+                await eventually(lambda: parked(broker) >= 2)
+                assert (await reset(operator)).code == 0
+                again = [message.body for message in await polled(consumer, 2)]
+                assert (first, again) == ([b"1", b"2"], [b"1", b"2"])
+                assert await consumer.position(queue(0)) == 2
+            assert broker.state.offsets.query("g", "t", 0) == 2
+            await operator.close()
+
+    asyncio.run(main())
+
+
+def test_a_reset_forward_drops_what_is_held() -> None:
+    """Messages that wait for their handler are passed over, as the operator wants."""
+
+    async def main() -> None:
+        seen: list[bytes] = []
+        gate = asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.append(message.body)
+            await gate.wait()
+
+        async with embedded_cluster() as cluster:
+            address = cluster.name_server_address
+            broker = cluster.standalone.broker
+            operator = await Client(broker.env, broker.address).open()
+            async with Producer("pg", name_server=address) as producer:
+                await producer.create_topic("t", queue_count=1)
+                for number in range(6):
+                    await producer.send(Message("t", b"%d" % number))
+                async with PushConsumer(
+                    "g",
+                    {"t": "*"},
+                    handle,
+                    name_server=address,
+                    consume_from="first",
+                    concurrency=1,
+                ):
+                    await eventually(lambda: seen == [b"0"] and parked(broker) >= 1)
+                    assert (await reset(operator, queueId="0", offset="5")).code == 0
+                    await eventually(lambda: not broker.state.offsets.has_reset("g", "t", 0))
+                    gate.set()
+                    await eventually(lambda: len(seen) >= 2)
+                assert seen == [b"0", b"5"]
+                assert broker.state.offsets.query("g", "t", 0) == 6
+            await operator.close()
+
+    asyncio.run(main())
+
+
+def parked(broker: Broker) -> int:
+    """How many pulls of topic t are held."""
+    assert broker._pull is not None
+    return len(broker._pull.hold._by_queue.get(("t", 0), ()))
+
+
+async def polled(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
+    """As many messages, or what came before a held pull would have ended by itself."""
+    messages: list[ReceivedMessage] = []
+    for _ in range(10):
+        messages += await consumer.poll(timeout_ms=1_000)
+        if len(messages) >= count:
+            break
+    return messages
