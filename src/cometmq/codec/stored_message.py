@@ -36,9 +36,11 @@ __all__ = [
     "BORN_HOST_V6_FLAG",
     "FIXED_BYTES_V1",
     "HEAD_V4",
+    "HEAD_WITH_ORIGIN_V4",
     "MAGIC_BLANK",
     "MAGIC_V1",
     "MAGIC_V2",
+    "ORIGIN_V4",
     "PHYSICAL_OFFSET_POSITION",
     "QUEUE_OFFSET_POSITION",
     "RECORD_BYTES_MIN",
@@ -79,6 +81,12 @@ HEAD_V4: Final = struct.Struct(
     "q"  # 76 prepared_transaction_offset
     "i"  # 84 body_bytes
 )
+# The same in two parts, for who writes many records: those of one connection and millisecond share
+# bytes 48 to 83, the origin.
+HEAD_WITH_ORIGIN_V4: Final = struct.Struct(">iiiiiqqiq36si")
+ORIGIN_V4: Final = struct.Struct(">8sq8siq")
+assert HEAD_WITH_ORIGIN_V4.size == HEAD_V4.size
+assert ORIGIN_V4.size == 36
 BLANK: Final = struct.Struct(">ii")  # remaining bytes of the file, MAGIC_BLANK
 BLANK_BYTES: Final = 8
 BODY_POSITION_V4: Final = 88

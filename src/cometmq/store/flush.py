@@ -60,14 +60,12 @@ class Flusher:
         workers: Workers,
         log: CommitLog,
         clock: Callable[[], int],
-        on_flushed: Callable[[int], None],
     ) -> None:
         self._disk = disk
         self._workers = workers
         self._log = log
         self._root = config.root
         self._clock = clock
-        self._on_flushed = on_flushed
         self._interval_ms = config.flush_interval_ms
         self._least_bytes = config.flush_least_pages * _PAGE_BYTES
         self._thorough_ms = config.flush_thorough_interval_ms
@@ -86,6 +84,8 @@ class Flusher:
         self.flushed = 0
         """Everything below this physical offset is on stable storage."""
         self.flush_count = 0
+        self.on_flushed: Callable[[int], None] = lambda _: None
+        """Called with `flushed` when it has moved, before waiting puts are answered."""
 
     def start(self, call_later: CallLater) -> None:
         """Timers exist from now on."""
@@ -183,7 +183,7 @@ class Flusher:
         """The log is flushed up to `target`: confirm, answer, and flush on if more wait."""
         if target > self.flushed:
             self.flushed = target
-            self._on_flushed(target)
+            self.on_flushed(target)
         waiters = self._waiters
         answered = 0
         while waiters and waiters[0][0] <= target:

@@ -1,7 +1,9 @@
-"""Turns what is put into bytes of the log: batches, and the general form of single messages.
+"""Turns what is put into bytes of the log: the simple record, batches, and the general form.
 
-Job: records and units for given positions.  It must not place them; the message store does, and
-has its own copy of the single message with two IPv4 hosts and no CRC tail, its hottest path.
+Job: records and units for given positions.  It must not place them (appender.py does).
+
+Simple is what nearly every message is: two IPv4 hosts, no CRC tail, properties of less than
+LENGTHS_COUNT bytes.  Its layout stands in `record_parts` only, which all three ways to put call.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from zlib import crc32
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.codec.crc import CRC_TAIL_BYTES, encode_crc_tail
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX, ensure_trailing_separator
-from cometmq.codec.stored_message import HEAD_V4, encode_message
+from cometmq.codec.stored_message import HEAD_WITH_ORIGIN_V4, ORIGIN_V4, encode_message
 from cometmq.errors import MessageIllegal
 from cometmq.model.flags import BORN_HOST_V6, STORE_HOST_V6
 
@@ -23,19 +25,64 @@ if TYPE_CHECKING:
     from cometmq.store.consume_queue import ConsumeQueue
     from cometmq.store.results import BatchItem
 
-__all__ = ["LENGTHS", "LENGTHS_COUNT", "EncodedBatch", "RecordEncoder", "check_sizes"]
+__all__ = [
+    "LENGTHS_COUNT",
+    "EncodedBatch",
+    "RecordEncoder",
+    "check_sizes",
+    "record_parts",
+]
 
-_pack_head: Final = HEAD_V4.pack
+_pack_head: Final = HEAD_WITH_ORIGIN_V4.pack
+_pack_origin: Final = ORIGIN_V4.pack
 _pack_unit: Final = CQ_UNIT.pack
 _CRC_MASK: Final = 0x7FFFFFFF
 _V4_BYTES: Final = 8
 
 # The length field of usual properties, ready made: an eighth of a microsecond a message.
 LENGTHS_COUNT: Final = 1024
-LENGTHS: Final = [length.to_bytes(2, "big") for length in range(LENGTHS_COUNT)]
+_LENGTHS: Final = [length.to_bytes(2, "big") for length in range(LENGTHS_COUNT)]
 
 EncodedBatch = tuple[bytes, bytes, list[int]]
 """Records in a row, their units in a row, the physical offset of each record."""
+
+
+def record_parts(
+    queue: ConsumeQueue,
+    queue_offset: int,
+    position: int,
+    size: int,
+    body: bytes,
+    properties: bytes,
+    flag: int,
+    sys_flag: int,
+    born_ms: int,
+    origin: bytes,
+) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """A simple record in pieces, to be joined; HOT, so the caller checks sizes.
+
+    `size` is `queue.fixed_bytes` with body and properties, `origin` what `RecordEncoder.origin`
+    gave for the connection.
+    """
+    return (
+        _pack_head(
+            size,
+            queue.magic,
+            crc32(body) & _CRC_MASK,
+            queue.queue_id,
+            flag,
+            queue_offset,
+            position,
+            sys_flag,
+            born_ms,
+            origin,
+            len(body),
+        ),
+        body,
+        queue.topic_part,
+        _LENGTHS[len(properties)],
+        properties,
+    )
 
 
 def check_sizes(body_bytes: int, properties_bytes: int, body_bytes_max: int) -> None:
@@ -57,8 +104,15 @@ class RecordEncoder:
         self._store_host = config.store_host
         self._body_max = config.message_bytes_max
         self._is_crc_appended = config.is_crc_appended
-        self.is_wide = len(config.store_host) != _V4_BYTES or config.is_crc_appended
-        """Whether every record needs the general form."""
+        self._is_simple = len(config.store_host) == _V4_BYTES and not config.is_crc_appended
+
+    def origin(
+        self, born_host: bytes, store_ms: int, reconsume_times: int = 0, prepared_offset: int = 0
+    ) -> bytes | None:
+        """What the records of one connection and millisecond share; None: not simple ones."""
+        if not self._is_simple or len(born_host) != _V4_BYTES:
+            return None
+        return _pack_origin(born_host, store_ms, self._store_host, reconsume_times, prepared_offset)
 
     def encode(
         self,
@@ -76,6 +130,7 @@ class RecordEncoder:
         store_ms: int,
     ) -> bytes:
         """One record in the general form: any hosts, a CRC tail if the store appends them."""
+        sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
         if len(born_host) != _V4_BYTES:
             sys_flag |= BORN_HOST_V6
         if len(self._store_host) != _V4_BYTES:
@@ -116,47 +171,32 @@ class RecordEncoder:
         store_ms: int,
     ) -> EncodedBatch:
         """Records and units of a batch that begins at a physical offset."""
-        if self.is_wide or len(born_host) != _V4_BYTES:
-            return self._encode_batch_wide(
-                queue, items, position, sys_flag, born_ms, born_host, reconsume_times, store_ms
-            )
+        origin = self.origin(born_host, store_ms, reconsume_times)
+        first = position
         queue_offset = queue.max
-        queue_id, magic, topic_part = queue.queue_id, queue.magic, queue.topic_part
         fixed, body_max = queue.fixed_bytes, self._body_max
-        store_host = self._store_host
         parts: list[bytes] = []
         units: list[bytes] = []
         offsets: list[int] = []
         for flag, body, properties, tags_code, _ in items:
             body_bytes = len(body)
             properties_bytes = len(properties)
-            if body_bytes > body_max or properties_bytes > PROPERTIES_BYTES_MAX:
-                check_sizes(body_bytes, properties_bytes, body_max)
+            if origin is None or body_bytes > body_max or properties_bytes >= LENGTHS_COUNT:
+                return self._encode_batch_generally(
+                    queue, items, first, sys_flag, born_ms, born_host, reconsume_times, store_ms
+                )
             size = fixed + body_bytes + properties_bytes
-            parts += (
-                _pack_head(
-                    size,
-                    magic,
-                    crc32(body) & _CRC_MASK,
-                    queue_id,
-                    flag,
-                    queue_offset,
-                    position,
-                    sys_flag,
-                    born_ms,
-                    born_host,
-                    store_ms,
-                    store_host,
-                    reconsume_times,
-                    0,
-                    body_bytes,
-                ),
+            parts += record_parts(
+                queue,
+                queue_offset,
+                position,
+                size,
                 body,
-                topic_part,
-                LENGTHS[properties_bytes]
-                if properties_bytes < LENGTHS_COUNT
-                else properties_bytes.to_bytes(2, "big"),
                 properties,
+                flag,
+                sys_flag,
+                born_ms,
+                origin,
             )
             units.append(_pack_unit(position, size, tags_code))
             offsets.append(position)
@@ -164,7 +204,7 @@ class RecordEncoder:
             queue_offset += 1
         return b"".join(parts), b"".join(units), offsets
 
-    def _encode_batch_wide(
+    def _encode_batch_generally(
         self,
         queue: ConsumeQueue,
         items: Sequence[BatchItem],

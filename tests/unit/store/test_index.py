@@ -160,11 +160,11 @@ def test_waiting_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a single turn of the timer the waiting list still does not grow for ever."""
     monkeypatch.setattr(index_service, "_WAITING_MAX", 500)
     rig = Rig(commit_log_file_bytes=1 << 20, index_entry_count=20_000, index_slot_count=1000)
-    monkeypatch.setattr("cometmq.store.message_store._KEYS_WAITING_MAX", 100)
+    monkeypatch.setattr("cometmq.store.appender._KEYS_WAITING_MAX", 100)
     for n in range(3_000):
         rig.now_ms += 1
         put_keys(rig, 1, n)
-        assert len(rig.store._keys) <= 600
+        assert len(rig.store._index.pending) <= 600
 
 
 def has_table(file: IndexFile) -> bool:
