@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.client.arguments import name_list
 from cometmq.client.calls import BrokerCalls
 from cometmq.client.message import ReceivedMessage, split_messages
 from cometmq.client.routes import RouteBook
@@ -378,9 +379,11 @@ class AdminCalls:
     async def group_offsets(
         self, group: str, topics: Iterable[str] | None = None
     ) -> dict[MessageQueue, QueueProgress]:
-        """How far the group is, queue by queue; by default in every topic it has offsets for."""
+        """How far the group is, queue by queue, in these topics (or this one, or all it knows)."""
         progress: dict[MessageQueue, QueueProgress] = {}
-        for topic in sorted(topics) if topics is not None else await self.group_topics(group):
+        for topic in (
+            sorted(name_list(topics)) if topics is not None else await self.group_topics(group)
+        ):
             route = await self.topic_route(topic)
             for queue in subscribe_queues(topic, route):
                 address = await self._address(queue)

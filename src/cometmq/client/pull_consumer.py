@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from cometmq.client.arguments import queue_list, subscription_map
 from cometmq.client.group_consumer import Assignment, GroupConsumer, RebalanceListener
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
@@ -120,7 +121,7 @@ class PullConsumer(GroupConsumer):
         self._current: PulledBatch | None = None
         self._current_messages: list[ReceivedMessage] = _NOTHING
         self._index = 0
-        for topic, expression in (subscriptions or {}).items():
+        for topic, expression in subscription_map(subscriptions).items():
             self._subscribe(topic, expression)
 
     # -- life -------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ class PullConsumer(GroupConsumer):
         instance = self._ready()
         if self._subscriptions:
             raise ConfigError("this consumer has subscriptions; it cannot be assigned queues too")
-        wanted = set(queues)
+        wanted = set(queue_list(queues))
         self._by_hand_expression = expression
         self._is_by_hand = True
         for topic in sorted({queue.topic for queue in wanted}):
@@ -548,7 +549,8 @@ class PullConsumer(GroupConsumer):
         self._ready()
         assert self._calls is not None
         return {
-            queue: await self._calls.min_offset(self._address(queue), queue) for queue in queues
+            queue: await self._calls.min_offset(self._address(queue), queue)
+            for queue in queue_list(queues)
         }
 
     async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
@@ -556,7 +558,8 @@ class PullConsumer(GroupConsumer):
         self._ready()
         assert self._calls is not None
         return {
-            queue: await self._calls.max_offset(self._address(queue), queue) for queue in queues
+            queue: await self._calls.max_offset(self._address(queue), queue)
+            for queue in queue_list(queues)
         }
 
     # -- pausing ----------------------------------------------------------------------------
@@ -564,7 +567,7 @@ class PullConsumer(GroupConsumer):
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out nothing of these queues until `resume`; their position stays."""
         self._settle(include_in_hand=False)
-        for queue in queues:
+        for queue in queue_list(queues):
             self._paused.add(queue)
             assignment = self._assignments.get(queue)
             if assignment is not None:
@@ -575,7 +578,7 @@ class PullConsumer(GroupConsumer):
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out these queues again."""
-        for queue in queues:
+        for queue in queue_list(queues):
             self._paused.discard(queue)
             assignment = self._assignments.get(queue)
             if assignment is not None:

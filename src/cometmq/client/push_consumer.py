@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from cometmq.client.arguments import subscription_map
 from cometmq.client.group_consumer import Assignment, GroupConsumer, RebalanceListener
 from cometmq.client.handlers import (
     CoroutineDispatcher,
@@ -138,7 +139,7 @@ class PushConsumer(GroupConsumer):
         self._default: CoroutineDispatcher | ThreadDispatcher | None = None
         self._by_topic: dict[str, CoroutineDispatcher | ThreadDispatcher] = {}
         self._returns: SendBack | None = None
-        for topic, expression in (subscriptions or {}).items():
+        for topic, expression in subscription_map(subscriptions).items():
             self._subscribe(topic, expression)
 
     # -- life -------------------------------------------------------------------------------

@@ -173,6 +173,8 @@ class AllocateByConfig:
 
     def __init__(self, message_queues: Sequence[MessageQueue]) -> None:
         self.message_queues = list(message_queues)
+        if not all(isinstance(queue, MessageQueue) for queue in self.message_queues):
+            raise ConfigError(f"{message_queues!r} is no list of MessageQueue")
 
     def allocate(
         self,
