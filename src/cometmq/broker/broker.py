@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from cometmq.broker.admin import AdminProcessor
+from cometmq.broker.carrying import CarriedGoods, carry
 from cometmq.broker.client import EXPIRY_SCAN_MS, ClientProcessor
 from cometmq.broker.client_calls import ClientCallProcessor
 from cometmq.broker.config import BrokerConfig
@@ -70,6 +71,8 @@ class Broker:
         self.env = env
         self.recovery: RecoveryReport | None = None
         """What opening the store took, once started."""
+        self.carried: CarriedGoods | None = None
+        """What the store holds for a Java broker, once started."""
         self._disk = disk
         self._handlers: dict[int, Handler] = {}
         self._server = RemotingServer(
@@ -176,6 +179,7 @@ class Broker:
         schedule = ScheduleService(state, *self._files.load_delay_offsets())
         self._schedule = schedule
         self._files.attach(topics, groups, offsets, schedule)
+        self.carried = carry(store, self._disk, offsets, schedule)
         self._send = SendProcessor(state, schedule)
         self._pull = PullProcessor(state)
         self._client = ClientProcessor(state)

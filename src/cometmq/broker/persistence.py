@@ -11,7 +11,8 @@ config/consumerOffset.json    dataVersion, groupTopicMap, offsetTable
 config/delayOffset.json       dataVersion, offsetTable
 ======================== ======================================================
 
-The file rule is that of `cometmq.broker.config_file`.
+The file rule is that of `cometmq.broker.config_file`.  Keys that are not ours (a newer RocketMQ's,
+say) are written back as they were read; files that are not in this list are never touched.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ import msgspec
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.config_file import ConfigFile, load_config_file
+from cometmq.broker.foreign_keys import ForeignKeys
 from cometmq.broker.schedule import ScheduleService
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group_table import SubscriptionGroupTable
 from cometmq.core.topic_table import TopicTable
-from cometmq.model.topic import DataVersion
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.env import Workers
 from cometmq.store.disk import Disk
 from cometmq.wire.bodies import (
@@ -39,6 +42,7 @@ from cometmq.wire.bodies import (
     decode_group_config_wrapper,
     decode_topic_config_wrapper,
     encode_group_config_wrapper,
+    group_config_to_json,
     topic_config_to_json,
 )
 
@@ -110,6 +114,7 @@ class BrokerFiles:
         "_disk",
         "_files",
         "_folder",
+        "_foreign",
         "_timers",
         "_workers",
         "are_topics_sound",
@@ -121,6 +126,20 @@ class BrokerFiles:
         self._workers = workers
         self._folder = f"{config.store_path()}/config"
         self._files: dict[str, ConfigFile] = {}
+        self._foreign = {
+            "topics.json": ForeignKeys(
+                ("dataVersion", "topicConfigTable"),
+                "topicConfigTable",
+                topic_config_to_json(TopicConfig("")),
+            ),
+            "subscriptionGroup.json": ForeignKeys(
+                ("dataVersion", "forbiddenTable", "subscriptionGroupTable"),
+                "subscriptionGroupTable",
+                (*group_config_to_json(SubscriptionGroupConfig("")), "subscriptionDataSet"),
+            ),
+            "consumerOffset.json": ForeignKeys(("dataVersion", "groupTopicMap", "offsetTable")),
+            "delayOffset.json": ForeignKeys(("dataVersion", "offsetTable")),
+        }
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.are_topics_sound = True
         """Whether topics.json itself was read, so that what it lacks was deleted."""
@@ -164,7 +183,13 @@ class BrokerFiles:
 
     def _load(self, name: str, decode: Callable[[bytes], T]) -> T | None:
         self._disk.makedirs(self._folder)
-        return load_config_file(self._disk, f"{self._folder}/{name}", decode)
+
+        def decode_and_remember(raw: bytes) -> T:
+            found = decode(raw)
+            self._foreign[name].remember(raw)
+            return found
+
+        return load_config_file(self._disk, f"{self._folder}/{name}", decode_and_remember)
 
     # -- writing --------------------------------------------------------------------------
 
@@ -187,7 +212,13 @@ class BrokerFiles:
 
     def _add(self, name: str, revision: Callable[[], int], snapshot: Callable[[], Encode]) -> None:
         path = f"{self._folder}/{name}"
-        self._files[name] = ConfigFile(self._disk, self._workers, path, revision, snapshot)
+        foreign = self._foreign[name]
+
+        def complete() -> Encode:
+            encode = snapshot()
+            return lambda: foreign.add_to(encode())
+
+        self._files[name] = ConfigFile(self._disk, self._workers, path, revision, complete)
 
     def start(self) -> None:
         """Begin the periodic writes."""

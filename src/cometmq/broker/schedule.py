@@ -98,6 +98,10 @@ class ScheduleService:
             if cursor.next_offset > 0
         }
 
+    def positions(self) -> dict[int, int]:
+        """Map every level to the queue offset it goes on from."""
+        return {level: cursor.next_offset for level, cursor in self._levels.items()}
+
     def start(self) -> None:
         """Bring the cursors into the range of their queues and look at every head."""
         now_ms = self._state.env.clock.now_ms()

@@ -2,7 +2,7 @@
 
 Job: decide by age, hour and watermarks (``CleanCommitLogService``; store.md 2.12) which log files
 expire, and have what points only at them deleted too.  It must not delete the last file of
-anything, nor touch the log's content.
+anything, nor a file somebody holds, nor touch the log's content.
 
 =================  =============================================================================
 used share         what happens
@@ -111,6 +111,9 @@ class Retention:
         self._is_looking = False
         self._is_manual = False
         self._cleaned_min = -1
+        self._told_held: tuple[str, str] | None = None
+        self.holds: dict[str, Callable[[], int | None]] = {}
+        """By what needs it: the oldest physical offset that must stay, None for nothing."""
         self.is_full = False
         """Whether the disk is above its watermark: writes are refused."""
         self.used_percent = 0
@@ -165,6 +168,8 @@ class Retention:
         """Delete the oldest log files, then what pointed only at them."""
         paths: list[str] = []
         for _ in range(min(count, len(self._log.files) - 1)):
+            if self._is_first_held():
+                break
             mapped = self._log.drop_first_file()
             paths.append(mapped.path)
             _LOG.info("log file %s expired", mapped.path)
@@ -174,6 +179,24 @@ class Retention:
             paths += self._index.expire(self._log.min_offset)
         if paths:
             self._workers.submit(lambda: self._remove(paths), self._removed)
+
+    def _is_first_held(self) -> bool:
+        """Whether somebody still needs the oldest log file; says so once for each file."""
+        first = self._log.files[0]
+        for what, oldest in self.holds.items():
+            place = oldest()
+            if place is not None and place < first.end:
+                if self._told_held != (first.path, what):
+                    self._told_held = (first.path, what)
+                    _LOG.warning(
+                        "log file %s has expired and is kept: %s need it from physical offset %d"
+                        " on",
+                        first.path,
+                        what,
+                        place,
+                    )
+                return True
+        return False
 
     def _remove(self, paths: list[str]) -> None:
         for path in paths:

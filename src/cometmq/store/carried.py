@@ -1,0 +1,147 @@
+"""What a store holds for a Java broker and this one does not serve: timers and transactions.
+
+Job: count at start the timer messages and half messages that wait for a Java broker, and name the
+oldest record each of them needs, so that retention leaves it alone.  It must not deliver or
+change anything: a Java broker that gets the directory back does.
+
+Timer messages (store.md 5.2) wait in two places: in the wheel, whose content is the timer log
+(see timer_files.py), and in queue 0 of ``rmq_sys_wheel_timer`` from where Java's recovery goes on
+taking them up, which is behind the last one that has a unit.
+
+A half message waits from the offset the group ``CID_RMQ_SYS_TRANS`` has in the half topic, unless
+an op message behind that group's offset in the op topic names its queue offset (store.md 6.2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.stored_message import decode_messages
+from cometmq.errors import CodecError, StoreError
+from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
+from cometmq.store.results import GetResult, GetStatus
+from cometmq.store.timer_files import read_timer_checkpoint, scan_timer_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cometmq.codec.stored_message import StoredMessage
+    from cometmq.store.disk import Disk
+    from cometmq.store.message_store import MessageStore
+
+__all__ = ["Carried", "count_half_messages", "count_timer_messages"]
+
+_READ_COUNT: Final = 1024
+_READ_BYTES: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Messages of one kind that wait for a Java broker."""
+
+    count: int = 0
+    oldest: int | None = None
+    """Physical offset of the first record that is needed for them; None when none waits."""
+
+
+def count_timer_messages(store: MessageStore, disk: Disk) -> Carried:
+    """Count the timer messages that are not delivered yet.  Blocks; before the store serves."""
+    checkpoint = read_timer_checkpoint(disk, store.config.root)
+    log_min = store.min_physical_offset
+    pending = scan_timer_log(disk, store.config.root, checkpoint.read_time_ms, log_min)
+    low = store.min_queue_offset(TIMER_TOPIC, 0)
+    high = store.max_queue_offset(TIMER_TOPIC, 0)
+    taken_to = checkpoint.queue_offset
+    if pending.last_taken is not None:
+        taken_to = _first_behind(store, low, high, pending.last_taken)
+    # As TimerMessageStore.recover: never ahead of what the checkpoint says.
+    start = min(max(min(taken_to, checkpoint.master_queue_offset), low), high)
+    oldest = pending.oldest
+    if start < high:
+        first = _physical_offset_at(store, TIMER_TOPIC, 0, start)
+        if first is not None and (oldest is None or first < oldest):
+            oldest = first
+    return Carried(pending.count + high - start, oldest)
+
+
+def count_half_messages(
+    store: MessageStore, checked_to: Callable[[str, int], int | None]
+) -> Carried:
+    """Count the half messages that are neither committed nor rolled back.  Blocks, as above.
+
+    `checked_to(topic, queue_id)` is where CID_RMQ_SYS_TRANS stands, None where it never was.
+    """
+    count = 0
+    oldest: int | None = None
+    for queue_id in store.queues(HALF_TOPIC):
+        low = store.min_queue_offset(HALF_TOPIC, queue_id)
+        high = store.max_queue_offset(HALF_TOPIC, queue_id)
+        start = min(max(low, checked_to(HALF_TOPIC, queue_id) or 0), high)
+        if start == high:
+            continue
+        ended = _ended_offsets(store, queue_id, checked_to(OP_HALF_TOPIC, queue_id) or 0)
+        ended = {queue_offset for queue_offset in ended if start <= queue_offset < high}
+        count += high - start - len(ended)
+        first = next((place for place in range(start, high) if place not in ended), None)
+        if first is not None:
+            found = _physical_offset_at(store, HALF_TOPIC, queue_id, first)
+            if found is not None and (oldest is None or found < oldest):
+                oldest = found
+    return Carried(count, oldest)
+
+
+def _ended_offsets(store: MessageStore, queue_id: int, start: int) -> set[int]:
+    """Queue offsets in the half topic that op messages from `start` on name."""
+    ended: set[int] = set()
+    for message in _messages(store, OP_HALF_TOPIC, queue_id, start):
+        # 5.x writes "10,11,12,", 4.x a single number.
+        ended.update(int(part) for part in message.body.split(b",") if part.strip().isdigit())
+    return ended
+
+
+def _messages(
+    store: MessageStore, topic: str, queue_id: int, start: int
+) -> Iterator[StoredMessage]:
+    """All readable messages of a queue from an offset on."""
+    place = max(start, store.min_queue_offset(topic, queue_id))
+    end = store.max_queue_offset(topic, queue_id)
+    while place < end:
+        found = _get(store, topic, queue_id, place, _READ_COUNT)
+        if found is None or found.next_queue_offset <= place:
+            return
+        if found.status is GetStatus.FOUND:
+            # What cannot be read ends nothing: Java would ask again, so it counts as open.
+            with contextlib.suppress(CodecError):
+                yield from decode_messages(b"".join(found.chunks))
+        place = found.next_queue_offset
+
+
+def _get(
+    store: MessageStore, topic: str, queue_id: int, place: int, count: int
+) -> GetResult | None:
+    try:
+        found = store.get(topic, queue_id, place, count, _READ_BYTES, allow_cold=True)
+    except StoreError:
+        return None
+    return found if isinstance(found, GetResult) else None
+
+
+def _physical_offset_at(store: MessageStore, topic: str, queue_id: int, place: int) -> int | None:
+    """Physical offset of the message at or behind a queue offset; None when there is none."""
+    for message in _messages(store, topic, queue_id, place):
+        return message.physical_offset
+    return None
+
+
+def _first_behind(store: MessageStore, low: int, high: int, physical_offset: int) -> int:
+    """First queue offset of the timer topic whose record lies behind a physical offset."""
+    while low < high:
+        middle = (low + high) // 2
+        found = _physical_offset_at(store, TIMER_TOPIC, 0, middle)
+        if found is not None and found <= physical_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
