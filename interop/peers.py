@@ -24,6 +24,7 @@ __all__ = [
     "driver_command",
     "java_command",
     "java_server_class_path",
+    "mqadmin_command",
 ]
 
 HERE: Final = Path(__file__).resolve().parent
@@ -106,12 +107,12 @@ def java_command(class_path: str, *options: str) -> list[str]:
     return [_need("java"), *_SMALL_JVM, *options, "-cp", class_path]
 
 
-def _java_driver(version: str, home: Path, *, is_binary: bool) -> list[str]:
+def _compiled(name: str, jars: str, *folders: str) -> Path:
+    """Classes of ours, compiled against a peer's jars."""
     _need("java")
     compiler = _need("javac")
-    jars = f"{_fetch('rocketmq-client', version)}/*"
-    sources = sorted((HERE / "java" / "src").glob("*.java"))
-    classes = cache_folder() / f"driver-java-{version}-{_digest(*sources)}"
+    sources = [path for folder in folders for path in sorted((HERE / "java" / folder).glob("*"))]
+    classes = cache_folder() / f"{name}-{_digest(*sources)}"
     if not (classes / "complete").exists():
         subprocess.run(
             [compiler, "-nowarn", "-d", str(classes), "-cp", jars, *map(str, sources)],
@@ -119,6 +120,12 @@ def _java_driver(version: str, home: Path, *, is_binary: bool) -> list[str]:
             timeout=BUILD_TIMEOUT_S,
         )
         (classes / "complete").touch()
+    return classes
+
+
+def _java_driver(version: str, home: Path, *, is_binary: bool) -> list[str]:
+    jars = f"{_fetch('rocketmq-client', version)}/*"
+    classes = _compiled(f"driver-java-{version}", jars, "src")
     # The client writes logs and broadcasting offsets below the user's home.
     options = [f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs"]
     if is_binary:
@@ -180,3 +187,20 @@ def java_server_class_path() -> str:
     broker = _fetch("rocketmq-broker", JAVA_SERVER)
     name_server = _fetch("rocketmq-namesrv", JAVA_SERVER)
     return f"{broker}/*:{name_server}/*"
+
+
+def mqadmin_command(home: Path) -> list[str]:
+    """The Java driver with RocketMQ's mqadmin in it; it writes below `home`.
+
+    Raises:
+        Unavailable: Java or its packages are not to be had.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    jars = f"{_fetch('rocketmq-tools', JAVA_SERVER)}/*"
+    classes = _compiled(f"mqadmin-{JAVA_SERVER}", jars, "src", "tools")
+    options = [
+        f"-Duser.home={home}",
+        f"-Drocketmq.client.logRoot={home}/logs",
+        "-Djava.security.manager=allow",
+    ]
+    return [*java_command(f"{classes}:{jars}", *options), "MqAdmin"]

@@ -35,7 +35,8 @@ public final class Driver {
 
     private static final int BODY_SHOWN_BYTES = 1024;
     private static PrintStream out;
-    private static final Map<String, Command> COMMANDS = new ConcurrentHashMap<>();
+    /** By name; another main class of this folder may add its own. */
+    static final Map<String, Command> COMMANDS = new ConcurrentHashMap<>();
 
     private Driver() {
     }
@@ -46,6 +47,7 @@ public final class Driver {
         Producing.register(COMMANDS);
         Consuming.register(COMMANDS);
         Pulling.register(COMMANDS);
+        Transacting.register(COMMANDS);
         ExecutorService workers = Executors.newCachedThreadPool(work -> {
             Thread thread = new Thread(work, "command");
             thread.setDaemon(true);
