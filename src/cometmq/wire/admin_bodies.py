@@ -22,6 +22,7 @@ from cometmq.wire.fields import (
     bool_field,
     each_object,
     enum_field,
+    float_field,
     int_field,
     int_key,
     object_field,
@@ -45,6 +46,7 @@ __all__ = [
     "QueueProgress",
     "TopicOffset",
     "TopicStats",
+    "consume_stats_to_json",
     "decode_consume_stats",
     "decode_consumer_connection",
     "decode_consumer_offsets",
@@ -353,12 +355,6 @@ def _queue_objects(
     return [(queue_from_json(key), object_field(table, body, key)) for key in table]
 
 
-def _float_field(data: Mapping[Any, Any], name: str) -> float:
-    value = data.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value is not None else 0.0
-
-
 def decode_topic_stats(raw: bytes) -> TopicStats:
     """Return the statistics of a body."""
     body = "TopicStatsTable"
@@ -372,7 +368,7 @@ def decode_topic_stats(raw: bytes) -> TopicStats:
             )
             for queue, item in _queue_objects(data, body, "offsetTable")
         },
-        _float_field(data, "topicPutTps"),
+        float_field(data, "topicPutTps"),
     )
 
 
@@ -394,8 +390,8 @@ class ConsumeStats:
     consume_tps: float = 0.0
 
 
-def encode_consume_stats(stats: ConsumeStats) -> bytes:
-    """Return the answer to 208; 4.x has no pullOffset."""
+def consume_stats_to_json(stats: ConsumeStats) -> dict[str, Any]:
+    """Return the JSON object of a group's progress; 4.x has no pullOffset."""
     table: dict[MessageQueue, dict[str, int]] = {}
     for queue, item in stats.queues.items():
         entry = table[queue] = {
@@ -405,7 +401,12 @@ def encode_consume_stats(stats: ConsumeStats) -> bytes:
         }
         if item.pull_offset is not None:
             entry["pullOffset"] = item.pull_offset
-    return dumps({"consumeTps": stats.consume_tps, "offsetTable": table})
+    return {"consumeTps": stats.consume_tps, "offsetTable": table}
+
+
+def encode_consume_stats(stats: ConsumeStats) -> bytes:
+    """Return the answer to 208."""
+    return dumps(consume_stats_to_json(stats))
 
 
 def decode_consume_stats(raw: bytes) -> ConsumeStats:
@@ -422,7 +423,7 @@ def decode_consume_stats(raw: bytes) -> ConsumeStats:
             )
             for queue, item in _queue_objects(data, body, "offsetTable")
         },
-        _float_field(data, "consumeTps"),
+        float_field(data, "consumeTps"),
     )
 
 

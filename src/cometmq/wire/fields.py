@@ -15,6 +15,7 @@ __all__ = [
     "bool_field",
     "each_object",
     "enum_field",
+    "float_field",
     "int_field",
     "int_key",
     "list_field",
@@ -68,6 +69,13 @@ def optional_int_field(data: Mapping[Any, Any], body: str, name: str) -> int | N
 def int_key(body: str, key: Any) -> int:
     """Return the number of an integer-keyed map's key, quoted or not."""
     return _as_int(body, "key", key)
+
+
+def float_field(data: Mapping[Any, Any], name: str) -> float:
+    """Return a rate; 0 for anything that is no number, as Java writes NaN in several ways."""
+    value = data.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and value is not None else 0.0
 
 
 def str_field(data: Mapping[Any, Any], body: str, name: str, default: str | None = None) -> str:
