@@ -13,6 +13,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 
 /** Producers, and the questions any client may ask: messages by key, id and time, offsets. */
 final class Producing {
@@ -146,7 +147,7 @@ final class Producing {
         return shown;
     }
 
-    private static Message message(JSONObject wanted) {
+    static Message message(JSONObject wanted) {
         Message message = new Message(
             wanted.getString("topic"), Base64.getDecoder().decode(wanted.getString("body")));
         if (wanted.containsKey("tags")) {
@@ -161,6 +162,10 @@ final class Producing {
         if (wanted.containsKey("delay")) {
             message.setDelayTimeLevel(wanted.getIntValue("delay"));
         }
+        if (wanted.containsKey("deliverAt")) { // 4.9 has no setter for it, and no broker for it
+            MessageAccessor.putProperty(
+                message, "TIMER_DELIVER_MS", String.valueOf(wanted.getLongValue("deliverAt")));
+        }
         JSONObject properties = wanted.getJSONObject("properties");
         if (properties != null) {
             for (String name : properties.keySet()) {
@@ -170,7 +175,7 @@ final class Producing {
         return message;
     }
 
-    private static JSONObject show(SendResult result) {
+    static JSONObject show(SendResult result) {
         SendStatus status = result.getSendStatus();
         return new JSONObject(true)
             .fluentPut("status", status.name())
