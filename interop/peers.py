@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 HERE: Final = Path(__file__).resolve().parent
-JAVA_CLIENTS: Final = ("5.4.0", "4.9.8")
+JAVA_CLIENTS: Final = ("5.4.0", "5.3.3", "4.9.8")
 JAVA_SERVER: Final = "5.4.0"
 GO: Final = "2.1.2"
 FETCH_TIMEOUT_S: Final = 600
@@ -177,15 +177,15 @@ def driver_command(peer: str, home: Path) -> list[str]:
     return _java_driver(version, home, is_binary=peer.endswith("-binary"))
 
 
-def java_server_class_path() -> str:
+def java_server_class_path(version: str = JAVA_SERVER) -> str:
     """The jars of RocketMQ's broker and name server.
 
     Raises:
         Unavailable: there is no Java, or the jars cannot be fetched.
     """
     _need("java")
-    broker = _fetch("rocketmq-broker", JAVA_SERVER)
-    name_server = _fetch("rocketmq-namesrv", JAVA_SERVER)
+    broker = _fetch("rocketmq-broker", version)
+    name_server = _fetch("rocketmq-namesrv", version)
     return f"{broker}/*:{name_server}/*"
 
 

@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from interop.peers import java_command, java_server_class_path
+from interop.peers import JAVA_SERVER, java_command, java_server_class_path
 
 __all__ = ["Cluster", "JavaCluster", "OurCluster", "ServerFailed"]
 
@@ -80,6 +80,12 @@ class Server:
             self.stop(signal.SIGKILL)
             raise ServerFailed(f"{self._name} does not serve; its log ends:\n{tail}")
 
+    @property
+    def process_id(self) -> int:
+        """Of the running process."""
+        assert self._process is not None, f"{self._name} does not run"
+        return self._process.pid
+
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Send a signal and wait for the end."""
         process, self._process = self._process, None
@@ -114,13 +120,25 @@ class Cluster:
     Args:
         folder: for store, configuration and logs.
         joins: another cluster whose name server the broker registers with, instead of its own.
+        settings: of the broker, beside those every scenario has.
+        registers_at: `host:port` the broker takes for its name server; a `Tap`, say.
     """
 
     kind = ""
 
-    def __init__(self, folder: Path, ready: str, joins: "Cluster | None" = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ready: str,
+        joins: "Cluster | None" = None,
+        *,
+        settings: Mapping[str, str] | None = None,
+        registers_at: str | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.broker_name = "broker-a" if joins is None else "broker-b"
+        self.settings = dict(settings or {})
+        self.registers_at = registers_at
         self._joins = joins
         self.folder = folder
         self.store_path = folder / "store"
@@ -174,6 +192,17 @@ class Cluster:
         """Start the broker on its store."""
         self._broker.start(self.broker_command())
 
+    @property
+    def broker_process_id(self) -> int:
+        """The process id of the running broker."""
+        return self._broker.process_id
+
+    def move_broker(self, number: int = signal.SIGTERM) -> None:
+        """Stop the broker and start it on its store at another port."""
+        self.stop_broker(number)
+        self.broker_port = free_port()
+        self.start_broker()
+
     def stop_name_server(self, number: int = signal.SIGTERM) -> None:
         """End the name server by a signal."""
         self._name_server.stop(number)
@@ -196,8 +225,15 @@ class OurCluster(Cluster):
 
     kind = "cometmq"
 
-    def __init__(self, folder: Path, joins: Cluster | None = None) -> None:
-        super().__init__(folder, "ready in", joins)
+    def __init__(
+        self,
+        folder: Path,
+        joins: Cluster | None = None,
+        *,
+        settings: Mapping[str, str] | None = None,
+        registers_at: str | None = None,
+    ) -> None:
+        super().__init__(folder, "ready in", joins, settings=settings, registers_at=registers_at)
 
     def name_server_command(self) -> list[str]:
         """`cometmq name-server`."""
@@ -208,41 +244,46 @@ class OurCluster(Cluster):
 
     def broker_command(self) -> list[str]:
         """`cometmq broker`."""
+        settings = {
+            "brokerName": self.broker_name,
+            "brokerIP1": "127.0.0.1",
+            "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+            **self.settings,
+        }
         return [
-            *(sys.executable, "-m", "cometmq", "broker", "-n", self.name_server),
+            *(sys.executable, "-m", "cometmq", "broker"),
+            *("-n", self.registers_at or self.name_server),
             *("--listen", "127.0.0.1", "--port", str(self.broker_port)),
             *("--store", str(self.store_path)),
-            *("--set", f"brokerName={self.broker_name}", "--set", "brokerIP1=127.0.0.1"),
-            *("--set", f"mappedFileSizeCommitLog={64 * 1024 * 1024}"),
+            *(f"--set={name}={value}" for name, value in settings.items()),
         ]
 
 
 class JavaCluster(Cluster):
-    """RocketMQ's servers."""
+    """RocketMQ's servers.
+
+    Args:
+        options: further options of both Java processes.
+        version: of both servers.
+    """
 
     kind = "java"
 
-    def __init__(self, folder: Path, joins: Cluster | None = None) -> None:
-        super().__init__(folder, "boot success", joins)
-        self._class_path = java_server_class_path()
-        self._write("namesrv.conf", [f"listenPort={self.name_server_port}"])
-        self._write(
-            "broker.conf",
-            [
-                "brokerClusterName=DefaultCluster",
-                f"brokerName={self.broker_name}",
-                "brokerId=0",
-                "brokerIP1=127.0.0.1",
-                f"listenPort={self.broker_port}",
-                f"namesrvAddr={self.name_server}",
-                f"storePathRootDir={self.store_path}",
-                f"storePathCommitLog={self.store_path}/commitlog",
-                f"mappedFileSizeCommitLog={64 * 1024 * 1024}",
-                "autoCreateTopicEnable=true",
-                # Walking the wheel of exact timers costs seconds at start; no scenario uses them.
-                "timerWheelEnable=false",
-            ],
+    def __init__(
+        self,
+        folder: Path,
+        joins: Cluster | None = None,
+        *,
+        settings: Mapping[str, str] | None = None,
+        registers_at: str | None = None,
+        options: Sequence[str] = (),
+        version: str = JAVA_SERVER,
+    ) -> None:
+        super().__init__(
+            folder, "boot success", joins, settings=settings, registers_at=registers_at
         )
+        self._class_path = java_server_class_path(version)
+        self._options = tuple(options)
 
     def _write(self, name: str, lines: Sequence[str]) -> None:
         (self.folder / name).write_text("\n".join(lines) + "\n", "utf-8")
@@ -251,6 +292,7 @@ class JavaCluster(Cluster):
         return java_command(
             self._class_path,
             *heap,
+            *self._options,
             f"-Duser.home={self.folder}",
             "-Drocketmq.client.logRoot=" + str(self.folder / "logs"),
             "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -260,6 +302,7 @@ class JavaCluster(Cluster):
 
     def name_server_command(self) -> list[str]:
         """`NamesrvStartup -c`."""
+        self._write("namesrv.conf", [f"listenPort={self.name_server_port}"])
         return [
             *self._java("-Xms64m", "-Xmx256m"),
             *(
@@ -271,6 +314,22 @@ class JavaCluster(Cluster):
 
     def broker_command(self) -> list[str]:
         """`BrokerStartup -c`."""
+        settings = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": self.broker_name,
+            "brokerId": "0",
+            "brokerIP1": "127.0.0.1",
+            "listenPort": str(self.broker_port),
+            "namesrvAddr": self.registers_at or self.name_server,
+            "storePathRootDir": str(self.store_path),
+            "storePathCommitLog": f"{self.store_path}/commitlog",
+            "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+            "autoCreateTopicEnable": "true",
+            # Walking the wheel of exact timers costs seconds at start; no scenario uses them.
+            "timerWheelEnable": "false",
+            **self.settings,
+        }
+        self._write("broker.conf", [f"{name}={value}" for name, value in settings.items()])
         return [
             *self._java("-Xms256m", "-Xmx1g", "-XX:MaxDirectMemorySize=512m"),
             *("org.apache.rocketmq.broker.BrokerStartup", "-c", str(self.folder / "broker.conf")),

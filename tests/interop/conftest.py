@@ -4,17 +4,14 @@
 `full`, so that it stays short.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from interop.driver import Peer
-from interop.peers import Unavailable, driver_command
-from interop.servers import Cluster, JavaCluster, OurCluster
-from tests.interop.stage import OURS, Stage, features_of, pairs
-
-import cometmq.sync
+from interop.peers import Unavailable
+from tests.interop.stage import Stage, features_of, pairs, raised
 
 HERE = Path(__file__).resolve().parent
 IS_FULL = os.environ.get("INTEROP") == "full"
@@ -62,18 +59,8 @@ def stage(
     """A client and servers, started once for all scenarios of a pair."""
     client, server = request.param
     folder = tmp_path_factory.mktemp(f"{client}-at-{server}")
-    try:
-        command = driver_command(client, folder / "home")
-        cluster: Cluster = (OurCluster if server == OURS else JavaCluster)(folder / "servers")
-    except Unavailable as error:
-        pytest.skip(f"{client} against {server}: {error}")
-    ours = driver_command(OURS, folder / "our-home")
-    with (
-        cluster,
-        Peer(client, command, folder / "client") as peer,
-        Peer(OURS, ours, folder / "ours") as beside,
-        cometmq.sync.Admin(name_server=cluster.name_server) as admin,
-    ):
-        stage = Stage(client, server, peer, beside, cluster, admin)
-        stage.wait_route("TBW102")  # RocketMQ's broker says it is up before it has registered
-        yield stage
+    with contextlib.ExitStack() as stack:
+        try:
+            yield stack.enter_context(raised(client, server, folder))
+        except Unavailable as error:
+            pytest.skip(f"{client} against {server}: {error}")

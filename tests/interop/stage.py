@@ -8,15 +8,18 @@ import base64
 import itertools
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from interop.driver import Message, Peer, mark
-from interop.peers import GO, JAVA_CLIENTS, JAVA_SERVER
-from interop.servers import Cluster
+from interop.peers import GO, JAVA_CLIENTS, JAVA_SERVER, driver_command
+from interop.servers import Cluster, JavaCluster, OurCluster
 
 import cometmq.sync
+from cometmq import MessageQueue
 from cometmq.errors import NoRoute
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "features_of",
     "letter",
     "pairs",
+    "raised",
 ]
 
 Letter = dict[str, Any]
@@ -72,7 +76,7 @@ def features_of(client: str) -> frozenset[str]:
     """What a client can be asked for."""
     features = frozenset(FEATURES[client.split("-", maxsplit=1)[0]])
     # A held pull must run out first, and Java's client 4.9 takes 25 s more: once is enough.
-    return features | {"reset"} if client in (OURS, _NEWEST) else features
+    return features | {"newest", "reset"} if client in (OURS, _NEWEST) else features
 
 
 def letter(topic: str, body: bytes, number: int, **more: Any) -> Letter:
@@ -139,6 +143,10 @@ class Stage:
             {"topic": topic, "broker": self.cluster.broker_name, "id": number}
             for number in range(count)
         ]
+
+    def message_queue(self, topic: str, queue_id: int = 0) -> MessageQueue:
+        """A queue of a topic, as our admin client wants it."""
+        return MessageQueue(topic, self.cluster.broker_name, queue_id)
 
     def producer(self, by: Peer | None = None, **more: Any) -> str:
         """Start a producer; by the client under test unless told."""
@@ -212,6 +220,7 @@ class Stage:
         *,
         queues: int = 4,
         tag: str | None = None,
+        timeout_s: float = 30.0,
     ) -> None:
         """Send an end mark to each queue and wait for it: what came before it has come."""
         end = self.unique("end")
@@ -226,8 +235,33 @@ class Stage:
         body = mark(end.encode())
         for peer, name in receivers:
             peer.wait_messages(
-                name, lambda got: sum(m["body"] == body for m in got) >= queues, timeout_s=30.0
+                name, lambda got: sum(m["body"] == body for m in got) >= queues, timeout_s=timeout_s
             )
+
+
+@contextmanager
+def raised(
+    client: str, server: str, folder: Path, settings: Mapping[str, str] | None = None
+) -> Iterator[Stage]:
+    """Servers of their own for one client, with broker settings of their own.
+
+    Raises:
+        Unavailable: the client or the servers are not to be had on this machine.
+    """
+    command = driver_command(client, folder / "home")
+    kind = OurCluster if server == OURS else JavaCluster
+    cluster: Cluster = kind(folder / "servers", settings=settings)
+    ours = driver_command(OURS, folder / "our-home")
+    with (
+        cluster,
+        Peer(client, command, folder / "client") as peer,
+        Peer(OURS, ours, folder / "ours") as beside,
+        cometmq.sync.Admin(name_server=cluster.name_server) as admin,
+    ):
+        stage = Stage(client, server, peer, beside, cluster, admin)
+        # RocketMQ's broker says it is up before it has registered.
+        stage.wait_route("TBW102", 60.0)
+        yield stage
 
 
 def check_flow(
