@@ -3,10 +3,7 @@
 Job: collect what `put` hands over, add it to the newest file in batches off the hot path, roll
 files, answer queries over all of them.  It must not read the log.
 
-A message has an entry for its UNIQ_KEY, one for each of its KEYS, and one for `T#` + TAGS (5.4),
-in this order (``IndexService.buildIndex``).  The hash of `topic#` is computed once per topic; the
-rest of many keys at once with numpy.  A broker with few messages never loads numpy: small
-batches go one by one.
+A broker with few messages never loads numpy: small batches go one by one.
 
 Bounded: what waits is added at the next turn of the timer, or as soon as a few thousand messages
 wait.  A query first adds and writes everything that waits.
@@ -31,19 +28,20 @@ from cometmq.codec.index import (
     index_key,
     index_tag_key,
 )
-from cometmq.codec.java_hash import index_key_hash, java_hash
+from cometmq.codec.java_hash import index_key_hash
 from cometmq.errors import DiskFull
-from cometmq.store.index_file import FileWrite, IndexFile, follow_chain, hash_many
+from cometmq.store.index_file import FileWrite, IndexFile, follow_chain
+from cometmq.store.index_keys import KeyHasher, key_texts
 from cometmq.store.results import QueryResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from cometmq.store.config import StoreConfig
     from cometmq.store.disk import Disk, Workers
-    from cometmq.store.results import IndexKeys
+    from cometmq.store.index_keys import PendingKeys
 
-__all__ = ["IndexService", "PendingKeys"]
+__all__ = ["IndexService"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 _NAME_DIGITS: Final = 17
@@ -54,11 +52,6 @@ _BATCH_MESSAGES: Final = 2048
 _WAITING_MAX: Final = 200_000
 _SLOTS_WRITE_INTERVAL_MS: Final = 5_000
 _SLOTS_IDLE_MS: Final = 30_000
-_PREFIX_CACHE_MAX: Final = 4096
-_MASK: Final = 0xFFFFFFFF
-
-PendingKeys = tuple[str, int, int, "IndexKeys"]
-"""topic, physical offset, store time, keys of a message that is not indexed yet."""
 
 
 class IndexService:
@@ -93,8 +86,7 @@ class IndexService:
         self._job = threading.Lock()
         self._last_slots_ms = 0
         self._last_add_ms = 0
-        self._prefixes: dict[str, int] = {}
-        self._tag_hashes: dict[tuple[str, str], int] = {}
+        self._hasher = KeyHasher()
         self.synced_position = 0
         self.full_end_ms = 0
         """End time of the newest full file that was synced (Java's indexMsgTimestamp)."""
@@ -315,7 +307,7 @@ class IndexService:
     def _add_one_by_one(self, count: int) -> None:
         batch = self.pending[:count]
         for topic, physical_offset, store_ms, keys in batch:
-            for text in _key_texts(topic, keys):
+            for text in key_texts(topic, keys):
                 file = self._file_with_room()
                 file.add_one(index_key_hash(text), physical_offset, store_ms)
         newest = self.newest
@@ -329,7 +321,7 @@ class IndexService:
         batch = self.pending[:count]
         if not batch:
             return
-        hashes, offsets, times_ms = self._hash_batch(batch)
+        hashes, offsets, times_ms = self._hasher.hash_batch(batch)
         start = 0
         while start < len(hashes):
             file = self._file_with_room()
@@ -341,102 +333,6 @@ class IndexService:
             self._unwritten.append((file, file.head_write(), batch[0][1]))
             start = end
         del self.pending[: len(batch)]
-
-    def _hash_batch(self, batch: list[PendingKeys]) -> tuple[Any, Any, Any]:
-        """Hash of every entry of a batch, and its offset and time, as arrays."""
-        import numpy as np
-
-        topics, offsets, times_ms, keys = zip(*batch, strict=True)
-        columns = self._columns(topics, keys)
-        if columns is None:
-            return self._hash_mixed(batch)
-        entry_count = len(columns)
-        hashes = np.column_stack(columns).ravel() if columns else np.empty(0, dtype=np.int64)
-        return (
-            hashes,
-            np.repeat(np.array(offsets, dtype=np.int64), entry_count),
-            np.repeat(np.array(times_ms, dtype=np.int64), entry_count),
-        )
-
-    def _columns(self, topics: Sequence[str], keys: Sequence[IndexKeys]) -> list[Any] | None:
-        """Hashes of the UNIQ_KEYs, of the KEYS and of the TAGS where all messages are alike.
-
-        None when some have an entry of a kind and others not, or several keys: the usual batch
-        of one producer is alike, and then no entry is touched one by one.
-        """
-        import numpy as np
-
-        uniqs, texts, tags = zip(*keys, strict=True)
-        for column in (uniqs, texts, tags):
-            if not all(column) and any(column):
-                return None
-        if texts[0] and " " in "".join(texts):
-            return None
-        prefixes: int | list[int] = self._prefix(topics[0])
-        if len(set(topics)) > 1:
-            prefixes = [self._prefix(topic) for topic in topics]
-        columns: list[Any] = []
-        if uniqs[0]:
-            columns.append(hash_many(uniqs, prefixes))
-        if texts[0]:
-            columns.append(hash_many(texts, prefixes))
-        if tags[0]:
-            pairs = list(zip(topics, tags, strict=True))
-            known = {pair: self._tag_hash(*pair) for pair in set(pairs)}
-            columns.append(np.array([known[pair] for pair in pairs], dtype=np.int64))
-        return columns
-
-    def _hash_mixed(self, batch: list[PendingKeys]) -> tuple[Any, Any, Any]:
-        """As `_hash_batch`, entry by entry."""
-        import numpy as np
-
-        texts: list[str] = []
-        prefixes: list[int] = []
-        places: list[int] = []
-        ready: list[int] = []
-        offsets: list[int] = []
-        times_ms: list[int] = []
-        for topic, physical_offset, store_ms, (uniq, keys, tags) in batch:
-            prefix = self._prefix(topic)
-            found = [key for key in keys.split(" ") if key] if keys else []
-            if uniq is not None:
-                found.insert(0, uniq)
-            for key in found:
-                texts.append(key)
-                prefixes.append(prefix)
-                places.append(len(ready))
-                ready.append(0)
-                offsets.append(physical_offset)
-                times_ms.append(store_ms)
-            if tags:
-                ready.append(self._tag_hash(topic, tags))
-                offsets.append(physical_offset)
-                times_ms.append(store_ms)
-        hashes = np.array(ready, dtype=np.int64)
-        if texts:
-            hashes[places] = hash_many(texts, prefixes)
-        return (
-            hashes,
-            np.array(offsets, dtype=np.int64),
-            np.array(times_ms, dtype=np.int64),
-        )
-
-    def _prefix(self, topic: str) -> int:
-        prefix = self._prefixes.get(topic)
-        if prefix is None:
-            if len(self._prefixes) >= _PREFIX_CACHE_MAX:
-                self._prefixes.clear()
-            prefix = self._prefixes[topic] = java_hash(f"{topic}#") & _MASK
-        return prefix
-
-    def _tag_hash(self, topic: str, tags: str) -> int:
-        key = (topic, tags)
-        value = self._tag_hashes.get(key)
-        if value is None:
-            if len(self._tag_hashes) >= _PREFIX_CACHE_MAX:
-                self._tag_hashes.clear()
-            value = self._tag_hashes[key] = index_key_hash(index_tag_key(topic, tags))
-        return value
 
     # -- files ---------------------------------------------------------------------------
 
@@ -645,16 +541,3 @@ class IndexService:
         ):
             gone.append(self.files.pop(0).path)
         return gone
-
-
-def _key_texts(topic: str, keys: IndexKeys) -> list[str]:
-    """The texts under which a message is found, in upstream's order."""
-    uniq, names, tags = keys
-    texts: list[str] = []
-    if uniq is not None:
-        texts.append(index_key(topic, uniq))
-    if names:
-        texts += [index_key(topic, name) for name in names.split(" ") if name]
-    if tags:
-        texts.append(index_tag_key(topic, tags))
-    return texts

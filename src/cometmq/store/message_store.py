@@ -27,6 +27,7 @@ from cometmq.store.consume_queue import ConsumeQueues
 from cometmq.store.disk import make_durable_directory
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
+from cometmq.store.queue_search import QueueSearch
 from cometmq.store.queue_writer import QueueWriter
 from cometmq.store.reader import QueueReader
 from cometmq.store.recovery import Recovery
@@ -64,7 +65,8 @@ class MessageStore:
         self._flusher = Flusher(config, disk, workers, self._log, clock)
         self._index = IndexService(config, disk, workers, clock, lambda: self._log.wrote)
         self._java = JavaCheckpoint(disk, config.root)
-        self._reader = QueueReader(config, disk, self._log, self._queues)
+        self._search = QueueSearch(self._log, self._queues)
+        self._reader = QueueReader(config, disk, self._log, self._queues, self._search)
         self._reader.confirmed_offset = lambda: self.confirmed_offset
         self._retention = Retention(
             config,
@@ -74,7 +76,7 @@ class MessageStore:
             self._queues,
             self._writer,
             self._index,
-            self._reader.min_of,
+            self._search.min_of,
         )
         self._appender = Appender(
             config,
@@ -152,7 +154,7 @@ class MessageStore:
             if self._is_sync:
                 # What readers may see must be on stable storage.
                 self._flusher.flush_all()
-            self._reader.damaged = recovery.damaged
+            self._reader.distrust(recovery.damaged)
             self._upkeep.begin(recovery.floors)
             self._disk.write_atomic(f"{root}/abort", str(self._process_id).encode())
         except BaseException:
@@ -292,7 +294,7 @@ class MessageStore:
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
         """Offset of the first message that is still there; 0 for an unknown queue."""
         queue = self._queues.find(topic, queue_id)
-        return 0 if queue is None else self._reader.min_of(queue)
+        return 0 if queue is None else self._search.min_of(queue)
 
     def queues(self, topic: str) -> list[int]:
         """Ids of the topic's queues that exist here."""
@@ -326,14 +328,14 @@ class MessageStore:
     ) -> int:
         """First offset stored at or after a time (LOWER), or last one at or before it (UPPER)."""
         queue = self._queues.find(topic, queue_id)
-        return 0 if queue is None else self._reader.offset_by_time(queue, time_ms, boundary)
+        return 0 if queue is None else self._search.offset_by_time(queue, time_ms, boundary)
 
     def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Store time of the message at a queue offset; -1 when it is not there."""
         queue = self._queues.find(topic, queue_id)
-        if queue is None or not self._reader.min_of(queue) <= queue_offset < queue.visible:
+        if queue is None or not self._search.min_of(queue) <= queue_offset < queue.visible:
             return -1
-        return self._reader.time_at(queue, queue_offset)
+        return self._search.time_at(queue, queue_offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message; -1 when it has none."""
