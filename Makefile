@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test demo bench fuzz interop docs lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test demo bench bench-java fuzz interop docs lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ demo:  ## 336,776 flights through a cluster of its own, every count checked
 
 bench:  ## throughput and latency, with the machine and the conditions printed
 	$(BIN)cometmq bench $(ARGS)
+
+bench-java:  ## the same beside RocketMQ's Java broker, in turn; ARGS="--quick --html page.html"
+	COMETMQ_INTEROP_CACHE=$${COMETMQ_INTEROP_CACHE:-$(CURDIR)/interop/.cache} \
+		$(BIN)cometmq bench --against java $(ARGS)
 
 fuzz:  ## spoilt frames, records and bodies at every decoder; ARGS="--seconds 600 --seed 7"
 	$(BIN)python fuzz/fuzz_wire.py $(ARGS)

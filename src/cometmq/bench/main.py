@@ -10,8 +10,8 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,7 +79,12 @@ def _chosen(suites: Sequence[str], only: Sequence[str]) -> tuple[list[Load], lis
     return loads, operations
 
 
-def _list_rows() -> None:
+def _list_rows(against: str | None) -> None:
+    if against:
+        from cometmq.bench.against_main import list_rows
+
+        list_rows()
+        return
     for suite, loads in (("raw", RAW_LOADS), ("client", CLIENT_LOADS)):
         for load in loads:
             target = f"target {load.target:,.0f} {load.unit}/s" if load.target else ""
@@ -215,6 +220,27 @@ def _list_rows() -> None:
     help="Run the echo server in turn with every row.",
 )
 @click.option("--json", "json_path", metavar="FILE", help="Write JSON too; - prints only JSON.")
+@click.option(
+    "--against",
+    type=click.Choice(("java",)),
+    help="Run rows beside RocketMQ's Java broker, round by round in turn; needs Java and Maven.",
+)
+@click.option(
+    "--warm-up",
+    type=click.FloatRange(0, 600),
+    default=40.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Load on each started Java broker before it is timed, for its JIT.",
+)
+@click.option(
+    "--java-heap",
+    default="4g",
+    show_default=True,
+    metavar="SIZE",
+    help="Heap of the Java broker in the rate rows; memory is always measured with 256m.",
+)
+@click.option("--html", "html_path", metavar="FILE", help="With --against: a page with charts.")
 def bench_command(**options: Any) -> int:  # fmt: skip
     """Measure throughput and latency, and read back everything that was acknowledged.
 
@@ -224,9 +250,36 @@ def bench_command(**options: Any) -> int:  # fmt: skip
     acknowledged message was read back with the right checksum. Exit code 1: a row failed.
     """
     if options["list_rows"]:
-        _list_rows()
+        _list_rows(options["against"])
         return 0
+    if options["against"]:
+        return _measure_against(options)
+    if options["html_path"]:
+        raise ConfigError("--html draws a comparison; give --against java too")
     return _measure(options)
+
+
+def _measure_against(options: dict[str, Any]) -> int:
+    if options["external"]:
+        raise ConfigError("--against starts both brokers itself; leave out --broker")
+    from cometmq.bench.against_main import measure_against
+
+    with _store_folder(options["folder"]) as folder:
+        return measure_against(options, _settings(options, folder), _say)
+
+
+@contextmanager
+def _store_folder(wanted: Path | None) -> Iterator[Path]:
+    """The folder for the stores; a temporary one is removed afterwards."""
+    if wanted is not None:
+        wanted.mkdir(parents=True, exist_ok=True)
+        yield wanted
+        return
+    folder = Path(tempfile.mkdtemp(prefix="cometmq-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _settings(options: dict[str, Any], folder: Path) -> Settings:
@@ -265,13 +318,9 @@ def _measure(options: dict[str, Any]) -> int:
         loads, operations = [_own_row(options)], list[str]()
     if options["external"] and operations:
         raise ConfigError("operations start and kill their own brokers; leave out --broker")
-    folder = options["folder"]
-    own_folder = folder is None
-    folder = Path(tempfile.mkdtemp(prefix="cometmq-bench-")) if own_folder else folder
-    folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     facts: list[Fact] = []
-    try:
+    with _store_folder(options["folder"]) as folder:
         settings = _settings(options, folder)
         conditions = _conditions(settings)
         _run_loads(loads, settings, options["with_echo"], rows)
@@ -287,9 +336,6 @@ def _measure(options: dict[str, Any]) -> int:
             )
             rows += more_rows
             facts += more_facts
-    finally:
-        if own_folder:
-            shutil.rmtree(folder, ignore_errors=True)
     facts = sync_flush_fact(conditions, rows) + facts
     _print(conditions, rows, facts, options["json_path"])
     return 1 if any(row.error for row in rows) else 0

@@ -10,8 +10,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Conditions",
     "Latency",
+    "MachineReading",
     "ProcessReading",
     "cores",
     "fdatasync_us",
@@ -32,12 +33,15 @@ __all__ = [
     "median_of",
     "on_core",
     "pin",
+    "read_machine",
     "read_process",
-    "stolen_s",
+    "shares_of_others",
 ]
 
 PERCENTILES: Final = (50.0, 99.0, 99.9)
 FDATASYNC_ROUNDS: Final = 60
+KERNEL_THREADS: Final = 2
+"""Process id of the parent of the kernel's threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +95,59 @@ def read_process(pid: int) -> ProcessReading | None:
     return ProcessReading(ticks / os.sysconf("SC_CLK_TCK"), sizes["VmRSS"], sizes["RssAnon"])
 
 
-def stolen_s() -> float | None:
-    """CPU seconds that other guests of the host took from this machine since it started."""
+@dataclass(frozen=True, slots=True)
+class MachineReading:
+    """Seconds since the machine started: on the clock, taken by other guests of the host, used by
+    all processes and by ours. Interrupts are nobody's: most of them are our own packets.
+    """
+
+    clock_s: float
+    stolen_s: float
+    used_s: float
+    ours_s: float
+
+
+def read_machine(pids: Iterable[int] = (), proc: Path = Path("/proc")) -> MachineReading | None:
+    """A reading; None where there is no /proc.
+
+    Ours are this process, its children that have ended, the processes `pids`, and the kernel's
+    threads, which write our files.
+    """
     try:
-        first = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    except OSError:
+        names, *fields = (proc / "stat").read_text().split("\n", 1)[0].split()
+    except (OSError, ValueError):
         return None
-    return int(first[8]) / os.sysconf("SC_CLK_TCK") if len(first) > 8 else None
+    if names != "cpu" or len(fields) < 8:
+        return None
+    wanted = set(pids)
+    ours = 0
+    for path in proc.glob("[0-9]*/stat"):
+        # A process may end between our seeing its folder and reading in it.
+        with suppress(OSError, ValueError):
+            stat = path.read_bytes()
+            values = stat[stat.rindex(b")") + 2 :].split()
+            if int(values[1]) == KERNEL_THREADS or int(path.parent.name) in wanted:
+                ours += int(values[11]) + int(values[12])
+    hertz = os.sysconf("SC_CLK_TCK")
+    return MachineReading(
+        time.monotonic(),
+        int(fields[7]) / hertz,
+        sum(map(int, fields[:3])) / hertz,
+        ours / hertz + sum(os.times()[:4]),
+    )
+
+
+def shares_of_others(
+    before: MachineReading | None, after: MachineReading | None
+) -> tuple[float, float]:
+    """The parts of the machine's time, all cores together, that other guests of the host and
+    that processes of others here took between two readings; 0 where that is not known.
+    """
+    if before is None or after is None or after.clock_s <= before.clock_s:
+        return 0.0, 0.0
+    whole = (after.clock_s - before.clock_s) * (os.cpu_count() or 1)
+    others_s = after.used_s - before.used_s - (after.ours_s - before.ours_s)
+    return (after.stolen_s - before.stolen_s) / whole, max(0.0, others_s) / whole
 
 
 def file_system(folder: Path) -> str:

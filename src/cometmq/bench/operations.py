@@ -25,7 +25,7 @@ from cometmq.bench.report import Fact, Row, cpu_us_each
 from cometmq.bench.suite import Settings, run_row
 from cometmq.errors import CometError
 
-__all__ = ["OPERATIONS", "measure_operation"]
+__all__ = ["OPERATIONS", "measure_operation", "restart_load"]
 
 READY_S_LIMIT: Final = 0.4
 IDLE_MB_LIMIT: Final = 60.0
@@ -102,11 +102,8 @@ def _read_when_idle(server: Server, readings: list[ProcessReading]) -> None:
         readings.append(reading)
 
 
-def _restart(settings: Settings, say: Say, *, gigabytes: float, queues: int) -> list[Fact]:
-    """Fill over `queues` queues, kill -9 right after the last answer, start again, read back."""
-    store = settings.folder / f"restart-{time.monotonic_ns()}"
-    topics = max(queues // 8, 1)
-    record_bytes = RESTART_BODY_BYTES + 250
+def restart_load(gigabytes: float, queues: int) -> tuple[Load, int]:
+    """What fills a store before it is killed, and how many messages make so many gigabytes."""
     load = Load(
         name="restart",
         kind="fill",
@@ -114,11 +111,18 @@ def _restart(settings: Settings, say: Say, *, gigabytes: float, queues: int) -> 
         window=4,
         body_bytes=RESTART_BODY_BYTES,
         batch_count=FILL_BATCH,
-        topics=topics,
+        topics=max(queues // 8, 1),
         queues=min(queues, 8),
     )
+    return load, int(gigabytes * 1e9 / (RESTART_BODY_BYTES + 250))
+
+
+def _restart(settings: Settings, say: Say, *, gigabytes: float, queues: int) -> list[Fact]:
+    """Fill over `queues` queues, kill -9 right after the last answer, start again, read back."""
+    store = settings.folder / f"restart-{time.monotonic_ns()}"
+    load, messages = restart_load(gigabytes, queues)
     try:
-        say(f"filling {gigabytes:g} GB over {topics * load.queues} queues")
+        say(f"filling {gigabytes:g} GB over {load.topics * load.queues} queues")
         with start_broker(
             store, core=settings.server_core, settings=settings.broker_settings
         ) as server:
@@ -127,7 +131,7 @@ def _restart(settings: Settings, say: Say, *, gigabytes: float, queues: int) -> 
                 address=server.address,
                 core=settings.generator_core,
                 rounds=1,
-                fill_messages=int(gigabytes * 1e9 / record_bytes),
+                fill_messages=messages,
                 broker_name=settings.broker_name,
                 state_path=str(store.with_suffix(".npz")),
             )
@@ -146,7 +150,7 @@ def _restart(settings: Settings, say: Say, *, gigabytes: float, queues: int) -> 
     finally:
         _remove(store)
         store.with_suffix(".npz").unlink(missing_ok=True)
-    name = f"ready after kill -9, {gigabytes:g} GB, {topics * load.queues} queues"
+    name = f"ready after kill -9, {gigabytes:g} GB, {load.topics * load.queues} queues"
     note = f"{checked:,} acknowledged messages read back"
     return [Fact(name, ready_s, "s", RESTART_S_LIMIT, note)]
 
@@ -178,6 +182,7 @@ def _queues(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
                 return rows, []
             row.rounds += once.rounds
             row.stolen_share += once.stolen_share / settings.rounds
+            row.others_share += once.others_share / settings.rounds
     few, many = (row.median("rate") or 0.0 for row in rows)
     ratio = few / many if many else math.inf
     note = f"by rates {ratio:.2f}"

@@ -25,7 +25,15 @@ from cometmq.net.env import system_environment
 from cometmq.net.loop import run
 from cometmq.net.network import TcpNetwork
 
-__all__ = ["Server", "broker_command", "free_ports", "run_worker", "start_broker", "start_echo"]
+__all__ = [
+    "READY_S_MAX",
+    "Server",
+    "broker_command",
+    "free_ports",
+    "run_worker",
+    "start_broker",
+    "start_echo",
+]
 
 READY_S_MAX: Final = 60.0
 STOP_S_MAX: Final = 30.0
@@ -46,6 +54,14 @@ class Server:
         """Process id, for /proc readings."""
         return self.process.pid
 
+    def pause(self) -> None:
+        """Stand still and use no CPU until `resume`."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on."""
+        self.process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """As kill -9 does."""
         self.process.kill()
@@ -55,6 +71,8 @@ class Server:
         """SIGTERM, and SIGKILL when that is not enough."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+            # One that stands still could not end.
+            self.resume()
             try:
                 self.process.wait(STOP_S_MAX)
             except subprocess.TimeoutExpired:

@@ -2,25 +2,28 @@
 
 Every figure is the median over the rounds of a row. A row shows what it must reach beside what it
 reached; marks say when a figure is not the server's: `G` the generator's core was more than 90 %
-busy, `S` other guests of the host took more than 2 % of the machine's time meanwhile. A row whose
-verification failed shows no figure at all, only why.
+busy, `S` other guests of the host took more than 2 % of the machine's time meanwhile, `B` other
+processes of this machine more than 5 %. A row whose verification failed shows no figure at all,
+only why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from cometmq.bench.loads import Load, Round
 from cometmq.bench.measure import Conditions, median_of
 
-__all__ = ["Fact", "Row", "as_json", "as_text", "cpu_us_each", "sync_flush_fact"]
+__all__ = ["Fact", "Row", "as_json", "as_text", "cpu_us_each", "sync_flush_fact", "table"]
 
+R = TypeVar("R")
 GENERATOR_BOUND: Final = 0.90
 STOLEN_SHARE: Final = 0.02
+OTHERS_SHARE: Final = 0.05
 FIGURES: Final = (
     "rate",
     "messages_rate",
@@ -40,7 +43,8 @@ FIGURES: Final = (
 class Row:
     """One load with its rounds, those of the echo server, or the error that voids it.
 
-    `stolen_share` is the part of the machine's time that other guests took during the row.
+    `stolen_share` and `others_share` are the parts of the machine's time that other guests of the
+    host and other processes of this machine took during the row.
     """
 
     load: Load
@@ -48,6 +52,7 @@ class Row:
     echo: list[Round] = field(default_factory=list)
     error: str = ""
     stolen_share: float = 0.0
+    others_share: float = 0.0
 
     def median(self, figure: str) -> float | None:
         """Median of a `Round` figure over the rounds."""
@@ -83,9 +88,10 @@ class Row:
 
     @property
     def marks(self) -> str:
-        """`G`: generator-bound, `S`: disturbed by other guests of the host."""
+        """`G`: generator-bound, `S`, `B`: disturbed by other guests, by other processes here."""
         marks = "G" if self.generator_share > GENERATOR_BOUND else ""
-        return marks + ("S" if self.stolen_share > STOLEN_SHARE else "")
+        marks += "S" if self.stolen_share > STOLEN_SHARE else ""
+        return marks + ("B" if self.others_share > OTHERS_SHARE else "")
 
     @property
     def reached(self) -> float | None:
@@ -198,6 +204,7 @@ COSTS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
     (">generator cpu", lambda row: _percent(row.generator_share)),
     (">us each", lambda row: _number(cpu_us_each(row.rounds, "generator_cpu_s"), 1)),
     (">stolen", lambda row: _percent(row.stolen_share)),
+    (">others", lambda row: _percent(row.others_share)),
     (">read back", lambda row: _number(sum(one.read_back for one in row.rounds))),
 )
 
@@ -206,19 +213,19 @@ def _megabytes(kilobytes: float | None) -> str:
     return _number(kilobytes / 1024 if kilobytes else None)
 
 
-def _table(columns: tuple[tuple[str, Callable[[Row], str]], ...], rows: list[Row]) -> list[str]:
+def table(columns: tuple[tuple[str, Callable[[R], str]], ...], rows: list[R]) -> list[str]:
     """Aligned columns; a heading that begins with `>` is set right."""
     lines = [[heading.removeprefix(">") for heading, _ in columns]]
     lines += [[cell(row) for _, cell in columns] for row in rows]
-    table = []
+    aligned = []
     widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
     for line in lines:
         cells = [
             text.rjust(width) if heading.startswith(">") else text.ljust(width)
             for text, width, (heading, _) in zip(line, widths, columns, strict=True)
         ]
-        table.append("  ".join(cells).rstrip())
-    return table
+        aligned.append("  ".join(cells).rstrip())
+    return aligned
 
 
 def _fact_text(fact: Fact) -> str:
@@ -238,11 +245,13 @@ def as_text(conditions: Conditions, rows: list[Row], facts: list[Fact]) -> str:
     text = [f"{name.ljust(width)}  {value}" for name, value in conditions.rows]
     good = [row for row in rows if not row.error]
     if good:
-        text += ["", *_table(RESULTS, good), "", *_table(COSTS, good)]
+        text += ["", *table(RESULTS, good), "", *table(COSTS, good)]
         if any("G" in row.marks for row in rows):
             text.append("G: the generator's core was over 90 % busy; the server could do more.")
         if any("S" in row.marks for row in rows):
             text.append("S: other guests of the host took over 2 % of the machine's time.")
+        if any("B" in row.marks for row in rows):
+            text.append("B: other processes here took over 5 % of the machine's time.")
     if facts:
         text.append("")
     name_width = max((len(fact.name) for fact in facts), default=0)
@@ -292,6 +301,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "generator_share": row.generator_share,
         "generator_bound": "G" in row.marks,
         "stolen_share": row.stolen_share,
+        "others_share": row.others_share,
         "target": row.load.target,
         "echo_target": row.load.echo_target,
         "reached": row.reached,

@@ -20,12 +20,12 @@ import msgspec
 from msgspec.structs import replace
 
 from cometmq.bench.loads import ECHO_LOADS, Load, Rounds, WorkOrder
-from cometmq.bench.measure import stolen_s
+from cometmq.bench.measure import read_machine, shares_of_others
 from cometmq.bench.processes import Server, run_worker, start_broker
 from cometmq.bench.report import Row
 from cometmq.errors import CometError
 
-__all__ = ["Settings", "run_row"]
+__all__ = ["SYNC_FLUSH", "Settings", "run_row"]
 
 AGE_S: Final = 7200.0
 AGE_EVERY_S: Final = 0.1
@@ -85,7 +85,8 @@ def worker_module(load: Load) -> str:
 
 def run_row(load: Load, settings: Settings, echo: Server | None) -> Row:
     """One row; a failure becomes the row's error, so that the others still run."""
-    stolen, begin = stolen_s(), time.monotonic()
+    pids = [pid for pid in (echo.pid if echo else 0, settings.external_pid) if pid]
+    before = read_machine(pids)
     row = Row(load)
     try:
         if settings.external:
@@ -96,10 +97,7 @@ def run_row(load: Load, settings: Settings, echo: Server | None) -> Row:
             _work_on_echo(row, settings, echo)
     except CometError as error:
         row.error = str(error)
-    now_stolen = stolen_s()
-    if stolen is not None and now_stolen is not None:
-        whole = (time.monotonic() - begin) * (os.cpu_count() or 1)
-        row.stolen_share = (now_stolen - stolen) / whole if whole else 0.0
+    row.stolen_share, row.others_share = shares_of_others(before, read_machine(pids))
     return row
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,10 @@ from cometmq.errors import CometError
 __all__ = [
     "READER_GROUP",
     "RecordReader",
+    "Rendered",
     "Verdict",
     "VerifyFailed",
+    "compare_rows",
     "compare_with_acks",
     "cursors_of",
     "read_back",
@@ -45,6 +47,21 @@ IPV6_EXTRA_BYTES: Final = 12
 BODY_LENGTH_POSITION: Final = 84
 
 Ints = npt.NDArray[np.int64]
+
+
+class Rendered(Protocol):
+    """What was sent in a run, so far as reading back needs it; a `FrameRing` is one.
+
+    A message id is frame number x 1000 + index in the frame.
+    """
+
+    targets: Targets
+    messages_per_frame: int
+    sent: int
+
+    def body_crc(self, message_id: int) -> int:
+        """CRC-32 (31 bits) of the body that was sent under an id."""
+        ...
 
 
 class VerifyFailed(CometError):
@@ -68,7 +85,7 @@ class RecordReader:
     few of them in full.
     """
 
-    ring: FrameRing
+    ring: Rendered
     places: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     message_ids: list[int] = field(default_factory=list)
@@ -154,7 +171,7 @@ def cursors_of(targets: Targets) -> list[Cursor]:
     ]
 
 
-async def read_back(ring: FrameRing, address: str) -> RecordReader:
+async def read_back(ring: Rendered, address: str) -> RecordReader:
     """Read every queue of the run's topics to its end."""
     reader = RecordReader(ring)
     run = PullRun(
@@ -211,11 +228,20 @@ def compare_with_acks(
             f"{sum(sent.refused.values())} of {ring.sent} requests were refused, "
             f"{times} of them with code {code}: {remark}"
         )
+    everything = acknowledged_rows(ring, sent)
+    return compare_rows(everything, reader, may_expire=may_expire)
+
+
+def compare_rows(everything: Ints, reader: RecordReader, *, may_expire: bool = False) -> Verdict:
+    """The same of rows (queue index, queue offset, message id), sorted by the first two.
+
+    Raises:
+        VerifyFailed: as `compare_with_acks`.
+    """
     if reader.fault_count:
         raise VerifyFailed(
             f"{reader.fault_count} records read back are wrong: " + "; ".join(reader.faults)
         )
-    everything = acknowledged_rows(ring, sent)
     found = reader.table()[:, :3]
     acknowledged = _still_there(everything, found) if may_expire else everything
     if acknowledged.shape == found.shape and bool((acknowledged == found).all()):

@@ -1,0 +1,220 @@
+"""A comparison as text and as JSON; `against_page` draws the same as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.bench.against import Check, Comparison
+from cometmq.bench.measure import Conditions, median_of
+from cometmq.bench.report import GENERATOR_BOUND, table
+
+__all__ = ["as_json", "as_text", "check_text", "number_text", "spread_text", "summary"]
+
+FIGURES: Final = (
+    "messages_rate",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "server_cpu_s",
+    "server_resident_kb",
+    "server_anonymous_kb",
+    "generator_cpu_s",
+)
+
+
+def number_text(value: float | None) -> str:
+    """A figure with as many digits as it deserves."""
+    if value is None:
+        return "-"
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def spread_text(values: list[float]) -> str:
+    """Least and greatest of some figures."""
+    if len(values) < 2:
+        return ""
+    return f"{number_text(min(values))}-{number_text(max(values))}"
+
+
+def check_text(check: Check) -> str:
+    """`2.31 >= 2 times better: met`."""
+    sign = ">=" if check.is_at_least else "<="
+    verdict = "met" if check.is_met else "MISSED"
+    return f"{check.value:.2f} {sign} {check.bound:g} {check.text}: {verdict}"
+
+
+def _ratio(one: Comparison) -> str:
+    return "-" if one.ratio is None else f"{one.ratio:.2f}x"
+
+
+def _target(one: Comparison) -> str:
+    goal = one.spec.goal
+    if goal.limit is not None:
+        return f"<= {goal.limit:g} {one.spec.unit}"
+    return "" if goal.ratio is None else f">= {goal.ratio:g}x"
+
+
+def _verdict(one: Comparison) -> str:
+    checks = one.checks()
+    return ("met" if all(check.is_met for check in checks) else "MISSED") if checks else ""
+
+
+def _generator_share(one: Comparison) -> tuple[float | None, float | None]:
+    busy, seconds = one.medians("generator_cpu_s"), one.medians("seconds")
+    ours, theirs = (
+        b / s if b is not None and s else None for b, s in zip(busy, seconds, strict=True)
+    )
+    return ours, theirs
+
+
+def _marks(one: Comparison) -> str:
+    ours, theirs = _generator_share(one)
+    text = "G" if ours is not None and ours > GENERATOR_BOUND else ""
+    return text + ("g" if theirs is not None and theirs > GENERATOR_BOUND else "")
+
+
+RESULTS: Final[tuple[tuple[str, Callable[[Comparison], str]], ...]] = (
+    ("load", lambda one: one.spec.name),
+    (">ours", lambda one: number_text(median_of(list(one.ours)))),
+    (">spread", lambda one: spread_text(one.ours)),
+    (">Java", lambda one: number_text(median_of(list(one.theirs)))),
+    (">spread", lambda one: spread_text(one.theirs)),
+    ("unit", lambda one: one.spec.unit),
+    (">ratio", _ratio),
+    (">of pairs", lambda one: spread_text(one.pair_ratios)),
+    ("target", _target),
+    ("", _verdict),
+    ("", _marks),
+)
+
+
+def _two(values: tuple[float | None, float | None], scale: float = 1.0) -> tuple[str, str]:
+    ours, theirs = (number_text(None if value is None else value / scale) for value in values)
+    return ours, theirs
+
+
+def _part(values: tuple[float | None, float | None]) -> str:
+    ours, theirs = values
+    return "-" if ours is None or not theirs else f"{ours / theirs:.0%}"
+
+
+def _cost(
+    figures: Callable[[Comparison], tuple[float | None, float | None]], scale: float = 1.0
+) -> tuple[Callable[[Comparison], str], Callable[[Comparison], str]]:
+    return (
+        lambda one: _two(figures(one), scale)[0],
+        lambda one: _two(figures(one), scale)[1],
+    )
+
+
+_P50 = _cost(lambda one: one.medians("p50_us"))
+_P99 = _cost(lambda one: one.medians("p99_us"))
+_CPU = _cost(Comparison.cpu_per_million)
+_RESIDENT = _cost(lambda one: one.medians("server_resident_kb"), 1024)
+_GENERATOR = _cost(_generator_share, 0.01)
+
+COSTS: Final[tuple[tuple[str, Callable[[Comparison], str]], ...]] = (
+    ("load", lambda one: one.spec.name),
+    (">p50 us", _P50[0]),
+    (">Java", _P50[1]),
+    (">p99 us", _P99[0]),
+    (">Java", _P99[1]),
+    (">part", lambda one: _part(one.medians("p99_us"))),
+    (">CPU s/million", _CPU[0]),
+    (">Java", _CPU[1]),
+    (">part", lambda one: _part(one.cpu_per_million())),
+    (">resident MB", _RESIDENT[0]),
+    (">Java", _RESIDENT[1]),
+    (">generator %", _GENERATOR[0]),
+    (">Java", _GENERATOR[1]),
+    (">read back", lambda one: f"{sum(r.read_back for r in one.our_rounds):,}"),
+    (">Java", lambda one: f"{sum(r.read_back for r in one.their_rounds):,}"),
+)
+
+
+def summary(comparisons: list[Comparison]) -> str:
+    """How many targets were met, of those that could be judged."""
+    checks = [check for one in comparisons for check in one.checks()]
+    met = sum(check.is_met for check in checks)
+    return f"{met} of {len(checks)} targets met"
+
+
+def as_text(conditions: Conditions, comparisons: list[Comparison]) -> str:
+    """The report for a person."""
+    width = max((len(name) for name, _ in conditions.rows), default=0)
+    text = [f"{name.ljust(width)}  {value}" for name, value in conditions.rows]
+    good = [one for one in comparisons if one.has_figures]
+    rates = [one for one in good if one.spec.is_rate]
+    if good:
+        text += ["", *table(RESULTS, good)]
+    if rates:
+        text += ["", *table(COSTS, rates)]
+    marks = "".join(_marks(one) for one in good)
+    if "G" in marks or "g" in marks:
+        text.append(
+            "G, g: the generator's core was over 90 % busy with ours, with Java's; "
+            "the broker could do more."
+        )
+    checks = [(one, check) for one in good for check in one.checks()]
+    if checks:
+        text += ["", summary(comparisons)]
+        text += [f"{one.spec.name.ljust(18)}  {check_text(check)}" for one, check in checks]
+    text += [f"{one.spec.name}: {one.note}" for one in good if one.note]
+    skipped = dict.fromkeys(one.skipped for one in comparisons if one.skipped)
+    for why in skipped:
+        names = ", ".join(one.spec.name for one in comparisons if one.skipped == why)
+        text += ["", f"SKIPPED  {names}: {why}"]
+    text += [f"FAILED  {one.spec.name}: {one.error}" for one in comparisons if one.error]
+    return "\n".join(text)
+
+
+def as_json(conditions: Conditions, comparisons: list[Comparison]) -> dict[str, Any]:
+    """The report for a machine: conditions, then every row with medians, spreads and rounds."""
+    return {
+        "conditions": conditions.as_dict(),
+        "summary": summary(comparisons),
+        "rows": [_row_json(one) for one in comparisons],
+    }
+
+
+def _row_json(one: Comparison) -> dict[str, Any]:
+    cpu, generator = one.cpu_per_million(), _generator_share(one)
+    return {
+        "name": one.spec.name,
+        "group": one.spec.group,
+        "unit": one.spec.unit,
+        "error": one.error or None,
+        "skipped": one.skipped or None,
+        "note": one.note or None,
+        "ratio": one.ratio if one.has_figures else None,
+        "pair_ratios": one.pair_ratios,
+        "goal": msgspec.to_builtins(one.spec.goal),
+        "checks": [
+            {
+                "text": check.text,
+                "value": check.value,
+                "bound": check.bound,
+                "is_at_least": check.is_at_least,
+                "met": check.is_met,
+            }
+            for check in one.checks()
+        ],
+        **{
+            name: {
+                "median": median_of(list(values)),
+                "values": values,
+                "cpu_s_per_million": cpu[side],
+                "generator_share": generator[side],
+                "medians": {figure: one.medians(figure)[side] for figure in FIGURES},
+                "rounds": [msgspec.to_builtins(single) for single in rounds],
+            }
+            for side, (name, values, rounds) in enumerate(
+                (("ours", one.ours, one.our_rounds), ("java", one.theirs, one.their_rounds))
+            )
+        },
+    }

@@ -1,0 +1,326 @@
+"""RocketMQ's Java broker as the other side of a comparison: found, fetched, started, stopped.
+
+Needs `java`, and `mvn` once: the jars of a release are fetched by Maven into a cache folder
+(`COMETMQ_INTEROP_CACHE`, else `~/.cache/cometmq/java`), and `javac` builds the load program of
+`bench/java` there, under the digest of its source. What is missing is `PeerMissing`, one sentence
+that says what and what to do; a peer that is there and does not start is an ordinary error.
+
+Broker and name server run as shipped (G1, the heap touched before it serves), with the heap a
+comparison asks for and the few keys of `broker_conf`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cometmq.bench.control import wait_until_served
+from cometmq.bench.measure import on_core
+from cometmq.bench.processes import READY_S_MAX, Server, free_ports
+from cometmq.errors import ClientError, CometError
+from cometmq.net.env import system_environment
+from cometmq.net.loop import run
+from cometmq.net.network import TcpNetwork, parse_address
+
+__all__ = [
+    "JAVA_VERSION",
+    "RATE_HEAP",
+    "SMALL_HEAP",
+    "JavaBroker",
+    "PeerMissing",
+    "broker_conf",
+    "cache_folder",
+    "fetch_jars",
+    "load_program",
+    "start_java_broker",
+    "start_java_name_server",
+]
+
+JAVA_VERSION: Final = "5.4.0"
+HERE: Final = Path(__file__).resolve().parent / "java"
+FETCH_S_MAX: Final = 600
+BUILD_S_MAX: Final = 120
+RATE_HEAP: Final = "4g"
+SMALL_HEAP: Final = "256m"
+NAME_SERVER_HEAP: Final = "256m"
+LOAD_HEAP: Final = "1g"
+
+_OPENED: Final = (
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+#: What distribution/bin/runbroker.sh gives the JVM, but for the heap's size.
+_BROKER_OPTIONS: Final = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:G1ReservePercent=25",
+    "-XX:InitiatingHeapOccupancyPercent=30",
+    "-XX:SoftRefLRUPolicyMSPerMB=0",
+    "-XX:-OmitStackTraceInFastThrow",
+    "-XX:+AlwaysPreTouch",
+    "-XX:MaxDirectMemorySize=2g",
+)
+
+
+class PeerMissing(CometError):
+    """The Java side cannot be had on this machine; the text says why and what would help."""
+
+
+def cache_folder() -> Path:
+    """Where jars and the built load program are kept."""
+    named = os.environ.get("COMETMQ_INTEROP_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(named) if named else Path(base) / "cometmq" / "java"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
+
+
+def _need(program: str, why: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise PeerMissing(f"{program} is not installed, {why}")
+    return found
+
+
+def fetch_jars(artifact: str, version: str = JAVA_VERSION) -> Path:
+    """The folder with the jars of one RocketMQ artifact and of all it needs.
+
+    Raises:
+        PeerMissing: there is no Maven, or Maven could not fetch them.
+    """
+    folder = cache_folder() / f"{artifact}-{version}"
+    if (folder / "complete").exists():
+        return folder
+    maven = _need("mvn", f"which fetches {artifact} {version}; install Maven")
+    command = [maven, "--batch-mode", "--quiet", "--file", str(HERE / "pom.xml")]
+    command += ["dependency:copy-dependencies", f"-Dartifact={artifact}", f"-Drocketmq={version}"]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=FETCH_S_MAX, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise PeerMissing(f"Maven did not fetch {artifact} {version} in {FETCH_S_MAX} s") from None
+    if result.returncode:
+        lines = [line for line in result.stdout.splitlines() if "ERROR" in line]
+        why = lines[0] if lines else result.stderr.strip()[-300:]
+        raise PeerMissing(f"Maven could not fetch {artifact} {version}: {why}")
+    (folder / "complete").touch()
+    return folder
+
+
+def _java() -> str:
+    return _need("java", "which runs RocketMQ; install a JDK 17 or newer")
+
+
+def server_class_path() -> str:
+    """The jars of RocketMQ's broker and name server."""
+    _java()
+    return f"{fetch_jars('rocketmq-broker')}/*:{fetch_jars('rocketmq-namesrv')}/*"
+
+
+def load_program(home: Path) -> list[str]:
+    """The command line of the load program over RocketMQ's own client; `home` takes its logs.
+
+    Raises:
+        PeerMissing: Java, its compiler, Maven or the jars are missing.
+    """
+    java = _java()
+    jars = f"{fetch_jars('rocketmq-client')}/*"
+    source = HERE / "Load.java"
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    classes = cache_folder() / f"load-{JAVA_VERSION}-{digest}"
+    if not (classes / "complete").exists():
+        compiler = _need("javac", "which builds the load program; install a JDK, not only a JRE")
+        result = subprocess.run(
+            [compiler, "-nowarn", "-d", str(classes), "-cp", jars, str(source)],
+            capture_output=True,
+            text=True,
+            timeout=BUILD_S_MAX,
+            check=False,
+        )
+        if result.returncode:
+            raise PeerMissing(f"javac could not build {source.name}: {result.stderr.strip()[:400]}")
+        (classes / "complete").touch()
+    return [
+        *(java, f"-Xms{LOAD_HEAP}", f"-Xmx{LOAD_HEAP}"),
+        *(f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}/logs"),
+        *("-cp", f"{classes}:{jars}", "Load"),
+    ]
+
+
+@dataclass(slots=True)
+class JavaBroker:
+    """A running Java broker and the name server it registered with."""
+
+    broker: Server
+    name_server: Server
+
+    def pause(self) -> None:
+        """Both stand still, so that the other side has its core alone."""
+        self.broker.pause()
+        self.name_server.pause()
+
+    def resume(self) -> None:
+        """Both go on."""
+        self.name_server.resume()
+        self.broker.resume()
+
+
+def _free_port_with_neighbours() -> int:
+    """A port P that is free together with P-2 (the VIP channel) and P+1 (replication)."""
+
+    async def are_free(port: int) -> bool:
+        network = TcpNetwork()
+        listeners = []
+        try:
+            for number in (port - 2, port, port + 1):
+                listeners.append(await network.listen("127.0.0.1", number, asyncio.Protocol))
+        except CometError:
+            return False
+        finally:
+            for listener in listeners:
+                listener.close()
+        return True
+
+    while True:
+        (port,) = free_ports(1)
+        if 1100 < port < 65000 and run(are_free(port)):
+            return port
+
+
+def _spawn(command: list[str], home: Path, log: Path, core: int | None) -> subprocess.Popen[bytes]:
+    environment = {k: v for k, v in os.environ.items() if k != "NAMESRV_ADDR"}
+    environment["ROCKETMQ_HOME"] = str(home)
+    with log.open("ab") as out, on_core(core):
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=home,
+            env=environment,
+        )
+
+
+def _is_listening(address: str) -> bool:
+    host, port = parse_address(address)
+
+    async def dial() -> bool:
+        try:
+            await TcpNetwork().connect(host, port, asyncio.Protocol, 500)
+        except CometError:
+            return False
+        return True
+
+    return run(dial())
+
+
+@contextlib.contextmanager
+def start_java_name_server(folder: Path, *, core: int | None = None) -> Iterator[Server]:
+    """A name server on a free port; `ready_s` is how long it took to accept a connection.
+
+    Raises:
+        PeerMissing: Java or the jars are missing.
+        ClientError: it did not start.
+    """
+    class_path = server_class_path()
+    folder.mkdir(parents=True, exist_ok=True)
+    (port,) = free_ports(1)
+    (folder / "namesrv.conf").write_text(f"listenPort={port}\n", "utf-8")
+    command = [_java(), f"-Xms{NAME_SERVER_HEAP}", f"-Xmx{NAME_SERVER_HEAP}"]
+    command += [f"-Duser.home={folder}", *_OPENED, "-cp", class_path]
+    command += ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(folder / "namesrv.conf")]
+    log = folder / "namesrv.log"
+    begin = time.monotonic()
+    process = _spawn(command, folder, log, core)
+    address = f"127.0.0.1:{port}"
+    server = Server(address, address, process, log, 0.0)
+    try:
+        while not _is_listening(address):
+            if process.poll() is not None or time.monotonic() > begin + READY_S_MAX:
+                raise ClientError(f"the Java name server does not serve: {server.log_tail()}")
+            time.sleep(0.01)
+        server.ready_s = time.monotonic() - begin
+        yield server
+    finally:
+        server.stop()
+
+
+def broker_conf(
+    store: Path, port: int, name_server: str, settings: Mapping[str, str]
+) -> dict[str, str]:
+    """The broker's configuration; everything not named is as shipped."""
+    return {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": "0",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": str(port),
+        "namesrvAddr": name_server,
+        "storePathRootDir": str(store),
+        "storePathCommitLog": f"{store}/commitlog",
+        "autoCreateTopicEnable": "true",
+        # A send that waited for its turn longer is refused, which would void a round.
+        "waitTimeMillsInSendQueue": "10000",
+        **settings,
+    }
+
+
+@contextlib.contextmanager
+def start_java_broker(
+    folder: Path,
+    *,
+    core: int | None = None,
+    heap: str = RATE_HEAP,
+    settings: Mapping[str, str] | None = None,
+    ready_s_max: float = READY_S_MAX,
+) -> Iterator[JavaBroker]:
+    """A name server and a broker over `folder`/store, ready when the broker answers a request.
+
+    The broker's `ready_s` counts from its own start, with the name server already there.
+
+    Raises:
+        PeerMissing: Java or the jars are missing.
+        ClientError: one of them did not start.
+    """
+    folder = folder.resolve()
+    with start_java_name_server(folder, core=core) as name_server:
+        port = _free_port_with_neighbours()
+        conf = broker_conf(folder / "store", port, name_server.address, settings or {})
+        path = folder / "broker.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in conf.items()), "utf-8")
+        command = [_java(), f"-Xms{heap}", f"-Xmx{heap}", *_BROKER_OPTIONS]
+        command += [f"-Duser.home={folder}", *_OPENED, "-cp", server_class_path()]
+        command += ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(path)]
+        log = folder / "broker.log"
+        address = f"127.0.0.1:{port}"
+        begin = time.monotonic()
+        process = _spawn(command, folder, log, core)
+        broker = Server(address, name_server.address, process, log, 0.0)
+        try:
+            broker.ready_s = _ready_s(broker, begin, ready_s_max)
+            yield JavaBroker(broker, name_server)
+        finally:
+            broker.stop()
+
+
+def _ready_s(broker: Server, begin: float, ready_s_max: float) -> float:
+    env = system_environment()
+    while time.monotonic() < begin + ready_s_max:
+        ready = run(wait_until_served(env, broker.address, 1.0))
+        if ready is not None:
+            return ready - begin
+        if broker.process.poll() is not None:
+            break
+    raise ClientError(f"the Java broker does not serve; its last lines:\n{broker.log_tail()}")
