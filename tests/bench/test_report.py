@@ -1,6 +1,10 @@
 """The report says what was measured, what bound it, and nothing where nothing counts."""
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,9 @@ from cometmq.bench.measure import (
     machine_conditions,
     median_of,
     on_core,
+    read_machine,
     read_process,
+    shares_of_others,
 )
 from cometmq.bench.report import Fact, Row, as_json, as_text, sync_flush_fact
 
@@ -40,15 +46,84 @@ def test_figures_are_medians_and_shares_of_echo() -> None:
 
 
 def test_generator_bound_and_disturbed_rows_are_marked() -> None:
-    """Over 90 % of the generator's core, over 2 % stolen: a letter each, with its meaning."""
+    """Over 90 % of the generator's core, over 2 % stolen, over 5 % used by others: a letter each,
+    with its meaning."""
     row = Row(Load(name="row", kind="send"), [one_round(1, generator_cpu_s=0.95)])
     row.stolen_share = 0.05
-    assert row.marks == "GS"
+    row.others_share = 0.06
+    assert row.marks == "GSB"
     text = as_text(CONDITIONS, [row], [])
     assert "generator's core" in text
     assert "other guests" in text
+    assert "B: other processes here took over 5 %" in text
+    assert " 6%" in text
+    assert as_json(CONDITIONS, [row], [])["rows"][0]["others_share"] == 0.06
     calm = Row(Load(name="row", kind="send"), [one_round(1, generator_cpu_s=0.5)])
+    calm.others_share = 0.05
     assert calm.marks == ""
+    assert "B:" not in as_text(CONDITIONS, [calm], [])
+
+
+def machine(folder: Path, totals: str, processes: dict[int, tuple[int, int]]) -> Path:
+    """As much of a /proc as is read: totals, and parent and ticks in user mode by process."""
+    (folder / "stat").write_text(f"cpu  {totals} 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n")
+    for pid, (parent, ticks) in processes.items():
+        (folder / str(pid)).mkdir(exist_ok=True)
+        rest = f"S {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0"
+        (folder / str(pid) / "stat").write_text(f"{pid} (a (b) c) {rest}")
+    (folder / "99").mkdir(exist_ok=True)  # a process that ends while it is read
+    return folder
+
+
+def test_who_used_the_machine(tmp_path: Path) -> None:
+    """Named processes and the kernel's threads are ours, interrupts nobody's, the rest others'."""
+    hertz = os.sysconf("SC_CLK_TCK")
+    begun = {7: (1, 0), 8: (2, 0), 9: (1, 0)}
+    before = read_machine([7], machine(tmp_path, "100 0 0 0 0 0 0 0", begun))
+    assert before is not None
+    # 3 s of user time, 1 s each by process 7, kernel thread 8 and somebody's 9; 2 s stolen.
+    ended = {7: (1, hertz), 8: (2, hertz), 9: (1, hertz)}
+    totals = f"{100 + 3 * hertz} 0 0 0 0 50 60 {2 * hertz}"
+    after = read_machine([7], machine(tmp_path, totals, ended))
+    assert after is not None
+    # What this test itself has used is in `ours_s` too.
+    own_s = after.ours_s - before.ours_s - 2.0
+    assert 0.0 <= own_s < 1.0
+    after = replace(after, clock_s=before.clock_s + 10.0, ours_s=after.ours_s - own_s)
+    whole_s = 10.0 * (os.cpu_count() or 1)
+    stolen, others = shares_of_others(before, after)
+    assert stolen == pytest.approx(2.0 / whole_s)
+    assert others == pytest.approx(1.0 / whole_s)
+
+
+def test_a_machine_that_tells_nothing_marks_nothing(tmp_path: Path) -> None:
+    """No /proc, or another kind of one: no reading, and no share is guessed."""
+    assert read_machine(proc=tmp_path) is None
+    (tmp_path / "stat").write_text("intr 1 2 3\n")
+    assert read_machine(proc=tmp_path) is None
+    assert shares_of_others(None, None) == (0.0, 0.0)
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="no /proc")
+def test_a_busy_neighbour_is_seen() -> None:
+    """A process that is not ours counts until it has ended as our child; one that is, does not."""
+    burn = "import time\nwhile time.process_time() < {}: pass\nprint(1, flush=True)\ninput()"
+    begin = read_machine()
+    with subprocess.Popen(
+        [sys.executable, "-c", burn.format(0.6)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        as_other, as_ours = read_machine(), read_machine([process.pid])
+        process.communicate(b"\n")
+    assert begin is not None
+    assert as_other is not None
+    assert as_ours is not None
+    assert as_other.used_s - begin.used_s >= 0.5
+    assert as_ours.ours_s - as_other.ours_s >= 0.5
+    ended = read_machine()
+    assert ended is not None
+    assert ended.ours_s - as_other.ours_s >= 0.5
 
 
 def test_a_failed_row_has_no_figures() -> None:

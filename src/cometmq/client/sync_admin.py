@@ -176,7 +176,7 @@ class Admin:
     def group_offsets(
         self, group: str, topics: Iterable[str] | None = None
     ) -> dict[MessageQueue, QueueProgress]:
-        """How far the group is, queue by queue; by default in every topic it has offsets for."""
+        """How far the group is, queue by queue, in these topics (or this one, or all it knows)."""
         return run_inline(self._calls.group_offsets(group, topics))
 
     def commit_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
