@@ -12,9 +12,9 @@ transport faults and after answers another broker may not give.  A message with 
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from cometmq.client import fork
 from cometmq.client.instance import ClientInstance
@@ -22,7 +22,8 @@ from cometmq.client.linger import Linger, LingerBatch
 from cometmq.client.options import ClientOptions
 from cometmq.client.probe import probe_unreachable
 from cometmq.client.producer_core import ProducerCore, TopicQueues
-from cometmq.client.sending import InFlight, Sending
+from cometmq.client.sender import Sender
+from cometmq.client.sending import Sending
 from cometmq.core.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
@@ -35,9 +36,6 @@ from cometmq.errors import (
     BrokerBusy,
     ClientClosed,
     ConfigError,
-    ConnectFailed,
-    NoRoute,
-    RequestTimeout,
     ResponseCode,
 )
 from cometmq.model import Message, MessageQueue, SendResult
@@ -114,9 +112,7 @@ class Producer:
             retry_when_not_ok=retry_when_not_ok,
         )
         self._instance: ClientInstance | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._looking_up: dict[str, asyncio.Task[TopicQueues]] = {}
-        self.in_flight = InFlight()
+        self._sender: Sender | None = None
         self._is_closed = False
         self._is_forked = False
         self._linger: Linger | None = None
@@ -138,15 +134,15 @@ class Producer:
         if self._instance is None:
             self._start()
 
-    def _start(self) -> ClientInstance:
-        self._loop = asyncio.get_running_loop()
+    def _start(self) -> Sender:
         instance = ClientInstance(self.core.options, self, self.group)
         instance.start()
         if self.core.faults.enabled:
             instance.spawn(instance.every(PROBE_INTERVAL_MS, self._probe), "probe")
         self._instance = instance
+        self._sender = Sender(self.core, instance)
         self._is_forked = False
-        return instance
+        return self._sender
 
     async def shutdown(self) -> None:
         """Send what lingers, wait for answers, unregister and disconnect."""
@@ -175,12 +171,10 @@ class Producer:
         """In a child process: leave the parent's connections, start anew on next use."""
         if self._instance is not None:
             self._instance.abandon()
-            fork.keep_forever((self.in_flight, self._looking_up))
-            self._instance = None
+            if self._sender is not None:
+                fork.keep_forever(self._sender.to_keep())
+            self._instance = self._sender = None
             self._is_forked = True
-        self._loop = None
-        self._looking_up = {}
-        self.in_flight = InFlight()
         self.core.renew()
         if self._linger is not None:
             self._linger.abandon()
@@ -190,10 +184,10 @@ class Producer:
         """This producer's id at the brokers, once started."""
         return self._instance.client_id if self._instance is not None else None
 
-    def _ready(self) -> ClientInstance:
-        instance = self._instance
-        if instance is not None and not self._is_closed:
-            return instance
+    def _ready(self) -> Sender:
+        sender = self._sender
+        if sender is not None and not self._is_closed:
+            return sender
         if self._is_closed:
             raise ClientClosed(f"the producer {self.group} is closed; make a new one")
         if self._is_forked:
@@ -228,8 +222,21 @@ class Producer:
             RequestTimeout, ConnectFailed, RemoteError: the only try failed.
             SendFailed: all tries failed; the text lists them.
         """
-        while self.in_flight.is_full:
-            await self.in_flight.wait()
+        sender = self._sender
+        if sender is None or self._is_closed:
+            sender = self._ready()
+        while sender.in_flight.is_full:
+            await sender.in_flight.wait()
+        if (
+            queue is None
+            and selector is None
+            and message_group is None
+            and timeout_ms is None
+            and self._linger is None
+        ):
+            future = sender.plain(message)
+            if future is not None:
+                return await future
         return await self.send_nowait(
             message,
             queue=queue,
@@ -253,11 +260,10 @@ class Producer:
             LocalProtocolError: the message breaks a limit.
             BrokerBusy: 65,535 sends or 100 MiB are in flight; await some of them first.
         """
-        if self._instance is None or self._is_closed:
-            self._ready()
-        loop = self._loop
-        assert loop is not None
-        in_flight = self.in_flight
+        sender = self._sender
+        if sender is None or self._is_closed:
+            sender = self._ready()
+        in_flight = sender.in_flight
         if in_flight.is_full:
             raise BrokerBusy(
                 ResponseCode.SYSTEM_BUSY,
@@ -268,26 +274,18 @@ class Producer:
         core = self.core
         linger = self._linger
         if linger is not None and queue is None and selector is None and linger.takes(message):
-            lingering = self._linger_nowait(linger, message, loop)
+            lingering = self._linger_nowait(linger, message)
             if lingering is not None:
                 return lingering
         prepared = core.codec.prepare(message)
-        future: asyncio.Future[SendResult] = loop.create_future()
-        sending = Sending(
-            self,
-            prepared,
-            future,
-            core.clock.monotonic(),
-            core.timeout_ms if timeout_ms is None else timeout_ms,
-            core.tries,
-        )
-        in_flight.begin(len(prepared.body))
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        sending = sender.begin(prepared, future, timeout_ms)
         if queue is not None:
             sending.fixed = queue
         elif selector is not None or message.message_group:
-            self._pin(sending, message, selector)
+            sender.pin(sending, message, selector)
             return future
-        self._try(sending)
+        sender.start(sending)
         return future
 
     async def send_oneway(
@@ -299,13 +297,13 @@ class Producer:
         message_group: str | None = None,
     ) -> None:
         """Send without asking for an answer: nothing tells whether it arrived."""
-        self._ready()
+        sender = self._ready()
         if message_group is not None:
             message.message_group = message_group
         prepared = self.core.codec.prepare(message)
-        topic = await self._topic(prepared.topic)
+        topic = await sender.topic(prepared.topic)
         chosen = queue or self.core.choose(topic, message, selector)
-        channel = await self._channel(topic, chosen, self.core.timeout_ms)
+        channel = await sender.channel(topic, chosen, self.core.timeout_ms)
         channel.write(self.core.codec.frame(prepared, chosen, channel.next_opaque(), oneway=True))
         if channel.is_paused:
             await channel.drain()
@@ -323,9 +321,8 @@ class Producer:
         other; if one fails, its error is raised and what went before stays stored. Messages that
         all have one message group go to its queue.
         """
-        self._ready()
-        loop = self._loop
-        assert loop is not None
+        sender = self._ready()
+        loop = asyncio.get_running_loop()
         name = check_batch(messages)
         items: list[tuple[int, bytes, bytes]] = []
         ids: list[str] = []
@@ -334,7 +331,7 @@ class Producer:
             items.append(item)
             ids.append(message_id)
         if queue is None and (group := common_group(messages)):
-            queue = select_by_hash((await self._topic(name)).queues, group)
+            queue = select_by_hash((await sender.topic(name)).queues, group)
         sizes = [
             BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties) for _, body, properties in items
         ]
@@ -342,10 +339,10 @@ class Producer:
         for begin, end in split_by_size(sizes, self.core.codec.message_bytes_max):
             future: asyncio.Future[list[SendResult]] = loop.create_future()
             sending = self._batch_sending(
-                name, items[begin:end], ids[begin:end], future, timeout_ms
+                sender, name, items[begin:end], ids[begin:end], future, timeout_ms
             )
             sending.fixed = queue
-            self._try(sending)
+            sender.start(sending)
             results += await future
         return results
 
@@ -353,13 +350,13 @@ class Producer:
         """Send what lingers and wait until no send is in flight; errors stay with their sends."""
         if self._linger is not None:
             self._linger.flush()
-        while self.in_flight.count:
-            await self.in_flight.wait()
+        sender = self._sender
+        while sender is not None and sender.in_flight.count:
+            await sender.in_flight.wait()
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that messages can be sent to."""
-        self._ready()
-        return (await self._topic(topic)).queues
+        return (await self._ready().topic(topic)).queues
 
     async def create_topic(
         self, topic: str, *, queue_count: int = 8, attributes: str | None = None
@@ -367,152 +364,28 @@ class Producer:
         """Create a topic on every master; `Admin.create_topic` has all choices."""
         from cometmq.client.admin_calls import AdminCalls
 
-        instance = self._ready()
+        self._ready()
+        instance = self._instance
+        assert instance is not None
         timeout_ms = self.core.options.request_timeout_ms
         admin = AdminCalls(instance.io, instance.routes, timeout_ms)
         await admin.create_topic(topic, queue_count=queue_count, attributes=attributes)
 
-    # -- inside: routes ---------------------------------------------------------------------
+    # -- inside -----------------------------------------------------------------------------
 
     async def find_topic(self, name: str) -> TopicQueues:
         """The queues of a topic, for the synchronous face, which shares this core."""
-        self._ready()
-        return await self._topic(name)
-
-    async def _topic(self, name: str) -> TopicQueues:
-        """The queues of a topic; callers that come during a look-up share it."""
-        known = self.core.topics.get(name)
-        if known is not None:
-            return known
-        task = self._looking_up.get(name)
-        if task is None:
-            task = asyncio.ensure_future(self._look_up(name))
-            self._looking_up[name] = task
-            task.add_done_callback(lambda _: self._looking_up.pop(name, None))
-        return await asyncio.shield(task)
-
-    async def _look_up(self, name: str) -> TopicQueues:
-        instance = self._ready()
-        topic = self.core.queues_of(name, await instance.routes.find_for_send(name))
-        if instance.routes.known(name) is not None:
-            self.core.topics[name] = topic
-        return topic
+        return await self._ready().topic(name)
 
     def forget_topic(self, name: str) -> None:
-        """The route of a topic turned out to be wrong."""
-        self.core.topics.pop(name, None)
-        if self._instance is not None:
-            self._instance.routes.forget(name)
+        """As `Sender.forget_topic`, for the synchronous face."""
+        if self._sender is not None:
+            self._sender.forget_topic(name)
 
     def recheck_route(self, name: str) -> None:
-        """A broker of the route cannot be reached: ask whether it has moved."""
-        if self._instance is not None:
-            self._instance.refresh_soon(name)
-
-    # -- inside: trying ---------------------------------------------------------------------
-
-    def _pin(self, sending: Sending, message: Message, selector: QueueSelector | None) -> None:
-        """Fix the queue of a message that must not move, then send it."""
-        topic = self.core.topics.get(sending.prepared.topic)
-        if topic is None:
-            self._later(sending, self._pin_slowly(sending, message, selector))
-            return
-        try:
-            sending.fixed = self.core.choose(topic, message, selector)
-        except Exception as error:
-            sending.fail(error)
-            return
-        self._try(sending)
-
-    async def _pin_slowly(
-        self, sending: Sending, message: Message, selector: QueueSelector | None
-    ) -> None:
-        topic = await self._topic(sending.prepared.topic)
-        sending.fixed = self.core.choose(topic, message, selector)
-        await self._try_slowly(sending, topic)
-
-    def _try(self, sending: Sending) -> None:
-        """Send now if route and connection are there, else in a task; HOT."""
-        core = self.core
-        topic = core.topics.get(sending.prepared.topic)
-        instance = self._instance
-        if topic is None or instance is None:
-            self._later(sending, self._try_unknown(sending))
-            return
-        queue = sending.fixed
-        if queue is None:
-            queue = core.next_queue(topic, sending.queue)
-        sending.queue = queue
-        address = topic.addresses.get(queue.broker_name)
-        channel = instance.pool.open_channel(address) if address is not None else None
-        if channel is None:
-            self._later(sending, self._try_slowly(sending, topic))
-            return
-        self._write(sending, queue, channel)
-
-    def try_again(self, sending: Sending, pause_s: float) -> None:
-        """Send once more, after a pause."""
-        if pause_s and self._loop is not None:
-            self._loop.call_later(pause_s, self._try, sending)
-        else:
-            self._try(sending)
-
-    def _write(self, sending: Sending, queue: MessageQueue, channel: Channel) -> None:
-        sending.tries_left -= 1
-        opaque = channel.next_opaque()
-        frame = self.core.codec.frame(sending.prepared, queue, opaque)
-        channel.call(opaque, frame, sending.left_ms(), sending)
-
-    def _later(self, sending: Sending, work: Coroutine[Any, Any, None]) -> None:
-        """Do a slow step in a task; its failure is the try's failure."""
-        if self._instance is None:
-            work.close()
-            sending.fail(ClientClosed(f"the producer {self.group} is closed"))
-            return
-        self._instance.spawn(self._step(sending, work), "send")
-
-    async def _step(self, sending: Sending, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except ConnectFailed as error:
-            if sending.queue is None:
-                sending.fail(error)  # no name server: another queue would not help
-                return
-            self.core.note(sending.queue, sending.started, failed=True)
-            sending.tries_left -= 1
-            sending.failed(error)
-        except asyncio.CancelledError:
-            sending.fail(ClientClosed(f"the producer {self.group} was closed"))
-            raise
-        except Exception as error:
-            sending.fail(error)
-
-    async def _try_unknown(self, sending: Sending) -> None:
-        await self._try_slowly(sending, await self._topic(sending.prepared.topic))
-
-    async def _try_slowly(self, sending: Sending, topic: TopicQueues) -> None:
-        queue = sending.fixed or sending.queue
-        if queue is None:
-            queue = self.core.next_queue(topic, None)
-        sending.queue = queue
-        left_ms = int((sending.deadline - self.core.clock.monotonic()) * 1000)
-        if left_ms <= 0:
-            raise RequestTimeout(
-                f"no time was left to send to {queue}: {sending.timeout_ms} ms have passed"
-            )
-        channel = await self._channel(topic, queue, left_ms)
-        if channel.is_paused:
-            await channel.drain()
-        self._write(sending, queue, channel)
-
-    async def _channel(self, topic: TopicQueues, queue: MessageQueue, timeout_ms: int) -> Channel:
-        instance = self._ready()
-        address = topic.addresses.get(queue.broker_name)
-        if address is None:
-            address = instance.routes.address(queue.broker_name)
-        if address is None:
-            raise NoRoute(f"no master is known for the broker {queue.broker_name} of {queue}")
-        return await instance.io.channel(address, timeout_ms)
+        """As `Sender.recheck_route`, for the synchronous face."""
+        if self._sender is not None:
+            self._sender.recheck_route(name)
 
     async def _probe(self) -> None:
         if self._instance is not None:
@@ -522,27 +395,20 @@ class Producer:
 
     def _batch_sending(
         self,
+        sender: Sender,
         topic: str,
         items: Sequence[tuple[int, bytes, bytes]],
         ids: list[str],
         future: "asyncio.Future[list[SendResult]] | None",
         timeout_ms: int | None,
     ) -> Sending:
-        core = self.core
-        sending = Sending(
-            self,
-            core.codec.prepare_batch(topic, items, ",".join(ids)),
-            future,
-            core.clock.monotonic(),
-            core.timeout_ms if timeout_ms is None else timeout_ms,
-            core.tries,
-        )
+        prepared = self.core.codec.prepare_batch(topic, items, ",".join(ids))
+        sending = sender.begin(prepared, future, timeout_ms)
         sending.ids = ids
-        self.in_flight.begin(len(sending.prepared.body))
         return sending
 
     def _linger_nowait(
-        self, linger: Linger, message: Message, loop: asyncio.AbstractEventLoop
+        self, linger: Linger, message: Message
     ) -> "asyncio.Future[SendResult] | None":
         """Put the message into a batch; None if its group's queue is not known yet; HOT."""
         queue: MessageQueue | None = None
@@ -552,15 +418,17 @@ class Producer:
                 return None
             queue = select_by_hash(topic.queues, message.message_group)
         item, message_id = self.core.codec.batch_item(message)
+        loop = asyncio.get_running_loop()
         future: asyncio.Future[SendResult] = loop.create_future()
         linger.add(message, queue, item, message_id, future, loop)
         return future
 
     def _send_lingered(self, batch: LingerBatch) -> None:
-        sending = self._batch_sending(batch.topic, batch.items, batch.ids, None, None)
+        sender = self._ready()
+        sending = self._batch_sending(sender, batch.topic, batch.items, batch.ids, None, None)
         sending.batch = batch
         sending.fixed = batch.queue
-        self._try(sending)
+        sender.start(sending)
 
     # -- what the instance asks -------------------------------------------------------------
 

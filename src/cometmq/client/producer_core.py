@@ -14,12 +14,14 @@ from cometmq.client.send import SendCodec, is_retriable
 from cometmq.core.latency_fault import LatencyFaultTable
 from cometmq.core.selector import QueueSelector, RoundRobin, publish_queues, select_by_hash
 from cometmq.errors import (
+    AccessDenied,
     ClientError,
     ConfigError,
     NoRoute,
     RemoteError,
     ResponseCode,
     SendFailed,
+    TlsFailed,
 )
 from cometmq.model import Message, MessageQueue, SendStatus, TopicRoute
 from cometmq.model.names import check_group
@@ -76,6 +78,7 @@ class ProducerCore:
         self.group = group
         self.options = options
         self.clock = options.env.clock
+        self.monotonic = self.clock.monotonic
         self.timeout_ms = timeout_ms
         self.tries = 1 + retries
         self.retry_when_not_ok = retry_when_not_ok
@@ -91,6 +94,7 @@ class ProducerCore:
             compression_level=compression_level,
             compress_above_bytes=compress_above_bytes,
             message_bytes_max=max_message_bytes,
+            credentials=options.security.credentials,
         )
 
     def renew(self) -> None:
@@ -165,6 +169,8 @@ class ProducerCore:
 
     def may_retry(self, error: Exception) -> bool:
         """Whether another broker (or a moment later the same) may do better."""
+        if isinstance(error, (AccessDenied, TlsFailed)):
+            return False
         return isinstance(error, ClientError) or (
             isinstance(error, RemoteError) and is_retriable(error.code)
         )

@@ -18,6 +18,7 @@ offset is corrected in place instead of waiting for the next rebalance.
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from cometmq.client.instance import ClientInstance
@@ -29,6 +30,7 @@ from cometmq.errors import CodecError, CometError, RequestTimeout, ResponseCode
 from cometmq.model import MessageQueue, SubscriptionData
 from cometmq.model.flags import PULL_COMMIT_OFFSET
 from cometmq.wire.command import RemotingCommand
+from cometmq.wire.acl import SignedPullTemplate
 from cometmq.wire.fast_encode import PullRequestTemplate
 from cometmq.wire.headers import PullResponseHeader
 
@@ -137,7 +139,11 @@ class PullLoop:
         self._sub_version = subscription.sub_version
         if settings.sends_expression and subscription.expression_type != SQL92:
             self._sub_version = 0  # as Java's lite consumer: the request carries the expression
-        self._template = PullRequestTemplate(
+        credentials = instance.options.security.credentials
+        template: Callable[..., PullRequestTemplate] = PullRequestTemplate
+        if credentials is not None:
+            template = partial(SignedPullTemplate, credentials)
+        self._template = template(
             settings.group,
             queue.topic,
             queue.queue_id,
@@ -176,7 +182,7 @@ class PullLoop:
         channel.call(
             opaque,
             self._frame(opaque),
-            PULL_TIMEOUT_MS + self._settings.suspend_ms,
+            channel.deadline_in(PULL_TIMEOUT_MS + self._settings.suspend_ms),
             lambda answer: self._answered(number, answer),
         )
 

@@ -25,13 +25,16 @@ from cometmq.errors import (
 from cometmq.model import Message, MessageQueue, SendResult, SendStatus
 from cometmq.model.names import check_topic
 from cometmq.model.properties import RESERVED_PROPERTIES
+from cometmq.wire.acl import Credentials, SignedSendTemplate
 from cometmq.wire.command import RemotingCommand
+from cometmq.wire.fast_decode import PlainSendAnswer, decode_plain_answer
 from cometmq.wire.fast_encode import SendRequestTemplate
 from cometmq.wire.headers import SendResponseHeader
 
 __all__ = ["Prepared", "SendCodec", "is_retriable"]
 
 COMPRESS_ABOVE_BYTES: Final = 4096
+_NOT_PLAIN: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _SEND_OK: Final = SendStatus.SEND_OK
 _SEND_STATUS: Final = {int(status): status for status in SendStatus}
 # Response codes after which another broker may do better (DefaultMQProducerImpl.sendDefaultImpl).
@@ -78,6 +81,7 @@ class SendCodec:
         "_compression",
         "_compression_flag",
         "_compression_level",
+        "_credentials",
         "_known_topics",
         "_now_ms",
         "_templates",
@@ -96,8 +100,10 @@ class SendCodec:
         compression_level: int = 5,
         compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
+        credentials: Credentials | None = None,
     ) -> None:
         self.group = group
+        self._credentials = credentials
         self.new_id = new_id
         self.message_bytes_max = message_bytes_max
         self._now_ms = now_ms
@@ -116,7 +122,10 @@ class SendCodec:
         Raises:
             LocalProtocolError: topic, body or properties break a limit; the text names which.
         """
-        body = self._checked_body(message)
+        topic = message.topic
+        body = message.body
+        if type(body) is not bytes or not body or topic not in self._known_topics:
+            body = self._checked_body(message)
         message_id = self.new_id()
         sys_flag = 0
         if len(body) >= self._compress_above_bytes:
@@ -126,11 +135,11 @@ class SendCodec:
                 sys_flag = flag
         if len(body) > self.message_bytes_max:
             raise LocalProtocolError(
-                f"the body for {message.topic} has {len(body)} bytes; the limit is "
+                f"the body for {topic} has {len(body)} bytes; the limit is "
                 f"{self.message_bytes_max} (max_message_bytes here, maxMessageSize at the broker)"
             )
         text = self.properties_text(message, message_id)
-        return Prepared(message.topic, body, sys_flag, message.flag, text, message_id)
+        return Prepared(topic, body, sys_flag, message.flag, text, message_id)
 
     def prepare_batch(
         self, topic: str, items: Sequence[tuple[int, bytes, bytes]], ids: str
@@ -182,27 +191,31 @@ class SendCodec:
 
     def properties_text(self, message: Message, message_id: str) -> str:
         """The property string of a message with its separators."""
+        # What differs from message to message comes first, as with Java's clients: a broker knows
+        # the rest again by its shape.
         text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
+        keys = message.keys
+        if keys:
+            if type(keys) is not str:
+                keys = keys[0] if len(keys) == 1 else " ".join(keys)
+            if "\x01" in keys or "\x02" in keys:
+                _checked(keys, "keys")
+            if keys:
+                text = f"KEYS\x01{keys}\x02{text}"
         if not message.wait_store_ok:
-            text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01false\x02"
-        if message.tags:
-            text = f"{text}TAGS\x01{_checked(message.tags, 'tag')}\x02"
-        if message.keys:
-            keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
-            text = f"{text}KEYS\x01{_checked(keys, 'keys')}\x02"
+            text = text.replace("WAIT\x01true", "WAIT\x01false")
+        tags = message.tags
+        if tags:
+            if "\x01" in tags or "\x02" in tags:
+                _checked(tags, "tag")
+            text = f"{text}TAGS\x01{tags}\x02"
         if message.message_group:
             group = _checked(message.message_group, "message group")
             text = f"{text}__SHARDINGKEY\x01{group}\x02"
         if message.delay_level:
             text = f"{text}DELAY\x01{int(message.delay_level)}\x02"
         if message.properties:
-            reserved = RESERVED_PROPERTIES.intersection(message.properties)
-            if reserved:
-                raise LocalProtocolError(
-                    f"the properties {', '.join(sorted(reserved))} belong to RocketMQ; use the "
-                    "fields of Message, or other names"
-                )
-            text += encode_properties_text(message.properties)
+            text += _user_properties(message)
         if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
             raise LocalProtocolError(
                 f"the properties of a message for {message.topic} take {len(text.encode())} "
@@ -212,17 +225,24 @@ class SendCodec:
 
     # -- frames -----------------------------------------------------------------------------
 
-    def frame(
-        self, prepared: Prepared, queue: MessageQueue, opaque: int, *, oneway: bool = False
-    ) -> bytes:
-        """The complete request frame; HOT."""
-        is_batch = prepared.batch_count > 0
+    def template(self, queue: MessageQueue, *, is_batch: bool = False) -> SendRequestTemplate:
+        """What frames to a topic at a broker have in common."""
         key = (queue.topic, queue.broker_name, is_batch)
         template = self._templates.get(key)
         if template is None:
-            template = self._templates[key] = SendRequestTemplate(
-                self.group, queue.topic, queue.broker_name, is_batch=is_batch
-            )
+            names = (self.group, queue.topic, queue.broker_name)
+            if self._credentials is None:
+                template = SendRequestTemplate(*names, is_batch=is_batch)
+            else:
+                template = SignedSendTemplate(self._credentials, *names, is_batch=is_batch)
+            self._templates[key] = template
+        return template
+
+    def frame(
+        self, prepared: Prepared, queue: MessageQueue, opaque: int, *, oneway: bool = False
+    ) -> bytes:
+        """The complete request frame."""
+        template = self.template(queue, is_batch=prepared.batch_count > 0)
         return template.encode(
             opaque,
             queue.queue_id,
@@ -250,7 +270,10 @@ class SendCodec:
         status = _SEND_OK if answer.code == 0 else _SEND_STATUS.get(answer.code)
         if status is None:
             raise remote_error(answer.code, answer.remark)
-        fields = SendResponseHeader.from_command(answer)
+        try:
+            fields: SendResponseHeader | PlainSendAnswer = decode_plain_answer(answer.raw_ext)
+        except _NOT_PLAIN:
+            fields = SendResponseHeader.from_command(answer)
         if fields.queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, fields.queue_id)
         return SendResult(
@@ -282,6 +305,16 @@ class SendCodec:
             SendResult(status, message_id, queue, first + index, offset_id)
             for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
         ]
+
+
+def _user_properties(message: Message) -> str:
+    reserved = RESERVED_PROPERTIES.intersection(message.properties)
+    if reserved:
+        raise LocalProtocolError(
+            f"the properties {', '.join(sorted(reserved))} belong to RocketMQ; use the "
+            "fields of Message, or other names"
+        )
+    return encode_properties_text(message.properties)
 
 
 def _checked(value: str, what: str) -> str:

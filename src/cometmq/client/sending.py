@@ -7,19 +7,29 @@ Must not: choose queues or find routes; it asks its `SendPath` to.
 import asyncio
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from cometmq.client.linger import LingerBatch
-from cometmq.client.producer_core import STORED_CODES, ProducerCore, final_error
-from cometmq.client.send import Prepared
+from cometmq.client.producer_core import (
+    QUICK_MS,
+    STORED_CODES,
+    ProducerCore,
+    TopicQueues,
+    final_error,
+)
+from cometmq.client.send import Prepared, SendCodec
 from cometmq.errors import CometError, ConnectFailed, remote_error
 from cometmq.model import MessageQueue
+from cometmq.net.channel import Channel
 from cometmq.wire.command import RemotingCommand
 
-__all__ = ["InFlight", "SendPath", "Sending"]
+__all__ = ["InFlight", "Lane", "Lanes", "SendPath", "Sending"]
 
 IN_FLIGHT_MAX: Final = 65_535
 """Java's limit of asynchronous requests; beyond it `send_nowait` refuses instead of piling up."""
 IN_FLIGHT_BYTES_MAX: Final = 100 * 1024 * 1024
 """Java's ``backPressureForAsyncSendSize``: what a broker that stands still may make us hold."""
+QUICK_S: Final = QUICK_MS / 1000
 
 
 class InFlight:
@@ -75,52 +85,55 @@ class SendPath(Protocol):
         ...
 
 
-class Sending:
+class Lane:
+    """One queue of a topic with what every send to it needs, looked up once."""
+
+    __slots__ = ("address", "channel", "encode", "queue", "queue_id")
+
+    def __init__(self, queue: MessageQueue, address: str | None, codec: SendCodec) -> None:
+        self.queue = queue
+        self.queue_id = queue.queue_id
+        self.address = address
+        self.encode = codec.template(queue).encode
+        self.channel: Channel | None = None
+
+
+class Lanes:
+    """The lanes of a topic, as long as its queues are the same."""
+
+    __slots__ = ("count", "lanes", "topic")
+
+    def __init__(self, topic: TopicQueues, codec: SendCodec) -> None:
+        self.topic = topic
+        self.lanes = [
+            Lane(queue, topic.addresses.get(queue.broker_name), codec) for queue in topic.queues
+        ]
+        self.count = len(self.lanes)
+
+
+# A struct is made in one step in C; nothing it refers to refers back to it once it is answered.
+class Sending(msgspec.Struct, gc=False, weakref=False):
     """One message (or batch) on its way; called by the channel with the answer."""
 
-    __slots__ = (
-        "_path",
-        "batch",
-        "deadline",
-        "faults",
-        "fixed",
-        "future",
-        "ids",
-        "prepared",
-        "queue",
-        "started",
-        "timeout_ms",
-        "tries_left",
-    )
-
-    def __init__(
-        self,
-        path: SendPath,
-        prepared: Prepared,
-        future: "asyncio.Future[Any] | None",
-        started: float,
-        timeout_ms: int,
-        tries: int,
-    ) -> None:
-        self._path = path
-        self.prepared = prepared
-        self.future = future
-        self.started = started
-        self.timeout_ms = timeout_ms
-        self.deadline = started + timeout_ms / 1000
-        self.tries_left = tries
-        self.fixed: MessageQueue | None = None
-        """The only queue it may go to, if it has one."""
-        self.queue: MessageQueue | None = None
-        """The queue of the latest try."""
-        self.ids: list[str] | None = None
-        """Unique ids of a batch's messages."""
-        self.batch: LingerBatch | None = None
-        self.faults: list[Exception] | None = None
+    path: SendPath
+    prepared: Prepared
+    future: "asyncio.Future[Any] | None"
+    started: float
+    timeout_ms: int
+    tries_left: int
+    deadline: float
+    queue: MessageQueue | None = None
+    """The queue of the latest try."""
+    fixed: MessageQueue | None = None
+    """The only queue it may go to, if it has one."""
+    ids: list[str] | None = None
+    """Unique ids of a batch's messages."""
+    batch: LingerBatch | None = None
+    faults: list[Exception] | None = None
 
     def __call__(self, answer: RemotingCommand | Exception) -> None:
         """The answer, or what came instead of it; HOT."""
-        core = self._path.core
+        core = self.path.core
         queue = self.queue
         assert queue is not None
         if isinstance(answer, Exception):
@@ -128,12 +141,14 @@ class Sending:
             self.failed(answer)
             return
         code = answer.code
-        core.note(queue, self.started, failed=False)
+        # Brokers that always were quick cost this comparison and nothing else.
+        if core.faults.has_any or core.monotonic() - self.started >= QUICK_S:
+            core.note(queue, self.started, failed=False)
         if code not in STORED_CODES:
             self.failed(remote_error(code, answer.remark))
             return
         if code and core.retry_when_not_ok and self.tries_left > 0 and self.fixed is None:
-            self._path.try_again(self, 0.0)
+            self.path.try_again(self, 0.0)
             return
         try:
             if self.ids is None:
@@ -145,14 +160,14 @@ class Sending:
 
     def failed(self, error: Exception) -> None:
         """Try elsewhere if that may help and time is left."""
-        core = self._path.core
+        core = self.path.core
         if self.faults is None:
             self.faults = []
         self.faults.append(error)
         left_s = self.deadline - core.clock.monotonic()
         topic = self.prepared.topic
         if isinstance(error, ConnectFailed):
-            self._path.recheck_route(topic)
+            self.path.recheck_route(topic)
         if (
             self.fixed is not None
             or self.tries_left <= 0
@@ -162,15 +177,9 @@ class Sending:
             self.fail(final_error(topic, self.faults))
             return
         if core.forgets_route(error):
-            self._path.forget_topic(topic)
+            self.path.forget_topic(topic)
         pause_s = core.pause_before_retry(topic, len(self.faults))
-        self._path.try_again(self, min(pause_s, left_s))
-
-    def left_ms(self) -> int:
-        """Time for the next try."""
-        if self.faults is None:
-            return self.timeout_ms
-        return max(1, int((self.deadline - self._path.core.clock.monotonic()) * 1000))
+        self.path.try_again(self, min(pause_s, left_s))
 
     def finish(self, result: Any) -> None:
         """Settle the future, or each future of a lingering batch."""
@@ -182,7 +191,7 @@ class Sending:
             for one, own in zip(self.batch.futures, result, strict=True):
                 if not one.done():
                     one.set_result(own)
-        self._path.in_flight.end(len(self.prepared.body))
+        self.path.in_flight.end(len(self.prepared.body))
 
     def fail(self, error: Exception) -> None:
         """Settle with an error."""
@@ -190,4 +199,4 @@ class Sending:
         for future in futures:
             if future is not None and not future.done():
                 future.set_exception(error)
-        self._path.in_flight.end(len(self.prepared.body))
+        self.path.in_flight.end(len(self.prepared.body))

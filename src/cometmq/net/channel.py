@@ -26,6 +26,9 @@ OnRequest: TypeAlias = Callable[["Channel", RemotingCommand], RemotingCommand | 
 SWEEP_INTERVAL_S = 0.1
 """How late a timeout may be noticed; a tenth of the shortest timeout anyone sets."""
 WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
+WRITE_FRAMES = 16
+"""So many frames leave before their loop turn is over: the peer works on them while the rest is
+made, where both would wait for each other in turn."""
 
 
 class Channel(asyncio.Protocol):
@@ -40,6 +43,7 @@ class Channel(asyncio.Protocol):
         "_opaque",
         "_out",
         "_pending",
+        "_prepare",
         "_reader",
         "_sweeper",
         "_transport",
@@ -56,7 +60,9 @@ class Channel(asyncio.Protocol):
         address: str,
         on_request: OnRequest | None = None,
         on_close: Callable[["Channel"], None] | None = None,
+        prepare: Callable[[RemotingCommand], None] | None = None,
     ) -> None:
+        self._prepare = prepare
         self._env = env
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
@@ -85,12 +91,19 @@ class Channel(asyncio.Protocol):
     def in_flight_count(self) -> int:
         return len(self._pending)
 
-    def call(self, opaque: int, frame: bytes, timeout_ms: int, on_answer: OnAnswer) -> None:
-        """Send an encoded request; ``on_answer`` gets the response or the exception, once."""
+    def deadline_in(self, timeout_ms: float) -> float:
+        """When a request made now has had ``timeout_ms``."""
+        return self._env.clock.monotonic() + timeout_ms / 1000
+
+    def call(self, opaque: int, frame: bytes, deadline: float, on_answer: OnAnswer) -> None:
+        """Send an encoded request; ``on_answer`` gets the response or the exception, once.
+
+        ``deadline`` is a time of the environment's monotonic clock.
+        """
         if self.is_closed:
             on_answer(ConnectFailed(f"the connection to {self.address} is closed"))
             return
-        self._pending[opaque] = (on_answer, self._env.clock.monotonic() + timeout_ms / 1000)
+        self._pending[opaque] = (on_answer, deadline)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
         self.write(frame)
@@ -109,12 +122,17 @@ class Channel(asyncio.Protocol):
             else:
                 future.set_result(answer)
 
+        if self._prepare is not None:
+            self._prepare(command)
         command.opaque = self.next_opaque()
-        self.call(command.opaque, encode_command(command), timeout_ms, settle)
+        deadline = self.deadline_in(timeout_ms)
+        self.call(command.opaque, encode_command(command), deadline, settle)
         return future
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send a one-way request; nothing tells whether it arrived."""
+        if self._prepare is not None:
+            self._prepare(command)
         command.opaque = self.next_opaque()
         command.flag |= 2
         self.write(encode_command(command))
@@ -127,13 +145,16 @@ class Channel(asyncio.Protocol):
         """
         if self.is_closed:
             return
-        if len(self._pending) <= 1 and not self._out and self._transport is not None:
+        out = self._out
+        if len(self._pending) <= 1 and not out and self._transport is not None:
             self._transport.write(frame)
             return
-        self._out.append(frame)
-        if not self._flush_scheduled:
+        out.append(frame)
+        if len(out) >= WRITE_FRAMES:
+            self._flush()
+        elif not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush_turn)
 
     async def drain(self) -> None:
         """Wait while the kernel does not take what was written."""
@@ -222,8 +243,11 @@ class Channel(asyncio.Protocol):
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 
-    def _flush(self) -> None:
+    def _flush_turn(self) -> None:
         self._flush_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
         out = self._out
         if not out or self._transport is None or self.is_closed:
             return
@@ -244,17 +268,30 @@ class Channel(asyncio.Protocol):
 
 
 class ChannelPool:
-    """One channel per address, connected on first use and again after a loss."""
+    """One channel per address, connected on first use and again after a loss.
 
-    __slots__ = ("_channels", "_connecting", "_env", "_is_closed", "_on_close", "_on_request")
+    ``prepare`` is called with each request before it is encoded, to sign it.
+    """
+
+    __slots__ = (
+        "_channels",
+        "_connecting",
+        "_env",
+        "_is_closed",
+        "_on_close",
+        "_on_request",
+        "_prepare",
+    )
 
     def __init__(
         self,
         env: Environment,
         on_request: OnRequest | None = None,
         on_close: Callable[[Channel], None] | None = None,
+        prepare: Callable[[RemotingCommand], None] | None = None,
     ) -> None:
         self._env = env
+        self._prepare = prepare
         self._on_request = on_request
         self._on_close = on_close
         self._channels: dict[str, Channel] = {}
@@ -289,7 +326,7 @@ class ChannelPool:
         channel = await self._env.network.connect(
             host,
             port,
-            lambda: Channel(self._env, address, self._on_request, self._lost),
+            lambda: Channel(self._env, address, self._on_request, self._lost, self._prepare),
             timeout_ms,
         )
         if self._is_closed:

@@ -1,4 +1,5 @@
-"""The fields of a send that a broker needs for every message, and nothing else.
+"""The fields of a send that a broker needs for every message, and of its answer that a producer
+does, and nothing else.
 
 Job: decode them straight from a JSON header, in one pass with the rest of it (`SendCommand`) or
 from the raw ext fields of a command; fields without use on that way are skipped by the decoder
@@ -15,7 +16,9 @@ from cometmq.wire.header import Int32, Int64, wire_names
 __all__ = [
     "SEND_COMMAND_START",
     "PlainSend",
+    "PlainSendAnswer",
     "SendCommand",
+    "decode_plain_answer",
     "decode_plain_send",
     "decode_plain_send_long",
     "decode_send_command",
@@ -80,6 +83,22 @@ class SendCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
     body: bytes = b""
 
 
+class PlainSendAnswer(
+    msgspec.Struct,
+    gc=False,
+    rename=wire_names(),
+):
+    """What a producer needs of the answer to a send: `headers.SendResponseHeader` without what
+    it never looks at."""
+
+    msg_id: str
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str | None = None
+    recall_handle: str | None = None
+
+
+decode_plain_answer: Final = msgspec.json.Decoder(PlainSendAnswer, strict=False).decode
 decode_send_command: Final = msgspec.json.Decoder(SendCommand, strict=False).decode
 decode_plain_send: Final = msgspec.json.Decoder(PlainSend, strict=False).decode
 decode_plain_send_long: Final = msgspec.json.Decoder(_PlainSendLong, strict=False).decode
