@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cometmq.model.queue import MessageQueue as MessageQueue
     from cometmq.model.result import SendResult as SendResult
     from cometmq.model.result import SendStatus as SendStatus
+    from cometmq.net.tls import Tls as Tls
 
 __all__ = [
     "Admin",
@@ -50,6 +51,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SubscriptionGroupConfig",
+    "Tls",
     "__version__",
 ]
 
@@ -76,6 +78,7 @@ _HOMES: Final = {
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
     "SubscriptionGroupConfig": "cometmq.model.group",
+    "Tls": "cometmq.net.tls",
 }
 
 

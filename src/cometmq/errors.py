@@ -10,7 +10,7 @@
     |  |- StoreCorrupt | DiskFull | StoreLocked | MessageIllegal
     |  `- StoreClosed > StoreFailed
     |- ClientError            our client could not do what was asked
-    |  |- RequestTimeout | ConnectFailed | NoRoute | ClientClosed | SendFailed
+    |  |- RequestTimeout | ConnectFailed > TlsFailed | NoRoute | ClientClosed | SendFailed
     `- ConfigError            a setting is wrong
 
 Put and send *statuses* (a flush timed out, a replica is missing) are values in the result, not
@@ -25,6 +25,7 @@ from typing import Final
 
 __all__ = [
     "REMOTE_ERRORS",
+    "AccessDenied",
     "BrokerBusy",
     "ClientClosed",
     "ClientError",
@@ -54,6 +55,7 @@ __all__ = [
     "StoreFailed",
     "StoreLocked",
     "SubscriptionFault",
+    "TlsFailed",
     "TopicNotExist",
     "remote_error",
 ]
@@ -152,6 +154,10 @@ class NoPermission(RemoteError):
     """Topic, group, broker or account does not allow this."""
 
 
+class AccessDenied(NoPermission):
+    """The peer knows no such access key, or the signature is not its, or it may not do this."""
+
+
 class TopicNotExist(RemoteError):
     """The topic is unknown and may not be created automatically."""
 
@@ -197,6 +203,11 @@ REMOTE_ERRORS: Final[dict[int, type[RemoteError]]] = {
 }
 
 
+_DENIALS: Final = ("AclException", "AuthenticationException", "AuthorizationException")
+"""Java's brokers tell a denial by the exception's name only; its code is often SYSTEM_ERROR."""
+_DENIAL_HINT: Final = "check access_key= and secret_key= and what that account may do"
+
+
 def _code_name(code: int) -> str:
     try:
         return f"{ResponseCode(code).name} ({code})"
@@ -206,6 +217,8 @@ def _code_name(code: int) -> str:
 
 def remote_error(code: int, remark: str | None = None) -> RemoteError:
     """The exception for an answer's ``code``; codes we do not tell apart give the parent class."""
+    if remark and any(word in remark for word in _DENIALS):
+        return AccessDenied(code, f"{remark}; {_DENIAL_HINT}")
     return REMOTE_ERRORS.get(code, RemoteError)(code, remark)
 
 
@@ -247,6 +260,10 @@ class RequestTimeout(ClientError):
 
 class ConnectFailed(ClientError):
     """No connection to the address could be made, or it broke before the answer."""
+
+
+class TlsFailed(ConnectFailed):
+    """The encrypted connection did not come about; trying again does not help."""
 
 
 class NoRoute(ClientError):

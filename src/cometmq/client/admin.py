@@ -6,12 +6,13 @@ Must not: contain an operation; those are shared with ``cometmq.sync.Admin``.
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from cometmq.client import fork
 from cometmq.client.admin_calls import AdminCalls
 from cometmq.client.options import ClientOptions
 from cometmq.client.routes import RouteBook
+from cometmq.client.security import SecurityOptions
 from cometmq.client.transport import AsyncIo
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import Environment
@@ -27,6 +28,7 @@ class Admin(AdminCalls):
     Args:
         name_server: as for `Producer`.
         timeout_ms: for each request.
+        security: keys and TLS, as for `Producer`.
     """
 
     def __init__(
@@ -35,14 +37,16 @@ class Admin(AdminCalls):
         name_server: str | Sequence[str] | None = None,
         timeout_ms: int = 5_000,
         env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
-        self._options = ClientOptions.of(name_server, env=env, request_timeout_ms=timeout_ms)
-        self._pool = ChannelPool(self._options.env)
+        self._options = ClientOptions.of(
+            name_server, env=env, request_timeout_ms=timeout_ms, **security
+        )
         self._connect()
         fork.register(self)
 
     def _connect(self) -> None:
-        self._pool = ChannelPool(self._options.env)
+        self._pool = ChannelPool(self._options.env, prepare=self._options.security.prepare)
         io = AsyncIo(self._options.env, self._pool, _no_greeting)
         timeout_ms = self._options.request_timeout_ms
         super().__init__(io, RouteBook(io, self._options.name_servers, timeout_ms), timeout_ms)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from cometmq.client.instance import ClientInstance
-from cometmq.errors import ClientError, CometError
+from cometmq.errors import AccessDenied, ClientError, CometError, TlsFailed
 from cometmq.model.names import RETRY_PREFIX
 
 __all__ = ["AwaitedTopics"]
@@ -59,6 +59,8 @@ class AwaitedTopics:
                 if await routes.refresh(topic) is None:
                     self.add(topic)
                     return
+            except (AccessDenied, TlsFailed):
+                raise  # no waiting helps
             except ClientError as error:
                 if routes.has_answered:
                     self.add(topic, error)

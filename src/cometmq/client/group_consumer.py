@@ -244,7 +244,7 @@ class GroupConsumer:
             if not topic.startswith(RETRY_PREFIX):  # the heartbeat makes that one
                 await self._awaited.learn(topic)
         await self._check_expressions(instance)
-        await instance.heartbeat()
+        await instance.introduce()
         await self._rebalance_round()
         instance.spawn(self._rebalance_forever(), "rebalance")
         instance.spawn(

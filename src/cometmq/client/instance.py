@@ -22,7 +22,7 @@ from cometmq.client.options import ClientOptions
 from cometmq.client.routes import MASTER_ID, RouteBook
 from cometmq.client.transport import AsyncIo
 from cometmq.codec.ids import UniqIdFactory
-from cometmq.errors import CometError
+from cometmq.errors import AccessDenied, CometError, TlsFailed, remote_error
 from cometmq.model.names import CLIENT_INNER_PRODUCER
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.network import local_ip
@@ -84,13 +84,15 @@ class ClientInstance:
         self.options = options
         self.env = options.env
         self.client_id = client_id_of(options)
-        self.pool = ChannelPool(options.env, member.serve, self._lost)
+        self.pool = ChannelPool(options.env, member.serve, self._lost, options.security.prepare)
         self.io = AsyncIo(options.env, self.pool, self._greet)
         self.routes = RouteBook(self.io, options.name_servers, options.request_timeout_ms)
         self.is_closed = False
         self._member = member
         self._producer_group = producer_group
         self._greeted: dict[str, Channel] = {}
+        self._greetings: dict[str, asyncio.Future[RemotingCommand]] = {}
+        self._denial: CometError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshing: set[str] = set()
         self._generation = fork.generation()
@@ -175,6 +177,7 @@ class ClientInstance:
         self._greeted[address] = channel
         future = channel.request(self._heartbeat_command(), self.options.request_timeout_ms)
         future.add_done_callback(lambda done: self._heartbeat_answered(address, done))
+        self._greetings[address] = future
 
     def _heartbeat_answered(self, address: str, done: "asyncio.Future[RemotingCommand]") -> None:
         if done.cancelled():
@@ -186,6 +189,9 @@ class ClientInstance:
             return
         answer = done.result()
         if answer.code != 0:
+            refusal = remote_error(answer.code, answer.remark)
+            if isinstance(refusal, AccessDenied):
+                self._denial = refusal
             log.warning(
                 "%s refused the heartbeat of %s: code %d %s",
                 address,
@@ -193,6 +199,18 @@ class ClientInstance:
                 answer.code,
                 answer.remark,
             )
+
+    async def introduce(self) -> None:
+        """The first heartbeat of a consumer: a cluster that does not let us in is an error now.
+
+        Raises:
+            AccessDenied: a broker does not take our keys.
+            TlsFailed: a broker's certificate is not trusted, or it does not speak TLS.
+        """
+        self._denial = None
+        await self.heartbeat()
+        if self._denial is not None:
+            raise self._denial
 
     async def heartbeat(self) -> None:
         """Tell every broker of the known routes that this client lives."""
@@ -208,12 +226,14 @@ class ClientInstance:
         try:
             fresh = self.pool.open_channel(address) is None
             channel = await self.io.channel(address, timeout_ms)
-            if fresh:
-                return  # the greeting was the heartbeat
-            future = channel.request(self._heartbeat_command(), timeout_ms)
-            future.add_done_callback(lambda done: self._heartbeat_answered(address, done))
+            future = self._greetings.get(address) if fresh else None
+            if future is None:  # else the greeting is the heartbeat
+                future = channel.request(self._heartbeat_command(), timeout_ms)
+                future.add_done_callback(lambda done: self._heartbeat_answered(address, done))
             await asyncio.wait([future])
         except CometError as error:
+            if isinstance(error, TlsFailed):
+                self._denial = error
             log.info("no heartbeat to %s: %s", address, error)
 
     def is_greeted(self, channel: Channel) -> bool:

@@ -6,12 +6,14 @@ Must not: connect to anything.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Unpack
 
+from cometmq.client.security import OPEN, Security, SecurityOptions
 from cometmq.errors import ConfigError
 from cometmq.net.env import Environment, system_environment
 from cometmq.net.network import parse_address
+from cometmq.net.tls import TlsNetwork
 
 __all__ = ["ClientOptions", "name_server_addresses"]
 
@@ -68,6 +70,7 @@ class ClientOptions:
     route_interval_ms: int = 30_000
     persist_interval_ms: int = 5_000
     rebalance_interval_ms: int = 20_000
+    security: Security = OPEN
 
     @classmethod
     def of(
@@ -78,14 +81,20 @@ class ClientOptions:
         instance_name: str | None = None,
         client_ip: str | None = None,
         request_timeout_ms: int = 3_000,
+        **security: Unpack[SecurityOptions],
     ) -> "ClientOptions":
         """Options from the keyword arguments all clients have."""
         if request_timeout_ms <= 0:
             raise ConfigError(f"request_timeout_ms is {request_timeout_ms}; it must be positive")
+        env = env if env is not None else system_environment()
+        secured = Security.of(**security)
+        if secured.tls is not None:
+            env = replace(env, network=TlsNetwork(secured.tls))
         return cls(
             name_server_addresses(name_server),
-            env=env if env is not None else system_environment(),
+            env=env,
             instance_name=instance_name,
             client_ip=client_ip,
             request_timeout_ms=request_timeout_ms,
+            security=secured,
         )

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from cometmq.client import fork
 from cometmq.client.instance import ClientInstance
@@ -22,6 +22,7 @@ from cometmq.client.linger import Linger, LingerBatch
 from cometmq.client.options import ClientOptions
 from cometmq.client.probe import probe_unreachable
 from cometmq.client.producer_core import ProducerCore, TopicQueues
+from cometmq.client.security import SecurityOptions
 from cometmq.client.sender import Sender
 from cometmq.client.sending import Sending
 from cometmq.core.batching import (
@@ -72,6 +73,8 @@ class Producer:
         instance_name: replaces the process id in the client id.
         client_ip: replaces the address in client and message ids.
         env: clock, chance and network; the machine's by default.
+        security: ``access_key``, ``secret_key``, ``security_token`` and ``tls`` (True or a
+            `Tls`), else what ``COMETMQ_ACCESS_KEY`` and the other variables say.
     """
 
     def __init__(
@@ -92,11 +95,12 @@ class Producer:
         instance_name: str | None = None,
         client_ip: str | None = None,
         env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
         if linger_ms is not None and linger_ms < 0:
             raise ConfigError(f"linger_ms is {linger_ms}; it must not be negative")
         options = ClientOptions.of(
-            name_server, env=env, instance_name=instance_name, client_ip=client_ip
+            name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
         )
         self.group = group
         self.core = ProducerCore(

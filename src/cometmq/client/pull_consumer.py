@@ -20,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from cometmq.client.arguments import queue_list, subscription_map
 from cometmq.client.group_consumer import Assignment, GroupConsumer, RebalanceListener
@@ -28,6 +28,7 @@ from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
 from cometmq.client.pull_buffer import PulledBatch, QueueHold
 from cometmq.client.pull_loop import PullLoop, PullSettings
+from cometmq.client.security import SecurityOptions
 from cometmq.client.starting import StartFrom, consume_from_where
 from cometmq.core.allocate import AllocateStrategy
 from cometmq.core.selector import subscribe_queues
@@ -88,12 +89,13 @@ class PullConsumer(GroupConsumer):
         instance_name: str | None = None,
         client_ip: str | None = None,
         env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
         where, timestamp_ms = consume_from_where(consume_from)
         super().__init__(
             group,
             ClientOptions.of(
-                name_server, env=env, instance_name=instance_name, client_ip=client_ip
+                name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
             ),
             message_model=message_model,
             consume_from=where,

@@ -17,6 +17,7 @@ offset is corrected in place instead of waiting for the next rebalance.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -29,8 +30,8 @@ from cometmq.core.subscription import SQL92
 from cometmq.errors import CodecError, CometError, RequestTimeout, ResponseCode
 from cometmq.model import MessageQueue, SubscriptionData
 from cometmq.model.flags import PULL_COMMIT_OFFSET
-from cometmq.wire.command import RemotingCommand
 from cometmq.wire.acl import SignedPullTemplate
+from cometmq.wire.command import RemotingCommand
 from cometmq.wire.fast_encode import PullRequestTemplate
 from cometmq.wire.headers import PullResponseHeader
 

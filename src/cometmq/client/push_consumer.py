@@ -16,7 +16,7 @@ import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from cometmq.client.arguments import subscription_map
 from cometmq.client.group_consumer import Assignment, GroupConsumer, RebalanceListener
@@ -30,6 +30,7 @@ from cometmq.client.handlers import (
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
 from cometmq.client.pull_loop import PullLoop, PullSettings
+from cometmq.client.security import SecurityOptions
 from cometmq.client.send_back import SendBack
 from cometmq.client.starting import StartFrom, consume_from_where
 from cometmq.core.allocate import AllocateStrategy
@@ -79,6 +80,7 @@ class PushConsumer(GroupConsumer):
         drain_timeout_ms: how long shutdown waits for running handlers.
         consume_timeout_ms: a handler that runs longer has its message tried again.
         offset_folder: where broadcasting keeps offsets; default ``~/.rocketmq_offsets``.
+        security: keys and TLS, as for `Producer`.
     """
 
     _consume_type = ConsumeType.CONSUME_PASSIVELY
@@ -105,6 +107,7 @@ class PushConsumer(GroupConsumer):
         instance_name: str | None = None,
         client_ip: str | None = None,
         env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
         if concurrency < 1 or (batch_count_max is not None and batch_count_max < 1):
             raise ConfigError(
@@ -115,7 +118,7 @@ class PushConsumer(GroupConsumer):
         super().__init__(
             group,
             ClientOptions.of(
-                name_server, env=env, instance_name=instance_name, client_ip=client_ip
+                name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
             ),
             message_model=message_model,
             consume_from=where,

@@ -7,7 +7,7 @@ Must not: contain an operation; every method runs the shared coroutine to its en
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from cometmq.client import fork
 from cometmq.client.admin_calls import (
@@ -21,6 +21,7 @@ from cometmq.client.admin_calls import (
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
 from cometmq.client.routes import RouteBook
+from cometmq.client.security import SecurityOptions
 from cometmq.client.transport import BlockingIo, run_inline
 from cometmq.model import MessageQueue, SubscriptionGroupConfig, TopicConfig, TopicRoute
 from cometmq.model.flags import PERM_READ, PERM_WRITE
@@ -41,9 +42,10 @@ class Admin:
         name_server: str | Sequence[str] | None = None,
         timeout_ms: int = 5_000,
         env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
-        options = ClientOptions.of(name_server, env=env, request_timeout_ms=timeout_ms)
-        self._io = BlockingIo(options.env)
+        options = ClientOptions.of(name_server, env=env, request_timeout_ms=timeout_ms, **security)
+        self._io = BlockingIo(options.env, security=options.security)
         self._calls = AdminCalls(
             self._io, RouteBook(self._io, options.name_servers, timeout_ms), timeout_ms
         )

@@ -7,7 +7,7 @@ loop.  A message of an iteration costs no hop to the loop, only a batch does.
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from cometmq.client.background import background
 from cometmq.client.group_consumer import RebalanceListener
@@ -17,6 +17,7 @@ from cometmq.client.pull_consumer import BUFFER_COUNT_MAX, POLL_COUNT_MAX, POLL_
 from cometmq.client.pull_consumer import PullConsumer as AsyncPullConsumer
 from cometmq.client.push_consumer import CONCURRENCY, CONSUME_TIMEOUT_MS
 from cometmq.client.push_consumer import PushConsumer as AsyncPushConsumer
+from cometmq.client.security import SecurityOptions
 from cometmq.client.starting import StartFrom
 from cometmq.core.allocate import AllocateStrategy
 from cometmq.core.consume_retry import MAX_RECONSUME_TIMES
@@ -56,6 +57,7 @@ class PushConsumer:
         instance_name: str | None = None,
         client_ip: str | None = None,
         env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
         self.group = group
         self._inner = AsyncPushConsumer(
@@ -78,6 +80,7 @@ class PushConsumer:
             instance_name=instance_name,
             client_ip=client_ip,
             env=env,
+            **security,
         )
 
     def start(self) -> None:
@@ -151,6 +154,7 @@ class PullConsumer:
         instance_name: str | None = None,
         client_ip: str | None = None,
         env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
         self.group = group
         self._inner = AsyncPullConsumer(
@@ -168,6 +172,7 @@ class PullConsumer:
             instance_name=instance_name,
             client_ip=client_ip,
             env=env,
+            **security,
         )
 
     def start(self) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from cometmq.client import fork
 from cometmq.client.background import background
@@ -23,6 +23,7 @@ from cometmq.client.instance import uniq_ids_of
 from cometmq.client.producer import DEFAULT_GROUP
 from cometmq.client.producer import Producer as AsyncProducer
 from cometmq.client.producer_core import STORED_CODES, TopicQueues, final_error
+from cometmq.client.security import SecurityOptions
 from cometmq.client.send import Prepared
 from cometmq.client.transport import BlockingIo
 from cometmq.core.batching import (
@@ -68,6 +69,7 @@ class Producer:
         instance_name: str | None = None,
         client_ip: str | None = None,
         env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
     ) -> None:
         self.group = group
         self._twin = AsyncProducer(
@@ -86,10 +88,12 @@ class Producer:
             instance_name=instance_name,
             client_ip=client_ip,
             env=env,
+            **security,
         )
         self._core = self._twin.core
         self._lingers = linger_ms is not None
-        self._io = BlockingIo(self._core.options.env)
+        options = self._core.options
+        self._io = BlockingIo(options.env, security=options.security)
         self._outbox: deque[tuple[Message, dict[str, Any], Future[SendResult]]] = deque()
         self._outbox_scheduled = False
         self._is_started = False

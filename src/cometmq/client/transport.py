@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from cometmq.client import fork
+from cometmq.client.security import OPEN, Security
 from cometmq.errors import ConnectFailed, RequestTimeout
 from cometmq.net.blocking import BlockingChannel
 from cometmq.net.channel import Channel, ChannelPool
@@ -97,8 +98,11 @@ class BlockingIo:
         self,
         env: Environment,
         on_request: Callable[[RemotingCommand], RemotingCommand | None] | None = None,
+        security: Security = OPEN,
     ) -> None:
         self.env = env
+        self._credentials = security.credentials
+        self._tls = security.tls
         self._on_request = on_request
         self._free: dict[str, list[tuple[BlockingChannel, float]]] = {}
         self._lock = threading.Lock()
@@ -121,7 +125,7 @@ class BlockingIo:
                 return channel
         if self._is_closed:
             raise ConnectFailed(f"no connection to {address}: this client is closed")
-        return BlockingChannel(address, timeout_ms, self._on_request)
+        return BlockingChannel(address, timeout_ms, self._on_request, self._tls)
 
     def give(self, channel: BlockingChannel) -> None:
         """Return a connection; a broken one is dropped."""
@@ -157,9 +161,13 @@ class BlockingIo:
     async def request(
         self, address: str, command: RemotingCommand, timeout_ms: int
     ) -> RemotingCommand:
+        if self._credentials is not None:
+            self._credentials.sign_command(command)
         return self.exchange(address, lambda opaque: _encode(command, opaque), timeout_ms)
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:
+        if self._credentials is not None:
+            self._credentials.sign_command(command)
         channel = self.take(address, 3_000)
         try:
             channel.oneway(command)

@@ -1,0 +1,113 @@
+"""How a client joins a secured cluster: keys and TLS, from arguments or from the environment.
+
+Job: the options that all clients share, checked; what is not given is looked up in
+``COMETMQ_ACCESS_KEY``, ``COMETMQ_SECRET_KEY``, ``COMETMQ_SECURITY_TOKEN`` and ``COMETMQ_TLS``,
+``COMETMQ_TLS_CA``, ``COMETMQ_TLS_CERT``, ``COMETMQ_TLS_KEY``, ``COMETMQ_TLS_KEY_PASSWORD``.
+Must not: connect, or log a secret.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypedDict
+
+from cometmq.errors import ConfigError
+from cometmq.net.tls import Tls, TlsContext
+from cometmq.wire.acl import Credentials
+from cometmq.wire.command import RemotingCommand
+
+__all__ = ["OPEN", "Security", "SecurityOptions"]
+
+_PREFIX: Final = "COMETMQ_"
+_ON: Final = frozenset({"1", "true", "yes", "on", "verify"})
+_OFF: Final = frozenset({"", "0", "false", "no", "off"})
+_UNCHECKED: Final = {"no-hostname": (True, False), "insecure": (False, False)}
+
+
+class SecurityOptions(TypedDict, total=False):
+    """Keyword arguments of every client.
+
+    ``access_key`` and ``secret_key`` sign each request (RocketMQ's ACL 1.0); ``security_token``
+    goes with temporary keys.  ``tls`` is True for the system's authorities, a `Tls` for settings,
+    False for plain connections whatever the environment says.
+    """
+
+    access_key: str | None
+    secret_key: str | None
+    security_token: str | None
+    tls: Tls | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The checked outcome; both None in an open cluster."""
+
+    credentials: Credentials | None = None
+    tls: TlsContext | None = None
+
+    @property
+    def prepare(self) -> Callable[[RemotingCommand], None] | None:
+        """What signs a request before it is encoded, if requests are signed."""
+        return self.credentials.sign_command if self.credentials is not None else None
+
+    @classmethod
+    def of(
+        cls,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        security_token: str | None = None,
+        tls: Tls | bool | None = None,
+    ) -> "Security":
+        """From arguments, and from the environment where they are None.
+
+        Raises:
+            ConfigError: half a pair of keys, an unreadable file, an unknown word.
+        """
+        access_key = access_key if access_key is not None else _variable("ACCESS_KEY")
+        secret_key = secret_key if secret_key is not None else _variable("SECRET_KEY")
+        token = security_token if security_token is not None else _variable("SECURITY_TOKEN")
+        credentials = None
+        if access_key and secret_key:
+            credentials = Credentials(access_key, secret_key, token or None)
+        elif access_key or secret_key or token:
+            missing, variable = (
+                ("secret_key=", "SECRET_KEY") if access_key else ("access_key=", "ACCESS_KEY")
+            )
+            raise ConfigError(
+                f"access_key= and secret_key= belong together: {missing} is missing; give it or "
+                f"set {_PREFIX}{variable}"
+            )
+        if tls is None:
+            tls = _tls_of_environment()
+        if tls is True:
+            tls = Tls()
+        return cls(credentials, tls.context() if tls else None)
+
+
+OPEN: Final = Security()
+"""A cluster that asks for nothing."""
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(_PREFIX + name) or None
+
+
+def _tls_of_environment() -> Tls | None:
+    mode = (_variable("TLS") or "").lower()
+    ca, cert = _variable("TLS_CA"), _variable("TLS_CERT")
+    if mode in _OFF and (mode or not (ca or cert)):
+        return None
+    verify, check_hostname = _UNCHECKED.get(mode, (True, True))
+    if mode not in _ON and mode not in _OFF and mode not in _UNCHECKED:
+        raise ConfigError(
+            f"{_PREFIX}TLS is {mode!r}; set 1, 0, no-hostname (any host of a trusted authority) "
+            "or insecure (any certificate)"
+        )
+    return Tls(
+        ca_file=ca,
+        cert_file=cert,
+        key_file=_variable("TLS_KEY"),
+        key_password=_variable("TLS_KEY_PASSWORD"),
+        verify=verify,
+        check_hostname=check_hostname,
+    )
