@@ -1,7 +1,7 @@
-"""Administration: topics, groups, configuration, and whole tables for tools and slaves.
+"""Administration: topics, groups, and whole tables for tools and slaves.
 
-Job: UPDATE_AND_CREATE_TOPIC and its kin, DELETE_TOPIC_IN_BROKER, GET_*_CONFIG, the tables of codes
-21, 43, 45 and 201, and the runtime numbers.  It must not touch messages.
+Job: UPDATE_AND_CREATE_TOPIC and its kin, DELETE_TOPIC_IN_BROKER, GET_*_CONFIG, and the tables of
+codes 21, 43, 45 and 201.  It must not touch messages.
 
 A topic is routable when its creation is answered: the answer waits for the name servers, at most
 a second.
@@ -27,10 +27,8 @@ from cometmq.wire.bodies import (
     decode_group_config_list,
     decode_topic_config_list,
     encode_consumer_offsets,
-    encode_data_version,
     encode_delay_offsets,
     encode_group_config,
-    encode_kv_table,
     encode_topic_config,
     encode_topic_config_wrapper,
     encode_topic_list,
@@ -73,8 +71,6 @@ class AdminProcessor:
             Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             Code.GET_ALL_CONSUMER_OFFSET: self.all_consumer_offsets,
             Code.GET_ALL_DELAY_OFFSET: self.all_delay_offsets,
-            Code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-            Code.GET_BROKER_CONFIG: self.broker_config,
         }
         return {code: refusing(handler) for code, handler in table.items()}
 
@@ -252,7 +248,7 @@ class AdminProcessor:
         """Serve GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), all in one page."""
         return answer(request, body=group_snapshot(self._state.groups)())
 
-    # -- tables and numbers ---------------------------------------------------------------
+    # -- tables -------------------------------------------------------------------------
 
     def all_consumer_offsets(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
@@ -270,39 +266,6 @@ class AdminProcessor:
         """Serve GET_ALL_DELAY_OFFSET (45)."""
         body = encode_delay_offsets(self._schedule.offsets(), self._schedule.version)
         return answer(request, body=body)
-
-    def broker_config(
-        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes:
-        """Serve GET_BROKER_CONFIG (26)."""
-        version = encode_data_version(DataVersion(self._state.started_ms)).decode()
-        text = self._state.config.properties_text()
-        return answer(request, ext={"version": version}, body=text.encode())
-
-    def runtime_info(
-        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes:
-        """Serve GET_BROKER_RUNTIME_INFO (28): what this version knows of itself."""
-        state = self._state
-        store = state.store
-        table = {
-            "brokerActive": "true",
-            "brokerVersion": "493",
-            "brokerVersionDesc": "V5_4_0",
-            "bootTimestamp": str(state.started_ms),
-            "runtime": f"[ {(now_ms - state.started_ms) // 1000} seconds ]",
-            "startAcceptSendRequestTimeStamp": str(
-                state.config.start_accept_send_request_time_stamp
-            ),
-            "commitLogMinOffset": str(store.min_physical_offset),
-            "commitLogMaxOffset": str(store.max_physical_offset),
-            "remainHowManyDataToFlush": f"{store.max_physical_offset - store.flushed_offset} B",
-            "dispatchBehindBytes": "0",
-        }
-        for level, offset in self._schedule.offsets().items():
-            end = store.max_queue_offset("SCHEDULE_TOPIC_XXXX", level - 1)
-            table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
-        return answer(request, body=encode_kv_table(table))
 
 
 def _changed_attributes(known: Mapping[str, str], change: str | None) -> dict[str, str]:

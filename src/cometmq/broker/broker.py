@@ -15,10 +15,15 @@ import logging
 from collections.abc import Callable, Iterable
 
 from cometmq.broker.admin import AdminProcessor
+from cometmq.broker.admin_clients import ClientListProcessor
+from cometmq.broker.admin_config import ConfigProcessor, ConfigWriter
+from cometmq.broker.admin_progress import ProgressProcessor
+from cometmq.broker.admin_stats import StatsProcessor
 from cometmq.broker.carrying import CarriedGoods, carry
 from cometmq.broker.client import EXPIRY_SCAN_MS, ClientProcessor
 from cometmq.broker.client_calls import ClientCallProcessor
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.lookup import LookupProcessor
 from cometmq.broker.offset import OffsetProcessor
 from cometmq.broker.persistence import BrokerFiles
@@ -64,10 +69,19 @@ class Broker:
         config: what the operator said.
         env: clock, chance, network and workers.
         disk: where the store lives.
+        config_path: the properties file that changes of the configuration are written to.
     """
 
-    def __init__(self, config: BrokerConfig, env: Environment, disk: Disk) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        env: Environment,
+        disk: Disk,
+        *,
+        config_path: str | None = None,
+    ) -> None:
         self.config = config
+        self._config_path = config_path
         self.env = env
         self.recovery: RecoveryReport | None = None
         """What opening the store took, once started."""
@@ -227,8 +241,30 @@ class Broker:
             Code.UNLOCK_BATCH_MQ: _not_yet("ordering locks (UNLOCK_BATCH_MQ)"),
         }
         handlers.update(AdminProcessor(state, schedule).handlers())
+        handlers.update(ProgressProcessor(state).handlers())
+        handlers.update(ClientListProcessor(state).handlers())
+        handlers.update(StatsProcessor(state, schedule).handlers())
+        handlers.update(self._config_processor(state, self._send.forget_topics).handlers())
         handlers.update(ClientCallProcessor(state, self._pull.hold.offset_moved).handlers())
         return handlers
+
+    def _config_processor(
+        self, state: BrokerState, forget_topics: Callable[[], None]
+    ) -> ConfigProcessor:
+        live = LiveConfig(
+            state,
+            self._files,
+            forget_topics,
+            lambda config: _store_config(config, self._delay, state.host),
+            lambda: self._registration,
+        )
+
+        def apply(config: BrokerConfig, keys: frozenset[str]) -> None:
+            self.config = config
+            live.apply(config, keys)
+
+        writer = ConfigWriter(self._disk, self._config_path, self.config.store_path())
+        return ConfigProcessor(state, writer, apply)
 
     async def _listen_vip(self) -> None:
         """Listen on the port of old clients too; somebody else having it is no fault."""
@@ -248,6 +284,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._store.start(loop.call_later)
         self._schedule.start()
+        self._state.stats.start()
         self._files.start()
         self._files.topics_changed()
         self._files.groups_changed()
@@ -270,7 +307,7 @@ class Broker:
         }
 
         def encode(topics: Iterable[TopicConfig]) -> bytes:
-            perm = config.broker_permission
+            perm = self.config.broker_permission
             table = {topic.topic: _masked(topic, perm) for topic in topics}
             version = DataVersion(self.env.clock.now_ms())
             wrapper = TopicConfigWrapper(table, state.topics.version, version, {}, {})
@@ -308,6 +345,7 @@ class Broker:
         state, self._state = self._state, None
         if state is None:
             return
+        state.stats.stop()
         try:
             await self._files.settle(CONFIG_WRITE_WAIT_S)
             self._files.stop()

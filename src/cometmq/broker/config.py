@@ -35,6 +35,7 @@ __all__ = [
     "ENVIRONMENT_PREFIX",
     "BrokerConfig",
     "LoadedConfig",
+    "changed_config",
     "effective_keys",
     "ignored_keys",
     "load_config",
@@ -170,13 +171,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
             return self.broker_ip1
         return local_ip if self.bind_address in _ANY_ADDRESS else self.bind_address
 
+    def to_properties(self) -> dict[str, str]:
+        """Give the value of every effective key as text."""
+        return {
+            key: _text(getattr(self, field))
+            for field, key in zip(
+                self.__struct_fields__, self.__struct_encode_fields__, strict=True
+            )
+        }
+
     def properties_text(self) -> str:
         """Give all effective keys as ``key=value`` lines, as GET_BROKER_CONFIG answers them."""
-        properties: dict[str, str] = {}
-        for field, key in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
-            value = getattr(self, field)
-            properties[key] = str(value).lower() if isinstance(value, bool) else str(value)
-        return format_properties(properties)
+        return format_properties(self.to_properties())
 
 
 def _absolute(path: str) -> str:
@@ -305,6 +311,22 @@ def _unknown(what: str, wanted: str, known: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
     hint = f"; did you mean {known[near[0]]}?" if near else ""
     return f"unknown configuration key {what}{hint}"
+
+
+def changed_config(config: BrokerConfig, changes: Mapping[str, str]) -> BrokerConfig:
+    """Give `config` with other values for some keys, as UPDATE_BROKER_CONFIG brings them.
+
+    Raises:
+        ConfigError: a key that is unknown or has no effect here, or a bad value.
+    """
+    loaded = _validate({key: ("update", value) for key, value in changes.items()})
+    if loaded.ignored:
+        keys = ", ".join(sorted(loaded.ignored))
+        raise ConfigError(f"{keys} has no effect in CometMQ, so it cannot be changed")
+    fields = [_FIELD_OF_KEY[key] for key in changes]
+    return msgspec.structs.replace(
+        config, **{field: getattr(loaded.config, field) for field in fields}
+    )
 
 
 def _validate(merged: Mapping[str, tuple[str, Any]]) -> LoadedConfig:

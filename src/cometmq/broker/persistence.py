@@ -110,7 +110,6 @@ class BrokerFiles:
     """The files of one broker; load first, then `attach` what was built from them."""
 
     __slots__ = (
-        "_config",
         "_disk",
         "_files",
         "_folder",
@@ -118,10 +117,11 @@ class BrokerFiles:
         "_timers",
         "_workers",
         "are_topics_sound",
+        "config",
     )
 
     def __init__(self, config: BrokerConfig, disk: Disk, workers: Workers) -> None:
-        self._config = config
+        self.config = config
         self._disk = disk
         self._workers = workers
         self._folder = f"{config.store_path()}/config"
@@ -160,7 +160,7 @@ class BrokerFiles:
 
     def load_groups(self) -> SubscriptionGroupTable:
         """Read subscriptionGroup.json.  Blocks."""
-        auto_create = self._config.auto_create_subscription_group
+        auto_create = self.config.auto_create_subscription_group
         found = self._load("subscriptionGroup.json", decode_group_config_wrapper)
         if found is None:
             return SubscriptionGroupTable(auto_create=auto_create)
@@ -170,7 +170,7 @@ class BrokerFiles:
 
     def load_consumer_offsets(self) -> ConsumerOffsetTable:
         """Read consumerOffset.json.  Blocks."""
-        step = self._config.consumer_offset_update_version_step
+        step = self.config.consumer_offset_update_version_step
         found = self._load("consumerOffset.json", decode_consumer_offsets)
         if found is None:
             return ConsumerOffsetTable(version_step=step)
@@ -222,20 +222,20 @@ class BrokerFiles:
 
     def start(self) -> None:
         """Begin the periodic writes."""
-        offset_ms = self._config.flush_consumer_offset_interval
-        self._every("consumerOffset.json", offset_ms)
-        self._every("delayOffset.json", self._config.flush_delay_offset_interval)
-        # Topics and groups are written on change; this repeats what a full disk refused.
-        self._every("topics.json", offset_ms)
-        self._every("subscriptionGroup.json", offset_ms)
+        for name in self._files:
+            self._schedule(name)
 
-    def _every(self, name: str, interval_ms: int) -> None:
+    def _schedule(self, name: str) -> None:
+        # Topics and groups are written on change; this repeats what a full disk refused.
+        interval_ms = self.config.flush_consumer_offset_interval
+        if name == "delayOffset.json":
+            interval_ms = self.config.flush_delay_offset_interval
         self._timers[name] = asyncio.get_running_loop().call_later(
-            interval_ms / 1000, self._due, name, interval_ms
+            interval_ms / 1000, self._due, name
         )
 
-    def _due(self, name: str, interval_ms: int) -> None:
-        self._every(name, interval_ms)
+    def _due(self, name: str) -> None:
+        self._schedule(name)
         self._files[name].save_if_changed()
 
     def are_topics_saved(self) -> bool:

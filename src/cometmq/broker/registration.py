@@ -82,11 +82,11 @@ class Registration:
         "_identity",
         "_is_stopped",
         "_name_servers",
-        "_period_ms",
         "_pool",
         "_tasks",
-        "_timeout_ms",
         "_waiters",
+        "period_ms",
+        "timeout_ms",
     )
 
     def __init__(
@@ -104,8 +104,8 @@ class Registration:
         self._identity = identity
         self._all_topics = all_topics
         self._encode = encode
-        self._period_ms = period_ms
-        self._timeout_ms = timeout_ms
+        self.period_ms = period_ms
+        self.timeout_ms = timeout_ms
         self._pool = ChannelPool(env, on_close=self._lost)
         self._name_servers = {address: _NameServer(address) for address in addresses}
         self._tasks: list[asyncio.Task[None]] = []
@@ -185,7 +185,7 @@ class Registration:
             now_ms = self._env.clock.now_ms()
             if now_ms >= next_full_ms:
                 server.needs_all = True
-                next_full_ms = now_ms + self._period_ms
+                next_full_ms = now_ms + self.period_ms
             if server.needs_all or server.changed:
                 if await self._tell(server):
                     server.retry_ms = RETRY_MS_MIN
@@ -242,7 +242,7 @@ class Registration:
         request = RemotingCommand.request(code, ext, body)
         try:
             channel = await self._pool.get(server.address, CONNECT_TIMEOUT_MS)
-            response = await channel.request(request, self._timeout_ms)
+            response = await channel.request(request, self.timeout_ms)
         except CometError as error:
             self._report(server, str(error))
             return False

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.stats import BrokerStats
 from cometmq.codec.ids import UniqIdFactory, encode_host, offset_message_id_prefix
 from cometmq.core.consumer_group import ConsumerGroups, ProducerGroups
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
@@ -84,6 +85,7 @@ class BrokerState:
         "on_topic_deleted",
         "producers",
         "started_ms",
+        "stats",
         "store",
         "topics",
         "uniq_ids",
@@ -115,6 +117,7 @@ class BrokerState:
         self.host = encode_host(address)
         self.message_id_prefix = offset_message_id_prefix(self.host)
         self.started_ms = env.clock.now_ms()
+        self.stats = BrokerStats(store, env.clock.now_ms, config.broker_cluster_name)
         self.uniq_ids = UniqIdFactory(
             address.rpartition(":")[0].strip("[]"),
             env.chance.getrandbits(16),

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["format_properties", "parse_properties"]
+__all__ = ["format_properties", "merge_properties", "parse_properties"]
 
 _KEY_AND_VALUE: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -44,6 +44,39 @@ def parse_properties(text: str) -> dict[str, str]:
 def format_properties(properties: Mapping[str, str]) -> str:
     """`key=value` lines in key order, as RocketMQ's configuration queries answer them."""
     return "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
+
+
+def merge_properties(text: str, changes: Mapping[str, str]) -> str:
+    """`text` with other values for some keys; comments and all other lines stay as they are.
+
+    A key that is not there yet comes last, one that is there several times is written once.
+    """
+    left = {key: f"{key}={_escape(value)}" for key, value in changes.items()}
+    lines: list[str] = []
+    block: list[str] = []
+    for raw in re.split(r"\r\n|\r|\n", text):
+        block.append(raw)
+        content = raw.lstrip(" \t\f")
+        is_comment = len(block) == 1 and content[:1] in ("#", "!")
+        if not is_comment and (len(content) - len(content.rstrip("\\"))) % 2:
+            continue  # the line goes on in the next one
+        found = parse_properties("\n".join(block))
+        key = next((key for key in found if key in changes), None)
+        if key is None:
+            lines += block
+        elif key in left:
+            lines.append(left.pop(key))
+        block = []
+    lines += block
+    while lines and not lines[-1]:
+        lines.pop()
+    return "".join(f"{line}\n" for line in [*lines, *left.values()])
+
+
+def _escape(value: str) -> str:
+    """`value` as it can stand behind the equals sign of one line."""
+    text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return text.replace("\t", "\\t")
 
 
 def _add(line: str, into: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ reset wins over commits until the next pull has taken it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from cometmq.model.topic import DataVersion
 
@@ -25,7 +25,15 @@ class ConsumerOffsetTable:
     `version_step` commits move the data version once, as Java's consumerOffsetUpdateVersionStep.
     """
 
-    __slots__ = ("_commits", "_resets", "_table", "_version_step", "revision", "version")
+    __slots__ = (
+        "_commits",
+        "_resets",
+        "_table",
+        "pulled",
+        "revision",
+        "version",
+        "version_step",
+    )
 
     def __init__(
         self,
@@ -38,7 +46,10 @@ class ConsumerOffsetTable:
             key: dict(queues) for key, queues in (table or {}).items()
         }
         self._resets: dict[str, dict[int, int]] = {}
-        self._version_step = version_step
+        self.version_step = version_step
+        self.pulled: dict[tuple[str, str, int], int] = {}
+        """Where the last pull of (topic, group, queue id) ended: what lies between it and the
+        committed offset is in the consumers' hands.  Never written to a file."""
         self._commits = 0
         self.version = version or DataVersion()
         self.revision = 0
@@ -59,7 +70,7 @@ class ConsumerOffsetTable:
         queues[queue_id] = consumer_offset
         self.revision += 1
         self._commits += 1
-        if self._commits % self._version_step == 0:
+        if self._commits % self.version_step == 0:
             self.version = self.version.next(now_ms)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -116,10 +127,16 @@ class ConsumerOffsetTable:
     def remove_topic(self, topic: str) -> None:
         """Forget every group's offsets in a deleted topic."""
         self._remove(lambda key: key.startswith(topic + _SEPARATOR))
+        self._forget_pulled(lambda place: place[0] == topic)
 
     def remove_group(self, group: str) -> None:
         """Forget a deleted group's offsets."""
         self._remove(lambda key: key.endswith(_SEPARATOR + group))
+        self._forget_pulled(lambda place: place[1] == group)
+
+    def _forget_pulled(self, matches: Callable[[tuple[str, str, int]], bool]) -> None:
+        for place in [place for place in self.pulled if matches(place)]:
+            del self.pulled[place]
 
     def _remove(self, matches: object) -> None:
         assert callable(matches)

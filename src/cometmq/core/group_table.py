@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from cometmq.model.flags import PERM_READ
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.names import SYSTEM_GROUPS, TOOLS_GROUP, check_group, is_system_group
 from cometmq.model.topic import DataVersion
@@ -34,7 +35,7 @@ def system_groups() -> list[SubscriptionGroupConfig]:
 class SubscriptionGroupTable:
     """Groups by name; every change moves `version` and `revision`."""
 
-    __slots__ = ("_auto_create", "_groups", "forbidden", "revision", "version")
+    __slots__ = ("_groups", "auto_create", "forbidden", "revision", "version")
 
     def __init__(
         self,
@@ -45,7 +46,8 @@ class SubscriptionGroupTable:
         forbidden: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         self._groups: dict[str, SubscriptionGroupConfig] = dict(groups or {})
-        self._auto_create = auto_create
+        self.auto_create = auto_create
+        """Whether `find` makes a group that is missing."""
         self.forbidden = {group: dict(topics) for group, topics in (forbidden or {}).items()}
         self.version = version or DataVersion()
         self.revision = 0
@@ -69,7 +71,7 @@ class SubscriptionGroupTable:
         known = self._groups.get(group)
         if known is not None:
             return known
-        if not (self._auto_create or is_system_group(group)) or check_group(group) is not None:
+        if not (self.auto_create or is_system_group(group)) or check_group(group) is not None:
             return None
         created = SubscriptionGroupConfig(group)
         self.put(created, now_ms)
@@ -95,8 +97,23 @@ class SubscriptionGroupTable:
         return True
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
-        """Say whether an operator took the topic away from the group (bit 0 of the mask)."""
-        return bool(self.forbidden.get(group, {}).get(topic, 0) & 1)
+        """Say whether an operator took the topic away from the group."""
+        return bool(self.forbidden.get(group, {}).get(topic, 0) & PERM_READ)
+
+    def forbid_reading(self, group: str, topic: str, is_forbidden: bool, now_ms: int) -> None:
+        """Take a topic away from a group, or give it back; other bits of the mask stay."""
+        topics = self.forbidden.get(group, {})
+        known = topics.get(topic, 0)
+        mask = known | PERM_READ if is_forbidden else known & ~PERM_READ
+        if mask == known:
+            return
+        if mask:
+            self.forbidden.setdefault(group, {})[topic] = mask
+        else:
+            del topics[topic]
+            if not topics:
+                del self.forbidden[group]
+        self._changed(now_ms)
 
     def _changed(self, now_ms: int) -> None:
         self.version = self.version.next(now_ms)

@@ -118,6 +118,10 @@ class TopicTable:
             if config.topic not in self._topics:
                 self.put(config, now_ms)
 
+    def touch(self, now_ms: int) -> None:
+        """Move the version without a change: what name servers hold is to be replaced."""
+        self._changed(now_ms)
+
     def put(self, config: TopicConfig, now_ms: int) -> None:
         """Create or replace a topic."""
         self._topics[config.topic] = config

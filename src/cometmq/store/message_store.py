@@ -375,6 +375,10 @@ class MessageStore:
         """
         self._retention.holds[what] = oldest
 
+    def change_retention(self, config: StoreConfig) -> None:
+        """Keep and delete files by other settings from now on; all others stay as they are."""
+        self._retention.change(config)
+
     def delete_expired_now(self) -> None:
         """Let expired log files go soon, whatever the hour."""
         self._retention.delete_expired_now()

@@ -123,6 +123,11 @@ class Retention:
         self._is_manual = True
         self._next_ms = 0
 
+    def change(self, config: StoreConfig) -> None:
+        """Decide by other settings from now on."""
+        self._config = config
+        self._next_ms = 0
+
     def tick(self, now_ms: int) -> None:
         """Look at the disk when it is time."""
         if self._is_looking or now_ms < self._next_ms:

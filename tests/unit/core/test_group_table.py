@@ -42,7 +42,7 @@ def test_seed_adds_the_system_groups_once() -> None:
 
 def test_delete_forgets_settings_and_forbidden_topics() -> None:
     """A deleted group leaves nothing behind."""
-    table = SubscriptionGroupTable({"g": SubscriptionGroupConfig("g")}, forbidden={"g": {"t": 1}})
+    table = SubscriptionGroupTable({"g": SubscriptionGroupConfig("g")}, forbidden={"g": {"t": 4}})
     assert table.is_read_forbidden("g", "t")
     assert table.delete("g", NOW_MS)
     assert not table.is_read_forbidden("g", "t")

@@ -1,0 +1,331 @@
+"""How far groups are, and what lies in queues: the questions behind topicStatus, consumerProgress.
+
+Job: GET_TOPIC_STATS_INFO (202), GET_CONSUME_STATS (208), QUERY_CONSUME_TIME_SPAN (303),
+QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314), GET_BROKER_CONSUME_STATS (317) and
+QUERY_CONSUME_QUEUE (321).  It must not read on the loop: times come from records, so a worker
+looks them up; what tables hold is copied before.
+
+Source: AdminBrokerProcessor and ConsumerOffsetManager of RocketMQ 5.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from cometmq.broker.lookup import in_worker
+from cometmq.broker.state import BrokerState, Refusal, answer, refusing
+from cometmq.codec.consume_queue import is_cq_ext_address
+from cometmq.errors import CometError, ResponseCode
+from cometmq.model.queue import MessageQueue
+from cometmq.model.topic import TopicConfig
+from cometmq.net.server import Handler, ServerConnection
+from cometmq.store.message_store import MessageStore
+from cometmq.wire.admin_headers import (
+    CloneGroupOffsetHeader,
+    ConsumeStatsHeader,
+    CorrectionOffsetHeader,
+    IsOrderHeader,
+    QueryConsumeQueueHeader,
+    TopicHeader,
+)
+from cometmq.wire.bodies import (
+    ConsumeStats,
+    QueueProgress,
+    TopicOffset,
+    TopicStats,
+    encode_consume_stats,
+    encode_topic_stats,
+)
+from cometmq.wire.codes import RequestCode as Code
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.headers import TopicGroupHeader
+from cometmq.wire.stats_bodies import (
+    ConsumeQueueView,
+    QueueTimeSpan,
+    UnitView,
+    encode_broker_consume_stats,
+    encode_consume_queue_view,
+    encode_correction_offsets,
+    encode_time_spans,
+)
+
+__all__ = ["ProgressProcessor"]
+
+_NEVER: Final = 2**63 - 1
+"""What 308 answers for a queue in which the compared group is behind all others."""
+_UNITS_MAX: Final = 4096
+"""Units one 321 may ask for; an answer must stay far below a frame."""
+
+_Place = tuple[MessageQueue, int, int, int]
+"""A queue, its end, the next offset of the group and the next one it pulled up to."""
+
+
+class ProgressProcessor:
+    """The processors of codes 202, 208, 303, 308, 314, 317 and 321."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def handlers(self) -> dict[int, Handler]:
+        """Map each code to its processor, with refusals turned into answers."""
+        table: dict[int, Handler] = {
+            Code.GET_TOPIC_STATS_INFO: self.topic_stats,
+            Code.GET_CONSUME_STATS: self.consume_stats,
+            Code.QUERY_CONSUME_TIME_SPAN: self.time_spans,
+            Code.QUERY_CORRECTION_OFFSET: self.correction_offsets,
+            Code.CLONE_GROUP_OFFSET: self.clone_offsets,
+            Code.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
+            Code.QUERY_CONSUME_QUEUE: self.consume_queue,
+        }
+        return {code: refusing(handler) for code, handler in table.items()}
+
+    # -- one topic ------------------------------------------------------------------------
+
+    def topic_stats(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> None:
+        """Serve GET_TOPIC_STATS_INFO (202): the range of each queue and its newest message."""
+        topic = self._topic(TopicHeader.from_command(request).topic)
+        store, name = self._state.store, topic.topic
+        count = max(topic.write_queue_count, topic.read_queue_count)
+        queues = [self._queue(name, queue_id) for queue_id in range(count)]
+
+        def look() -> dict[MessageQueue, TopicOffset]:
+            found = {}
+            for queue in queues:
+                end = store.max_queue_offset(name, queue.queue_id)
+                newest_ms = store.store_time_at(name, queue.queue_id, end - 1) if end else 0
+                found[queue] = TopicOffset(
+                    store.min_queue_offset(name, queue.queue_id), end, newest_ms
+                )
+            return found
+
+        def finish(offsets: dict[MessageQueue, TopicOffset]) -> bytes:
+            stats = TopicStats(offsets, self._state.stats.put_tps(name))
+            return answer(request, body=encode_topic_stats(stats))
+
+        in_worker(self._state, request, connection, look, finish)
+
+    def _topic(self, name: str) -> TopicConfig:
+        topic = self._state.topics.get(name)
+        if topic is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        return topic
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._state.config.broker_name, queue_id)
+
+    # -- groups ---------------------------------------------------------------------------
+
+    def consume_stats(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> None:
+        """Serve GET_CONSUME_STATS (208); an unknown group has no queues."""
+        header = ConsumeStatsHeader.from_command(request)
+        group = header.consumer_group
+        listed = [name for name in (header.topic_list or "").split(";") if name]
+        topics = self._known(listed or self._consumed(group, header.topic))
+        places = [place for topic in topics for place in self._places(group, topic)]
+        store = self._state.store
+        tps = sum(self._state.stats.get_tps(topic.topic, group) for topic in topics)
+        in_worker(
+            self._state,
+            request,
+            connection,
+            lambda: _progress(store, places),
+            lambda queues: answer(request, body=encode_consume_stats(ConsumeStats(queues, tps))),
+        )
+
+    def broker_consume_stats(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> None:
+        """Serve GET_BROKER_CONSUME_STATS (317): 208 of every group, one item per topic."""
+        state = self._state
+        is_order = IsOrderHeader.from_command(request).is_order
+        wanted: dict[str, list[tuple[float, list[_Place]]]] = {}
+        for group in state.groups.all():
+            topics = self._known(self._consumed(group, None))
+            wanted[group] = [
+                (state.stats.get_tps(topic.topic, group), self._places(group, topic))
+                for topic in topics
+                if topic.order or not is_order
+            ]
+        store, address = state.store, state.address
+
+        def look() -> bytes:
+            return encode_broker_consume_stats(
+                address,
+                {
+                    group: [ConsumeStats(_progress(store, places), tps) for tps, places in items]
+                    for group, items in wanted.items()
+                },
+            )
+
+        in_worker(state, request, connection, look, lambda body: answer(request, body=body))
+
+    def _consumed(self, group: str, topic: str | None) -> list[str]:
+        """List the topics of a group: those with offsets, less those it no longer subscribes."""
+        topics = [topic] if topic and topic.strip() else self._state.offsets.topics_of(group)
+        online = self._state.consumers.get(group)
+        if online is None or not online.subscriptions:
+            return topics
+        return [name for name in topics if name in online.subscriptions]
+
+    def _known(self, names: Iterable[str]) -> list[TopicConfig]:
+        found = [self._state.topics.get(name) for name in dict.fromkeys(names)]
+        return [topic for topic in found if topic is not None]
+
+    def _places(self, group: str, topic: TopicConfig) -> list[_Place]:
+        state, name = self._state, topic.topic
+        places: list[_Place] = []
+        for queue_id in range(topic.read_queue_count):
+            consumed = max(0, state.offsets.query(group, name, queue_id) or 0)
+            pulled = state.offsets.pulled.get((name, group, queue_id), 0)
+            end = state.store.max_queue_offset(name, queue_id)
+            places.append((self._queue(name, queue_id), end, consumed, max(consumed, pulled)))
+        return places
+
+    def time_spans(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> None:
+        """Serve QUERY_CONSUME_TIME_SPAN (303): how far each queue and the group are in time."""
+        header = TopicGroupHeader.from_command(request)
+        topic = self._topic(header.topic)
+        store, name = self._state.store, topic.topic
+        places = [
+            (self._queue(name, queue_id), self._state.offsets.query(header.group, name, queue_id))
+            for queue_id in range(topic.write_queue_count)
+        ]
+
+        def look() -> list[QueueTimeSpan]:
+            spans = []
+            for queue, stored in places:
+                number, consumed = queue.queue_id, -1 if stored is None else stored
+                end = store.max_queue_offset(name, number)
+                oldest_ms = store.earliest_store_time(name, number)
+                at_ms = store.store_time_at(name, number, consumed - 1)
+                delay_ms = 0
+                if consumed < end:
+                    delay_ms = now_ms - store.store_time_at(name, number, max(0, consumed))
+                spans.append(
+                    QueueTimeSpan(
+                        queue,
+                        oldest_ms,
+                        store.store_time_at(name, number, end - 1),
+                        at_ms if consumed > 0 else oldest_ms,
+                        delay_ms,
+                    )
+                )
+            return spans
+
+        in_worker(
+            self._state,
+            request,
+            connection,
+            look,
+            lambda spans: answer(request, body=encode_time_spans(spans)),
+        )
+
+    # -- offsets --------------------------------------------------------------------------
+
+    def correction_offsets(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve QUERY_CORRECTION_OFFSET (308): each queue's smallest offset of any group.
+
+        A queue in which the compared group is behind it gets the largest number there is.
+        `filterGroups` are left out of the comparison (Java forgets their offsets for good).
+        """
+        header = CorrectionOffsetHeader.from_command(request)
+        offsets, store = self._state.offsets, self._state.store
+        left_out = set((header.filter_groups or "").split(","))
+        least: dict[int, int] = {}
+        for group in offsets.groups_of(header.topic):
+            if group in left_out:
+                continue
+            for queue_id, consumed in offsets.queues(group, header.topic).items():
+                if consumed >= store.min_queue_offset(header.topic, queue_id):
+                    least[queue_id] = min(consumed, least.get(queue_id, _NEVER))
+        for queue_id, consumed in offsets.queues(header.compare_group, header.topic).items():
+            if least.get(queue_id, _NEVER) > consumed:
+                least[queue_id] = _NEVER
+        return answer(request, body=encode_correction_offsets(least))
+
+    def clone_offsets(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes:
+        """Serve CLONE_GROUP_OFFSET (314): one topic's offsets, or those of all the group's."""
+        header = CloneGroupOffsetHeader.from_command(request)
+        offsets = self._state.offsets
+        topics = [header.topic] if header.topic else offsets.topics_of(header.src_group)
+        known = [topic.topic for topic in self._known(topics)]
+        online = self._state.consumers.get(header.src_group)
+        if not header.offline and online is not None and online.subscriptions:
+            known = [name for name in known if name in online.subscriptions]
+        offsets.clone(header.src_group, header.dest_group, known)
+        return answer(request)
+
+    # -- one queue ------------------------------------------------------------------------
+
+    def consume_queue(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> None:
+        """Serve QUERY_CONSUME_QUEUE (321): units as they are stored."""
+        header = QueryConsumeQueueHeader.from_command(request)
+        topic, queue_id, first = header.topic, header.queue_id, header.index
+        store, state = self._state.store, self._state
+        if queue_id not in store.queues(topic):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        group = header.consumer_group
+        online = state.consumers.get(group) if group else None
+        subscription = None if online is None else online.subscriptions.get(topic)
+        filter_data = None
+        if group:
+            # Java tells its SQL92 filter here; there is none for tags, which it writes as null.
+            filter_data = f"{group}@{topic} is not online!" if subscription is None else "null"
+        least, most = (
+            store.min_queue_offset(topic, queue_id),
+            store.max_queue_offset(topic, queue_id),
+        )
+        count = max(0, min(header.count, _UNITS_MAX))
+
+        def look() -> tuple[UnitView, ...] | None:
+            if not least <= first < most:
+                return None
+            units = store.units(topic, queue_id, first, count)
+            return tuple(
+                UnitView(
+                    unit.physical_offset,
+                    unit.size,
+                    unit.tags_code,
+                    f"Cq extend not exist!addr: {unit.tags_code}"
+                    if is_cq_ext_address(unit.tags_code)
+                    else None,
+                )
+                for unit in units
+            )
+
+        def finish(units: tuple[UnitView, ...] | None) -> bytes:
+            if units is None:
+                return answer(request, 0, f"Index {first} of {queue_id}@{topic} is not exist!")
+            view = ConsumeQueueView(least, most, units, subscription, filter_data)
+            return answer(
+                request, 0, "not set any response code", body=encode_consume_queue_view(view)
+            )
+
+        in_worker(state, request, connection, look, finish)
+
+
+def _progress(store: MessageStore, places: Sequence[_Place]) -> dict[MessageQueue, QueueProgress]:
+    """Add to each place when the last message the group consumed there was stored."""
+    found = {}
+    for queue, end, consumed, pulled in places:
+        try:
+            at_ms = store.store_time_at(queue.topic, queue.queue_id, consumed - 1)
+        except CometError:  # a damaged record has no time; the numbers are true all the same
+            at_ms = 0
+        found[queue] = QueueProgress(end, consumed, pulled, max(0, at_ms))
+    return found
