@@ -21,6 +21,10 @@ clean stop too; a gap in a queue or an index that is behind makes the scan begin
 damaged record that is followed by sound ones that were provably in the log is stepped over, and
 is not the end of everything.  Sound records behind the end are kept in a file of their own
 before their place is cleared.
+
+What is provably in the log: after our process died and the machine did not (same boot id), all
+of it, since the page cache outlives a process and holds every store of a mapping in full; after a
+power cut, what was flushed; after Java's crash, what was stored before its checkpoint.
 """
 
 from __future__ import annotations
@@ -68,6 +72,7 @@ _ZEROS: Final = bytes(1 << 20)
 _NAME_DIGITS: Final = 20
 # Damages are reported one by one up to this many.
 _DAMAGES_MAX: Final = 1000
+_LONG_MAX: Final = (1 << 63) - 1
 
 
 class Recovery:
@@ -99,7 +104,9 @@ class Recovery:
         self._loader = QueueLoader(disk, queues, self.report.damages)
         self._index_from = 0
         self._proven_end = 0
-        self._proven_ms = (1 << 63) - 1
+        self._proven_ms = _LONG_MAX
+        self._is_cache_whole = False
+        self._flushed_most = _LONG_MAX
         self._is_crc_known = True
         self._is_unsynced = False
         self.floors: dict[str, int] = {}
@@ -205,6 +212,8 @@ class Recovery:
         # A power cut may keep one of the two files and lose the other's last writes.
         if not is_told and (now.is_clean or self._is_same_boot(state)):
             return "another process moved the checkpoint after us"
+        self._is_cache_whole = self._is_same_boot(state)
+        self._flushed_most = now.flushed
         sizes = (self._log.file_bytes, self._queues.file_bytes)
         if (heading.get("log_file_bytes"), heading.get("queue_file_bytes")) != sizes:
             return "file sizes were changed"
@@ -231,8 +240,9 @@ class Recovery:
         """Load queues as the side file has them; where the scan begins."""
         now = state.progress
         self.floors = state.floors
-        self.flushed = self._proven_end = now.flushed
-        is_whole = self._is_same_boot(state) or (
+        self.flushed = now.flushed
+        self._proven_end = self._log_limit() if self._is_cache_whole else now.flushed
+        is_whole = self._is_cache_whole or (
             bool(now.is_clean) and min(now.synced, now.index_synced) >= now.derived
         )
         # The page cache outlived the process: only the record it died over can be torn.
@@ -305,7 +315,10 @@ class Recovery:
         report.mode = "abnormal" if is_crash else "normal"
         known = max([queue.last_physical_end for queue in self._queues], default=0)
         self._proven_end = known
-        if is_crash:
+        if self._is_cache_whole:
+            # Whatever made the side file unfit, the page cache took every record we stored.
+            self._proven_end = self._log_limit()
+        elif is_crash:
             # Units may have reached the disk before their records did.
             self._proven_ms = checkpoint.physic_timestamp_ms
         self.flushed = start = log.min_offset
@@ -314,7 +327,7 @@ class Recovery:
             if first is None or first.physical_offset >= mapped.end or not first.store_ms:
                 continue
             # Java syncs a file when it is full; of the last one nothing is known.
-            self.flushed = max(self.flushed, mapped.start)
+            self.flushed = max(self.flushed, min(mapped.start, self._flushed_most))
             is_early = (
                 first.store_ms <= checkpoint.min_timestamp_ms
                 if is_crash
