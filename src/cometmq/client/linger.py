@@ -1,6 +1,6 @@
 """Gathering sends into batches for a short while.
 
-Job: collect encoded messages per topic and queue until time or size says so.
+Job: encode messages and collect them per topic and queue until time or size says so.
 Must not: send; it calls back with a full batch.
 
 Theory: a batch costs the broker one request, so waiting a few milliseconds for company multiplies
@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from cometmq.client.send import SendCodec
 from cometmq.core.batching import BATCH_ITEM_OVERHEAD_BYTES
 from cometmq.model import Message, MessageQueue, SendResult
 from cometmq.model.names import RETRY_PREFIX
@@ -49,15 +50,24 @@ class LingerBatch:
 class Linger:
     """Open batches of one producer; `send` is called with each when it is full or due."""
 
-    __slots__ = ("_compress_above_bytes", "_linger_s", "_open", "_send", "_size_bytes_max")
+    __slots__ = (
+        "_codec",
+        "_compress_above_bytes",
+        "_linger_s",
+        "_open",
+        "_send",
+        "_size_bytes_max",
+    )
 
     def __init__(
         self,
         linger_s: float,
         size_bytes_max: int,
         compress_above_bytes: int,
+        codec: SendCodec,
         send: Callable[[LingerBatch], None],
     ) -> None:
+        self._codec = codec
         self._linger_s = linger_s
         self._size_bytes_max = size_bytes_max
         self._compress_above_bytes = compress_above_bytes
@@ -73,31 +83,38 @@ class Linger:
         )
 
     def add(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        item: Item,
-        message_id: str,
-        future: "asyncio.Future[SendResult]",
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """Put a message into its batch; HOT."""
+        self, message: Message, queue: MessageQueue | None, loop: asyncio.AbstractEventLoop
+    ) -> "asyncio.Future[SendResult]":
+        """Encode a message, put it into its batch, give the future of its result; HOT.
+
+        Raises:
+            LocalProtocolError: as `SendCodec.batch_item`.
+        """
+        item, message_id = self._codec.batch_item(message)
+        size_bytes = BATCH_ITEM_OVERHEAD_BYTES + len(item[1]) + len(item[2])
         key = (message.topic, queue, message.wait_store_ok)
         batch = self._open.get(key)
-        size_bytes = BATCH_ITEM_OVERHEAD_BYTES + len(item[1]) + len(item[2])
+        size_bytes_max = self._size_bytes_max
         if batch is None:
-            batch = self._open[key] = LingerBatch(key)
-            batch.timer = loop.call_later(self._linger_s, self._close, batch)
-        elif batch.size_bytes + size_bytes > self._size_bytes_max:
+            batch = self._begin(key, loop)
+        elif batch.size_bytes + size_bytes > size_bytes_max:
             self._close(batch)
-            batch = self._open[key] = LingerBatch(key)
-            batch.timer = loop.call_later(self._linger_s, self._close, batch)
+            batch = self._begin(key, loop)
+        future: asyncio.Future[SendResult] = loop.create_future()
         batch.items.append(item)
         batch.ids.append(message_id)
         batch.futures.append(future)
         batch.size_bytes += size_bytes
-        if batch.size_bytes >= self._size_bytes_max or len(batch.ids) >= COUNT_MAX:
+        if batch.size_bytes >= size_bytes_max or len(batch.ids) >= COUNT_MAX:
             self._close(batch)
+        return future
+
+    def _begin(
+        self, key: tuple[str, MessageQueue | None, bool], loop: asyncio.AbstractEventLoop
+    ) -> LingerBatch:
+        batch = self._open[key] = LingerBatch(key)
+        batch.timer = loop.call_later(self._linger_s, self._close, batch)
+        return batch
 
     def _close(self, batch: LingerBatch) -> None:
         if self._open.get(batch.key) is not batch:

@@ -125,6 +125,7 @@ class Producer:
                 linger_ms / 1000,
                 min(batch_bytes_max, max_message_bytes),
                 compress_above_bytes,
+                self.core.codec,
                 self._send_lingered,
             )
         fork.register(self)
@@ -278,9 +279,11 @@ class Producer:
         core = self.core
         linger = self._linger
         if linger is not None and queue is None and selector is None and linger.takes(message):
-            lingering = self._linger_nowait(linger, message)
-            if lingering is not None:
-                return lingering
+            topic = core.topics.get(message.topic) if message.message_group else None
+            if topic is not None:
+                queue = select_by_hash(topic.queues, message.message_group or "")
+            if topic is not None or not message.message_group:
+                return linger.add(message, queue, asyncio.get_running_loop())
         prepared = core.codec.prepare(message)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         sending = sender.begin(prepared, future, timeout_ms)
@@ -410,22 +413,6 @@ class Producer:
         sending = sender.begin(prepared, future, timeout_ms)
         sending.ids = ids
         return sending
-
-    def _linger_nowait(
-        self, linger: Linger, message: Message
-    ) -> "asyncio.Future[SendResult] | None":
-        """Put the message into a batch; None if its group's queue is not known yet; HOT."""
-        queue: MessageQueue | None = None
-        if message.message_group:
-            topic = self.core.topics.get(message.topic)
-            if topic is None:
-                return None
-            queue = select_by_hash(topic.queues, message.message_group)
-        item, message_id = self.core.codec.batch_item(message)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[SendResult] = loop.create_future()
-        linger.add(message, queue, item, message_id, future, loop)
-        return future
 
     def _send_lingered(self, batch: LingerBatch) -> None:
         sender = self._ready()

@@ -157,7 +157,9 @@ class SendCodec:
 
     def batch_item(self, message: Message) -> tuple[tuple[int, bytes, bytes], str]:
         """``(flag, body, properties)`` of a message inside a batch, and its unique id."""
-        body = self._checked_body(message)
+        body = message.body
+        if type(body) is not bytes or not body or message.topic not in self._known_topics:
+            body = self._checked_body(message)
         message_id = self.new_id()
         properties = self.properties_text(message, message_id).encode()
         size = BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties)

@@ -117,7 +117,16 @@ class UniqIdFactory:
     start to local time, which matters only to tools that read the time back out of the id.
     """
 
-    __slots__ = ("_clock", "_counter", "_month_end_ms", "_month_start_ms", "_prefix", "_shift_ms")
+    __slots__ = (
+        "_clock",
+        "_counter",
+        "_month_end_ms",
+        "_month_start_ms",
+        "_prefix",
+        "_shift_ms",
+        "_stem",
+        "_stem_ms",
+    )
 
     def __init__(
         self, ip: str, pid: int, seed: int, clock: Callable[[], int], *, utc_offset_ms: int = 0
@@ -134,17 +143,26 @@ class UniqIdFactory:
         self._counter = 0
         self._month_start_ms = 0
         self._month_end_ms = 0
+        # Address, process, seed and time: the same for all ids of a millisecond.
+        self._stem = ""
+        self._stem_ms = -1
 
     def next_id(self) -> str:
         """Return a new id of 32 (IPv6: 56) upper-case hex digits."""
         now_ms = self._clock()
+        if now_ms != self._stem_ms:
+            self._set_stem(now_ms)
+        counter = self._counter
+        self._counter = (counter + 1) & _SHORT_MASK
+        return f"{self._stem}{counter:04X}"
+
+    def _set_stem(self, now_ms: int) -> None:
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             start, end = _month_bounds_ms(now_ms + self._shift_ms)
             self._month_start_ms = start - self._shift_ms
             self._month_end_ms = end - self._shift_ms
-        counter = self._counter
-        self._counter = (counter + 1) & _SHORT_MASK
-        return f"{self._prefix}{now_ms - self._month_start_ms:08X}{counter:04X}"
+        self._stem = f"{self._prefix}{now_ms - self._month_start_ms:08X}"
+        self._stem_ms = now_ms
 
 
 def uniq_id_time_ms(uniq_id: str, now_ms: int, *, utc_offset_ms: int = 0) -> int | None:
