@@ -202,6 +202,14 @@ def name_server(
 @listen_option
 @config_option
 @set_option
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 100),
+    default=None,
+    metavar="N",
+    help="Run N brokers NAME-0, NAME-1, ... that share nothing, on ports 10 apart.",
+)
+@click.option("--supervised", is_flag=True, hidden=True)
 @click.pass_context
 def broker(
     ctx: click.Context,
@@ -211,11 +219,17 @@ def broker(
     listen_host: str | None,
     config_path: str | None,
     settings: tuple[str, ...],
-) -> None:
+    processes: int | None,
+    supervised: bool,
+) -> int:
     """Run a broker in the foreground.
 
     An unmodified broker.conf of RocketMQ starts: keys that have no effect here are accepted and
     listed once. Later sources win: defaults, file, environment, options, --set.
+
+    With --processes N this process only watches over N brokers, so that more than one core is
+    used: broker i is called NAME-i, listens on port + 10*i and stores in DIR/NAME-i. One that
+    ends is started again; a signal stops all; their lines come on this process' stderr.
     """
     started = _monotonic()
     set_up_logging(ctx)
@@ -230,13 +244,22 @@ def broker(
     overrides: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     overrides.update(parse_assignments(settings))
     loaded = load_config(config_path, overrides=overrides)
-    _say_ignored(loaded.ignored)
-    if not loaded.config.name_servers() and not is_quiet(ctx):
+    if not supervised:
+        _say_ignored(loaded.ignored)
+    if not loaded.config.name_servers() and not is_quiet(ctx) and not supervised:
         _LOG.warning(
             "no name server is set, so no client can find this broker by topic; give -n HOST:PORT, "
             "NAMESRV_ADDR or namesrvAddr"
         )
     from cometmq.net.loop import run
+
+    if processes is not None:
+        from cometmq.cli.processes import supervise
+
+        shared = (("-n", name_server), ("--listen", listen_host), ("-c", config_path))
+        options = [word for key, value in shared if value for word in (key, value)]
+        options += [word for assignment in settings for word in ("--set", assignment)]
+        return run(supervise(loaded.config, processes, started, _root_options(ctx), options))
 
     async def serve() -> None:
         from cometmq.broker import Broker
@@ -251,9 +274,17 @@ def broker(
                 f"cometmq broker: ready in {_monotonic() - started:.2f} s, "
                 f"broker {server.address}, store {loaded.config.store_path()}"
             ),
+            is_supervised=supervised,
         )
 
     run(serve())
+    return 0
+
+
+def _root_options(ctx: click.Context) -> list[str]:
+    """-q and -v as they were given to this process."""
+    given = ctx.find_root().obj or {}
+    return ["-q"] * bool(given.get("quiet")) + ["-v"] * int(given.get("verbose", 0))
 
 
 async def _recovering(
@@ -307,8 +338,13 @@ async def _serve(
     start: Callable[[], Awaitable[None]],
     stop: Callable[[], Awaitable[None]],
     ready: Callable[[], str],
+    *,
+    is_supervised: bool = False,
 ) -> None:
-    """Start, say so, wait for a signal, stop; a failed start still stops what had begun."""
+    """Start, say so, wait for a signal, stop; a failed start still stops what had begun.
+
+    The end of a supervisor is as good as a signal.
+    """
     import asyncio
     import gc
 
@@ -330,11 +366,15 @@ async def _serve(
         gc.set_threshold(*_GC_THRESHOLDS)
         # The handlers stand before anybody is told: a signal on the heels of the ready line is
         # as good as any other. Not before the start, so that a long recovery can be broken off.
-        stopped = asyncio.ensure_future(wait_for_stop_signal())
+        reasons: list[asyncio.Future[str]] = [asyncio.ensure_future(wait_for_stop_signal())]
+        if is_supervised:
+            from cometmq.standalone.supervisor import parent_ended
+
+            reasons.append(parent_ended())
         await asyncio.sleep(0)
         print(ready(), flush=True)
-        name = await stopped
-        _LOG.info("%s received, stopping", name)
+        done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+        _LOG.info("%s received, stopping", done.pop().result())
     finally:
         await stop()
 
