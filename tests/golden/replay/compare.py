@@ -22,6 +22,7 @@ SENDS = {10, 310, 320, 324, 325}
 PULLS = {11, 361}
 RELAYED = {307, 309}
 """The answer is the called client's own, byte by byte."""
+PUSH_REPLY = 326
 MESSAGE_MAGIC = b"\xda\xa3\x20\xa7"
 QUEUE_OFFSETS = {"nextBeginOffset", "minOffset", "maxOffset", "offset", "queueOffset"}
 OFFSET_ID_PROPERTIES = {"ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID"}
@@ -56,7 +57,10 @@ def place_of_send(frame: Frame) -> tuple[str, int]:
 
 def properties_of(frame: Frame) -> dict[str, str]:
     """The properties in a send's header."""
-    text = frame.ext.get("i") or frame.ext.get("properties") or ""
+    return _properties_of(frame.ext.get("i") or frame.ext.get("properties") or "")
+
+
+def _properties_of(text: str) -> dict[str, str]:
     return dict(item.split("\x01", 1) for item in text.split("\x02") if "\x01" in item)
 
 
@@ -119,6 +123,8 @@ def _same(asked: Frame, ours: Frame, name: str, left: str, right: str, pairs: Tr
         return pairs.same_queue_offset(topic, queue_id, left, right)
     if code in SENDS and name == "transactionId" and "UNIQ_KEY" not in properties_of(asked):
         return pairs.same_made_key(left, right)
+    if code == PUSH_REPLY and name == "properties":
+        return _same_reply(_properties_of(left), _properties_of(right), pairs)
     if name in QUEUE_OFFSETS:
         queue_id = int(asked.ext.get("queueId") or 0)
         return pairs.same_queue_offset(asked.ext.get("topic", ""), queue_id, left, right)
@@ -133,6 +139,12 @@ def _same(asked: Frame, ours: Frame, name: str, left: str, right: str, pairs: Tr
     if name in kinds:
         return kinds[name](left, right)
     return pairs.address(left) == right
+
+
+def _same_reply(left: dict[str, str], right: dict[str, str], pairs: Translation) -> bool:
+    """Properties of a pushed reply: Java writes them in the order of a hash map."""
+    times = left.pop("PUSH_REPLY_TIME", ""), right.pop("PUSH_REPLY_TIME", "")
+    return left == right and all(times) and pairs.same_time(*times)
 
 
 # -- bodies ------------------------------------------------------------------------------------

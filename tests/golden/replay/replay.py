@@ -38,6 +38,7 @@ LONG_HOLD_MARGIN_MS = 3000
 PULLS = {11, 361}
 SUSPEND = 2
 RESET = 222
+QUERY = 12
 AFTERWARDS_MS = 1000
 BUILT_IN = {"TBW102", "RMQ_SYS_TRACE_TOPIC", "DefaultCluster", "broker-a"}
 LEVELS_MS = [1000, 5000, 10_000, 30_000, *(60_000 * n for n in range(1, 15))]
@@ -293,6 +294,8 @@ class _Player:
         await self._restore_heartbeat(line, client)
         if line.answer is not None and place_of_send(line.frame)[1] < 0:
             self._chance.next_choice = int(line.answer.frame.ext.get("queueId", "0"))
+        if line.code == QUERY and line.answer is not None:
+            await self._wait_indexed(line, client)
         client.send(self._bytes_of(line))
         self.counts.sent += 1
         self._note_delay(line)
@@ -300,6 +303,16 @@ class _Player:
             await client.answer(line.frame.opaque, ANSWER_TIMEOUT_S)
         else:
             await client.barrier()
+
+    async def _wait_indexed(self, line: Line, client: Client) -> None:
+        """Ask until as many messages are found as in the capture: an index follows its log."""
+        assert line.answer is not None
+        due = len(stored_messages(line.answer.frame.body))
+        for _ in range(200):
+            ours = await client.ask(QUERY, rewrite(line, self._pairs))
+            if len(stored_messages(ours.body)) >= due:
+                break
+            await asyncio.sleep(0.02)
 
     async def _restore_heartbeat(self, line: Line, client: Client) -> None:
         """Send a heartbeat the capture lost: only the first two equal ones were kept.
