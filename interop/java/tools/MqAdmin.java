@@ -45,6 +45,7 @@ public final class MqAdmin {
         PrintStream outBefore = System.out;
         PrintStream errBefore = System.err;
         int status = 0;
+        Thread waker = wakeEventThreads(Thread.currentThread());
         System.setOut(new PrintStream(out, true, "UTF-8"));
         System.setErr(new PrintStream(err, true, "UTF-8"));
         System.setSecurityManager(new SecurityManager() {
@@ -62,6 +63,7 @@ public final class MqAdmin {
         } catch (Exit exit) {
             status = exit.status;
         } finally {
+            waker.interrupt();
             System.setSecurityManager(null);
             System.out.flush();
             System.err.flush();
@@ -72,5 +74,39 @@ public final class MqAdmin {
             .fluentPut("out", new String(out.toByteArray(), StandardCharsets.UTF_8))
             .fluentPut("err", new String(err.toByteArray(), StandardCharsets.UTF_8))
             .fluentPut("status", status);
+    }
+
+    /**
+     * A client that stops waits for a thread that sleeps in its queue for up to three seconds.
+     * Waking it, which it takes for an error to be logged, makes three seconds of most lines.
+     */
+    private static Thread wakeEventThreads(Thread runner) {
+        Thread waker = new Thread(() -> {
+            try {
+                for (;;) {
+                    Thread.sleep(5);
+                    for (StackTraceElement frame : runner.getStackTrace()) {
+                        if (frame.getClassName().endsWith("ServiceThread")
+                            && frame.getMethodName().equals("shutdown")) {
+                            wake();
+                            break;
+                        }
+                    }
+                }
+            } catch (InterruptedException stopped) {
+                return;
+            }
+        }, "waker");
+        waker.setDaemon(true);
+        waker.start();
+        return waker;
+    }
+
+    private static void wake() {
+        for (Thread thread : Thread.getAllStackTraces().keySet()) {
+            if (thread.getName().startsWith("NettyEventExecutor")) {
+                thread.interrupt();
+            }
+        }
     }
 }

@@ -9,13 +9,20 @@ a second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from cometmq.broker.persistence import group_snapshot
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.state import BrokerState, Refusal, answer, refusing
-from cometmq.errors import ResponseCode
+from cometmq.core.attributes import (
+    GROUP_ATTRIBUTES,
+    TOPIC_ATTRIBUTES,
+    altered_attributes,
+    parse_attribute_changes,
+)
+from cometmq.errors import ConfigError, ResponseCode
+from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.names import check_group, check_topic, is_system_topic
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.server import Handler, ServerConnection
@@ -81,8 +88,10 @@ class AdminProcessor:
     ) -> bytes | None:
         """Serve UPDATE_AND_CREATE_TOPIC (17)."""
         header = CreateTopicHeader.from_command(request)
-        known = self._state.topics.get(header.topic)
-        attributes = _changed_attributes(known.attributes if known else {}, header.attributes)
+        try:
+            changes = parse_attribute_changes(header.attributes)
+        except ConfigError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
         config = TopicConfig(
             header.topic,
             header.read_queue_nums,
@@ -91,7 +100,7 @@ class AdminProcessor:
             header.topic_filter_type,
             header.topic_sys_flag or 0,
             header.order,
-            attributes,
+            changes,
         )
         return self._put_topics(request, connection, [config], now_ms)
 
@@ -111,6 +120,7 @@ class AdminProcessor:
     ) -> bytes | None:
         for config in configs:
             self._check_topic(config)
+        configs = [self._with_attributes(config) for config in configs]
         for config in configs:
             if self._state.topics.get(config.topic) != config:
                 self._state.topics.put(config, now_ms)
@@ -120,6 +130,22 @@ class AdminProcessor:
             return frame
         self._state.when_registered(lambda: connection.send(frame))
         return None
+
+    def _with_attributes(self, config: TopicConfig) -> TopicConfig:
+        """Apply the changes a request has in place of the attributes."""
+        known = self._state.topics.get(config.topic)
+        if config.attributes.get("+message.type") == "MIXED":
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        try:
+            attributes = altered_attributes(
+                TOPIC_ATTRIBUTES,
+                known.attributes if known else {},
+                config.attributes,
+                is_new=known is None,
+            )
+        except ConfigError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return replace(config, attributes=attributes)
 
     def _check_topic(self, config: TopicConfig) -> None:
         fault = check_topic(config.topic)
@@ -160,6 +186,7 @@ class AdminProcessor:
         if state.topics.delete(topic, now_ms):
             state.offsets.remove_topic(topic)
             state.store.delete_topic(topic)
+            state.stats.forget_topic(topic)
             state.on_topic_deleted(topic)
         return answer(request)
 
@@ -195,8 +222,7 @@ class AdminProcessor:
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
         """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
-        config = decode_group_config(request.body)
-        self._check_group(config.group_name)
+        config = self._checked_group(decode_group_config(request.body))
         self._state.groups.put(config, now_ms)
         self._state.on_groups_changed()
         return answer(request)
@@ -206,17 +232,27 @@ class AdminProcessor:
     ) -> bytes:
         """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
         configs = decode_group_config_list(request.body)
-        for config in configs:
-            self._check_group(config.group_name)
-        for config in configs:
+        for config in [self._checked_group(config) for config in configs]:
             self._state.groups.put(config, now_ms)
         self._state.on_groups_changed()
         return answer(request)
 
-    def _check_group(self, group: str) -> None:
-        fault = check_group(group)
+    def _checked_group(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Check a group and apply the changes it has in place of the attributes."""
+        fault = check_group(config.group_name)
         if fault is not None:
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        known = self._state.groups.get(config.group_name)
+        try:
+            attributes = altered_attributes(
+                GROUP_ATTRIBUTES,
+                known.attributes if known else {},
+                config.attributes,
+                is_new=known is None,
+            )
+        except ConfigError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return replace(config, attributes=attributes)
 
     def delete_group(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
@@ -226,6 +262,7 @@ class AdminProcessor:
         self._state.groups.delete(header.group_name, now_ms)
         if header.clean_offset:
             self._state.offsets.remove_group(header.group_name)
+        self._state.stats.forget_group(header.group_name)
         self._state.on_groups_changed()
         return answer(request)
 
@@ -266,27 +303,3 @@ class AdminProcessor:
         """Serve GET_ALL_DELAY_OFFSET (45)."""
         body = encode_delay_offsets(self._schedule.offsets(), self._schedule.version)
         return answer(request, body=body)
-
-
-def _changed_attributes(known: Mapping[str, str], change: str | None) -> dict[str, str]:
-    """Apply ``+key=value,-key`` to a topic's attributes.
-
-    Raises:
-        Refusal: an item of another form.
-    """
-    attributes = dict(known)
-    for item in (change or "").split(","):
-        text = item.strip()
-        if not text:
-            continue
-        key, separator, value = text[1:].partition("=")
-        if text[0] == "+" and separator and key:
-            attributes[key] = value
-        elif text[0] == "-" and key and not separator:
-            attributes.pop(key, None)
-        else:
-            raise Refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"attributes item {text!r} is not of the form +key=value or -key",
-            )
-    return attributes

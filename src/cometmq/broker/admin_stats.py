@@ -93,7 +93,7 @@ class StatsProcessor:
 
         def finish(found: tuple[int, tuple[int, int]]) -> bytes:
             oldest_ms, (total, used) = found
-            ratio = f"{used / total:.4f}" if total else "0.0"
+            ratio = str(-(-used * 100 // total) / 100) if total else "0.0"
             table["earliestMessageTimeStamp"] = str(oldest_ms)
             table["commitLogDiskRatio"] = table["consumeQueueDiskRatio"] = ratio
             table[f"commitLogDiskRatio_{store.config.log_path}"] = ratio

@@ -14,7 +14,7 @@ import os
 from typing import Final
 
 from cometmq.broker.lookup import in_worker
-from cometmq.broker.state import FAQ, BrokerState, answer
+from cometmq.broker.state import BrokerState, answer
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.names import LMQ_PREFIX
 from cometmq.net.server import ServerConnection
@@ -92,7 +92,7 @@ class OffsetProcessor:
             return answer(
                 request,
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"Group {group} not exist!{FAQ}",
+                f"Group {group} not exist!",
             )
         if header.topic not in state.topics and not header.topic.startswith(LMQ_PREFIX):
             return answer(request, ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")

@@ -144,7 +144,7 @@ def is_system_group(consumer_group: str) -> bool:
 def check_topic(topic: str) -> str | None:
     """None for a legal topic name, else one sentence that names the fault."""
     if not topic or topic.isspace():
-        return "the specified topic is blank"
+        return "The specified topic is blank."
     derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     limit = RETRY_TOPIC_LENGTH_MAX if derived else TOPIC_LENGTH_MAX
     return _check_name("topic", topic, limit)
@@ -153,17 +153,20 @@ def check_topic(topic: str) -> str | None:
 def check_group(consumer_group: str) -> str | None:
     """None for a legal group name, else one sentence that names the fault."""
     if not consumer_group or consumer_group.isspace():
-        return "the specified group is blank"
+        return "The specified group is blank."
     return _check_name("group", consumer_group, GROUP_LENGTH_MAX)
 
 
 def _check_name(kind: str, name: str, limit: int) -> str | None:
     units = len(name.encode("utf-16-be", "surrogatepass")) // 2
     if units > limit:
-        return f"the specified {kind} is longer than {kind} max length {limit}: it has {units}"
+        return (
+            f"The specified {kind}: {name}, is longer than {kind} max length: {limit} "
+            f"(it has {units})"
+        )
     if not _LEGAL_NAME.match(name):
         return (
-            f"the specified {kind}[{name}] contains illegal characters, "
+            f"The specified {kind}: {name}, contains illegal characters, "
             "allowing only ^[%|a-zA-Z0-9_-]+$"
         )
     return None

@@ -69,6 +69,8 @@ _Answer = RemotingCommand | None
 # 4.9.4 is the first client that reads routes with a strict JSON parser.
 QUOTED_KEYS_VERSION: Final = 401
 EMPTY: Final[dict[str, str]] = {}
+FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""The hint RocketMQ appends to a remark; clients show it to people."""
 
 
 class NameServerProcessor:
@@ -132,7 +134,7 @@ class NameServerProcessor:
         if route is None:
             return request.answer(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {header.topic or 'null'}",
+                f"No topic route info in name server for the topic: {header.topic or 'null'}{FAQ}",
             )
         order_conf = None
         if config.order_message_enable:

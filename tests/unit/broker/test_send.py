@@ -105,7 +105,7 @@ def test_long_names_serve_code_10(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ext", "body", "code", "remark"),
     [
-        ({"b": "t" * 128}, b"x", 29, "longer than topic max length 127"),
+        ({"b": "t" * 128}, b"x", 29, "longer than topic max length: 127"),
         ({"b": "bad topic!"}, b"x", 29, "illegal characters"),
         ({"b": ""}, b"x", 29, "blank"),
         ({"b": "SCHEDULE_TOPIC_XXXX"}, b"x", 16, "is forbidden"),
