@@ -135,3 +135,14 @@ def test_rolling_files_keep_what_has_not_expired(tmp_path: Path) -> None:
         rows[0].rounds[0].read_back + rows[0].rounds[0].expired
     )
     assert "had expired" in facts[0].note
+
+
+def test_two_processes_are_measured_beside_one(tmp_path: Path) -> None:
+    """Both rows are read back, the families end, and their stores go."""
+    rows, facts = measure_operation(
+        "processes", settings_for(tmp_path), lambda text: None, gigabytes=0.01, queues=8
+    )
+    assert [row.error for row in rows] == ["", ""]
+    assert all(row.rounds[0].acknowledged == row.rounds[0].read_back > 0 for row in rows)
+    assert facts[0].name == "2 processes to one"
+    assert list(tmp_path.iterdir()) == []

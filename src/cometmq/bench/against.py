@@ -166,7 +166,8 @@ class Comparison:
     """A row with the figures of both sides, in the order they were taken.
 
     Rate rows have rounds; the others have plain `ours` and `theirs`. `error` voids the row,
-    `skipped` says why it was not run at all.
+    `skipped` says why it was not run at all. The shares are the parts of the machine's time that
+    other guests of its host and that processes of others took meanwhile.
     """
 
     spec: RowSpec
@@ -177,6 +178,8 @@ class Comparison:
     error: str = ""
     skipped: str = ""
     note: str = ""
+    stolen_share: float = 0.0
+    others_share: float = 0.0
 
     @property
     def ours(self) -> list[float]:

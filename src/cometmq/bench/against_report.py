@@ -9,7 +9,7 @@ import msgspec
 
 from cometmq.bench.against import Check, Comparison
 from cometmq.bench.measure import Conditions, median_of
-from cometmq.bench.report import GENERATOR_BOUND, table
+from cometmq.bench.report import GENERATOR_BOUND, OTHERS_SHARE, STOLEN_SHARE, table
 
 __all__ = ["as_json", "as_text", "check_text", "number_text", "spread_text", "summary"]
 
@@ -75,7 +75,9 @@ def _generator_share(one: Comparison) -> tuple[float | None, float | None]:
 def _marks(one: Comparison) -> str:
     ours, theirs = _generator_share(one)
     text = "G" if ours is not None and ours > GENERATOR_BOUND else ""
-    return text + ("g" if theirs is not None and theirs > GENERATOR_BOUND else "")
+    text += "g" if theirs is not None and theirs > GENERATOR_BOUND else ""
+    text += "S" if one.stolen_share > STOLEN_SHARE else ""
+    return text + ("B" if one.others_share > OTHERS_SHARE else "")
 
 
 RESULTS: Final[tuple[tuple[str, Callable[[Comparison], str]], ...]] = (
@@ -91,6 +93,14 @@ RESULTS: Final[tuple[tuple[str, Callable[[Comparison], str]], ...]] = (
     ("", _verdict),
     ("", _marks),
 )
+
+
+LEGEND: Final = {
+    "G": "G: the generator's core was over 90 % busy with ours; the broker could do more.",
+    "g": "g: the same with Java's.",
+    "S": "S: other guests of the host took over 2 % of the machine's time.",
+    "B": "B: processes of others took over 5 % of the machine's time; repeat it when quiet.",
+}
 
 
 def _two(values: tuple[float | None, float | None], scale: float = 1.0) -> tuple[str, str]:
@@ -155,11 +165,7 @@ def as_text(conditions: Conditions, comparisons: list[Comparison]) -> str:
     if rates:
         text += ["", *table(COSTS, rates)]
     marks = "".join(_marks(one) for one in good)
-    if "G" in marks or "g" in marks:
-        text.append(
-            "G, g: the generator's core was over 90 % busy with ours, with Java's; "
-            "the broker could do more."
-        )
+    text += [line for mark, line in LEGEND.items() if mark in marks]
     checks = [(one, check) for one in good for check in one.checks()]
     if checks:
         text += ["", summary(comparisons)]
@@ -193,6 +199,9 @@ def _row_json(one: Comparison) -> dict[str, Any]:
         "note": one.note or None,
         "ratio": one.ratio if one.has_figures else None,
         "pair_ratios": one.pair_ratios,
+        "stolen_share": one.stolen_share,
+        "others_share": one.others_share,
+        "marks": _marks(one),
         "goal": msgspec.to_builtins(one.spec.goal),
         "checks": [
             {

@@ -28,7 +28,7 @@ from cometmq.bench.java_peer import (
     start_java_broker,
 )
 from cometmq.bench.loads import Load, Round, Rounds, WorkOrder
-from cometmq.bench.measure import median_of, read_process
+from cometmq.bench.measure import median_of, read_machine, read_process, shares_of_others
 from cometmq.bench.operations import restart_load
 from cometmq.bench.processes import Server, run_worker, start_broker
 from cometmq.bench.suite import SYNC_FLUSH, Settings
@@ -94,6 +94,13 @@ class _Pair:
     ours: Server
     theirs: JavaBroker
     client: JavaLoad | None
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that are ours and not children that have ended."""
+        servers = (self.ours, self.theirs.broker, self.theirs.name_server)
+        own = [server.pid for server in servers]
+        return [*own, self.client.pid] if self.client is not None else own
 
     @contextlib.contextmanager
     def only(self, is_ours: bool) -> Iterator[Server]:
@@ -207,6 +214,7 @@ def _warm_up(pair: _Pair, rows: list[RowSpec], say: Say) -> None:
 
 def _measure(pair: _Pair, comparison: Comparison, say: Say) -> None:
     settings, row = pair.plan.settings, comparison.spec
+    before = read_machine(pair.pids)
     # The code of the row before may have been compiled for what that one did.
     again = min(WARM_UP_ROUND_S, pair.plan.warm_up_s / 10)
     try:
@@ -228,6 +236,8 @@ def _measure(pair: _Pair, comparison: Comparison, say: Say) -> None:
                 )
     except CometError as error:
         comparison.error = str(error)
+    shares = shares_of_others(before, read_machine(pair.pids))
+    comparison.stolen_share, comparison.others_share = shares
 
 
 # -- start-up, memory, restart --------------------------------------------------------------------

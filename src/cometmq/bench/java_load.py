@@ -116,6 +116,11 @@ class JavaLoad:
         self._folder = folder
         self._number = 0
 
+    @property
+    def pid(self) -> int:
+        """Process id, for /proc readings."""
+        return self._process.pid
+
     def round(
         self, call: JavaCall, server: Server, *, seconds: float, warm_up_s: float, messages: int
     ) -> Round:

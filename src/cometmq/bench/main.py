@@ -207,6 +207,13 @@ def _list_rows(against: str | None) -> None:
 @click.option("--restart-gb", type=click.FloatRange(0.001), default=6.0, show_default=True)
 @click.option("--restart-queues", type=click.IntRange(8), default=1000, show_default=True)
 @click.option(
+    "--processes",
+    type=click.IntRange(2, 100),
+    default=2,
+    show_default=True,
+    help="Brokers of the row `processes`, beside one.",
+)
+@click.option(
     "--pin/--no-pin",
     default=True,
     show_default=True,
@@ -333,6 +340,7 @@ def _measure(options: dict[str, Any]) -> int:
                 if options["quick"]
                 else options["restart_gb"],
                 queues=options["restart_queues"],
+                processes=options["processes"],
             )
             rows += more_rows
             facts += more_facts

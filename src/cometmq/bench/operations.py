@@ -4,6 +4,7 @@ start       `cometmq up` on an empty store until it answers a request, and its m
 restart     N GB over Q queues, kill -9, `cometmq up` until it answers, everything read back
 queues      the same load over 8 and over 10,000 queues, round by round in turn
 rolling     p99.9 to p50 while small log files roll, are flushed and expire
+processes   the same load over one broker process and over several (`family`)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.bench.family import measure_processes
 from cometmq.bench.loads import Load, Rounds, WorkOrder
 from cometmq.bench.measure import ProcessReading, median_of, read_process
 from cometmq.bench.processes import Server, run_worker, start_broker
@@ -208,11 +210,17 @@ def _rolling(settings: Settings, say: Say) -> tuple[list[Row], list[Fact]]:
     ]
 
 
-OPERATIONS: Final = ("start", "restart", "queues", "rolling")
+OPERATIONS: Final = ("start", "restart", "queues", "rolling", "processes")
 
 
 def measure_operation(
-    name: str, settings: Settings, say: Say, *, gigabytes: float, queues: int
+    name: str,
+    settings: Settings,
+    say: Say,
+    *,
+    gigabytes: float,
+    queues: int,
+    processes: int = 2,
 ) -> tuple[list[Row], list[Fact]]:
     """Rows and facts of one operation; a failure becomes a row with an error."""
     try:
@@ -222,6 +230,8 @@ def measure_operation(
             return [], _restart(settings, say, gigabytes=gigabytes, queues=queues)
         if name == "queues":
             return _queues(settings, say)
+        if name == "processes":
+            return measure_processes(settings, say, count=processes)
         return _rolling(settings, say)
     except CometError as error:
         return [Row(Load(name=name, kind="send"), error=str(error))], []

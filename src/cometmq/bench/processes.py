@@ -31,6 +31,7 @@ __all__ = [
     "broker_command",
     "free_ports",
     "run_worker",
+    "spawn",
     "start_broker",
     "start_echo",
 ]
@@ -111,7 +112,8 @@ def broker_command(
     return command
 
 
-def _spawn(command: Sequence[str], log: Path, core: int | None) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str], log: Path, core: int | None) -> subprocess.Popen[bytes]:
+    """Start a process on a core; what it writes goes to `log`."""
     with log.open("ab") as out, on_core(core):
         return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
 
@@ -148,7 +150,7 @@ def start_broker(
     command = broker_command(store, name_server_port, broker_port, settings or {})
     log = store.with_suffix(".log")
     begin = time.monotonic()
-    process = _spawn(command, log, core)
+    process = spawn(command, log, core)
     ready_s = _wait(process, address, begin, log, ready_s_max)
     server = Server(address, f"127.0.0.1:{name_server_port}", process, log, ready_s)
     try:
@@ -166,7 +168,7 @@ def start_echo(folder: Path, *, core: int | None = None, body_bytes: int = 128) 
     command += ["--body", str(body_bytes)]
     log = folder / "echo.log"
     begin = time.monotonic()
-    process = _spawn(command, log, core)
+    process = spawn(command, log, core)
     server = Server(address, "", process, log, _wait(process, address, begin, log, READY_S_MAX))
     try:
         yield server

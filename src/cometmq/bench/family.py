@@ -1,0 +1,146 @@
+"""What `cometmq broker --processes N` adds: the same load over one broker and over several.
+
+As many generators as there are brokers run at once, one on each broker; with one process all of
+them load that one. Nothing is pinned, so that brokers and generators share all cores of the
+machine: on two of them the generators take what a second broker could use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cometmq.bench.loads import Load, Round, Rounds, WorkOrder
+from cometmq.bench.processes import READY_S_MAX, Server, run_worker, spawn
+from cometmq.bench.report import Fact, Row
+from cometmq.bench.suite import Settings
+from cometmq.errors import ClientError
+
+__all__ = ["Family", "joined", "measure_processes", "start_family"]
+
+READY: Final = re.compile(r"cometmq broker: ready in .*, brokers (.*), store ")
+LOAD: Final = Load(name="send 4x64", kind="send", connections=4, has_echo=False)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A running supervisor and the addresses of its brokers."""
+
+    supervisor: Server
+    addresses: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def start_family(store: Path, count: int, settings: Settings) -> Iterator[Family]:
+    """`cometmq broker --processes COUNT` on ports the system chooses, ready.
+
+    Raises:
+        ClientError: it ended, or was not ready in time; carries its last words.
+    """
+    command = [sys.executable, "-m", "cometmq", "-q", "broker", "--store", str(store)]
+    command += ["--listen", "127.0.0.1", "--port", "0", "--processes", str(count)]
+    for key, value in settings.broker_settings.items():
+        command += ["--set", f"{key}={value}"]
+    log = store.with_suffix(".log")
+    begin = time.monotonic()
+    process = spawn(command, log, None)
+    server = Server("", "", process, log, 0.0)
+    try:
+        while (found := READY.search(log.read_text(errors="replace"))) is None:
+            if process.poll() is not None or time.monotonic() > begin + READY_S_MAX:
+                raise ClientError(f"{count} brokers did not start: {server.log_tail()}")
+            time.sleep(0.01)
+        server.ready_s = time.monotonic() - begin
+        yield Family(server, tuple(found[1].split()))
+    finally:
+        server.stop()
+        shutil.rmtree(store, ignore_errors=True)
+        log.unlink(missing_ok=True)
+
+
+def joined(parts: Sequence[Round]) -> Round:
+    """One round of several that ran at once on brokers of their own, or on the same one.
+
+    Rates and costs add up; of latencies the worst is kept, since no percentile of all can be told
+    from those of the parts.
+    """
+
+    def most(figure: str) -> float | None:
+        values = [value for one in parts if (value := getattr(one, figure)) is not None]
+        return max(values) if values else None
+
+    return msgspec.structs.replace(
+        parts[0],
+        rate=sum(one.rate for one in parts),
+        messages_rate=sum(one.messages_rate for one in parts),
+        p50_us=most("p50_us"),
+        p99_us=most("p99_us"),
+        p999_us=most("p999_us"),
+        max_us=most("max_us"),
+        server_cpu_s=None,
+        server_resident_kb=None,
+        server_anonymous_kb=None,
+        generator_cpu_s=max(one.generator_cpu_s for one in parts),
+        acknowledged=sum(one.acknowledged for one in parts),
+        read_back=sum(one.read_back for one in parts),
+    )
+
+
+def _round(family: Family, generators: int, settings: Settings, number: int) -> Round:
+    addresses = family.addresses
+    start = time.time_ns() // 1_000_000 % 100_000_000  # noqa: TID251
+    orders = [
+        WorkOrder(
+            load=LOAD,
+            address=addresses[generator % len(addresses)],
+            rounds=1,
+            seconds=settings.seconds,
+            warm_up_s=settings.warm_up_s,
+            broker_name=settings.broker_name,
+            # The last digits name the topics, which several generators make on one broker.
+            seed=start + 1 + number * generators + generator,
+        )
+        for generator in range(generators)
+    ]
+    with ThreadPoolExecutor(generators) as pool:
+        answers = pool.map(
+            lambda order: run_worker("cometmq.bench.worker", msgspec.json.encode(order), None),
+            orders,
+        )
+        return joined([msgspec.json.decode(a, type=Rounds).rounds[0] for a in answers])
+
+
+def measure_processes(
+    settings: Settings, say: Say, *, count: int = 2
+) -> tuple[list[Row], list[Fact]]:
+    """One and `count` processes under the same generators, round by round in turn."""
+    rows = []
+    for processes in (1, count):
+        word = "process" if processes == 1 else "processes"
+        rows.append(Row(msgspec.structs.replace(LOAD, name=f"send 4x64, {processes} {word}")))
+    unpinned = replace(settings, server_core=None, generator_core=None)
+    with contextlib.ExitStack() as stack:
+        families = [
+            stack.enter_context(
+                start_family(settings.folder / f"family-{n}-{time.monotonic_ns()}", n, unpinned)
+            )
+            for n in (1, count)
+        ]
+        for number in range(settings.rounds):
+            for row, family in zip(rows, families, strict=True):
+                say(f"{row.load.name}, round {number + 1} of {settings.rounds}")
+                row.rounds.append(_round(family, count, unpinned, number))
+    one, several = (row.median("rate") or 0.0 for row in rows)
+    note = f"{count} generators of 4x64 each, nothing pinned; they share the cores with the brokers"
+    return rows, [Fact(f"{count} processes to one", several / one if one else 0.0, "x", note=note)]

@@ -1,0 +1,248 @@
+"""A comparison's arithmetic and its three reports, from figures that are written down here."""
+
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+import numpy as np
+import pytest
+
+from cometmq.bench import java_peer
+from cometmq.bench.against import (
+    FACT_ROWS,
+    LOAD_ROWS,
+    ROW_NAMES,
+    Comparison,
+    Goal,
+    RowSpec,
+    chosen_rows,
+)
+from cometmq.bench.against_page import as_page, bars
+from cometmq.bench.against_report import as_json, as_text, spread_text
+from cometmq.bench.against_run import Plan, compare, short
+from cometmq.bench.family import joined
+from cometmq.bench.frames import FrameRing, Targets
+from cometmq.bench.java_load import JavaBodies, check_received
+from cometmq.bench.java_peer import PeerMissing, broker_conf, fetch_jars, load_program
+from cometmq.bench.loads import Round
+from cometmq.bench.main import run
+from cometmq.bench.measure import Conditions
+from cometmq.bench.suite import Settings
+from cometmq.bench.verify import VerifyFailed
+from cometmq.errors import ConfigError
+
+CONDITIONS = Conditions((("machine", "a <test> machine"),))
+
+
+def one_round(rate: float, **more: Any) -> Round:
+    """A second at a rate."""
+    return Round(rate=rate, messages_rate=rate, seconds=1.0, read_back=int(rate), **more)
+
+
+def row(name: str = "send 4x64") -> RowSpec:
+    """A row by its name."""
+    return next(row for row in (*LOAD_ROWS, *FACT_ROWS) if row.name == name)
+
+
+def compared(name: str = "send 4x64") -> Comparison:
+    """Three pairs of rounds: medians 200 and 100 a second, p99 20 and 100 us, CPU 1:4 each."""
+    result = Comparison(row(name))
+    for ours, theirs in ((190.0, 100.0), (200.0, 80.0), (260.0, 104.0)):
+        result.our_rounds.append(
+            one_round(ours, p99_us=20.0, server_cpu_s=ours / 1e5, server_resident_kb=50 * 1024)
+        )
+        result.their_rounds.append(one_round(theirs, p99_us=100.0, server_cpu_s=4 * theirs / 1e5))
+    return result
+
+
+def test_a_ratio_is_that_of_the_medians_and_pairs_are_neighbours() -> None:
+    """200 to 100; the pairs tell the spread."""
+    result = compared()
+    assert result.ratio == 2.0
+    assert result.pair_ratios == [1.9, 2.5, 2.5]
+    assert result.cpu_per_million() == (10.0, 40.0)
+
+
+def test_each_thing_asked_is_judged_by_itself() -> None:
+    """1.8 times: met; a quarter of the p99: met; 40 % of the CPU: met, and missed by a hair."""
+    result = compared()
+    assert [(check.value, check.bound, check.is_met) for check in result.checks()] == [
+        (2.0, 1.8, True),
+        (0.2, 0.25, True),
+        (0.25, 0.4, True),
+    ]
+    result.spec = msgspec.structs.replace(result.spec, goal=Goal(ratio=2.0001, cpu_share=0.25))
+    assert [check.is_met for check in result.checks()] == [False, True]
+
+
+def test_less_is_better_for_seconds_and_megabytes() -> None:
+    """The ratio turns round, and an absolute bound is ours alone."""
+    start = Comparison(row("start-up"), our_values=[0.3, 0.5, 0.4], their_values=[4.0, 5.0, 3.0])
+    assert start.ratio == pytest.approx(10.0)
+    assert [check.is_met for check in start.checks()] == [True]
+    restart = Comparison(row("restart"), our_values=[1.2], their_values=[4.7])
+    (check,) = restart.checks()
+    assert (check.value, check.bound, check.is_met) == (1.2, 1.0, False)
+
+
+def test_a_row_without_both_sides_is_not_judged() -> None:
+    """Neither one that failed, nor one that was skipped, nor half a one."""
+    half = compared()
+    half.their_rounds = []
+    failed = compared()
+    failed.error = "3 messages are missing"
+    skipped = Comparison(row(), skipped="java is not installed")
+    for result in (half, failed, skipped):
+        assert not result.has_figures
+        assert result.checks() == []
+
+
+def test_the_text_says_met_missed_failed_and_skipped() -> None:
+    """One line a target, one a failure, and why something was not run."""
+    missed = compared("send 1KiB 4x16")
+    failed = Comparison(row("pull32 x1"), error="other bytes")
+    skipped = [Comparison(row(name), skipped="no mvn") for name in ("java sync 1", "java sync 16")]
+    text = as_text(CONDITIONS, [compared(), missed, failed, *skipped])
+    assert re.search(r"send 4x64 +200 +190-260 +100 +80-104 +sends/s +2\.00x", text)
+    assert "4 of 5 targets met" in text
+    assert "2.00 >= 2.5 times better: MISSED" in text
+    assert "FAILED  pull32 x1: other bytes" in text
+    assert "SKIPPED  java sync 1, java sync 16: no mvn" in text
+
+
+def test_the_json_holds_every_figure() -> None:
+    """Medians, all rounds and verdicts, and it is JSON."""
+    document = json.loads(json.dumps(as_json(CONDITIONS, [compared()])))
+    (found,) = document["rows"]
+    assert found["ratio"] == 2.0
+    assert found["ours"]["values"] == [190.0, 200.0, 260.0]
+    assert found["java"]["cpu_s_per_million"] == 40.0
+    assert len(found["java"]["rounds"]) == 3
+    assert [check["met"] for check in found["checks"]] == [True, True, True]
+
+
+def test_the_page_needs_nothing_beside_itself() -> None:
+    """No address in it but SVG's own words; text is escaped; bars are as long as medians."""
+    note = Comparison(row("start-up"), our_values=[0.4], their_values=[4.0], note="<b>ours</b>")
+    page = as_page(CONDITIONS, [compared(), note, Comparison(row("restart"), error="<oh>")])
+    assert not re.search(r"https?://|src=|href=|@import|url\(", page)
+    assert "a &lt;test&gt; machine" in page
+    assert "&lt;b&gt;ours&lt;/b&gt;" in page
+    assert "restart failed: &lt;oh&gt;" in page
+    assert page.count("<svg") == 2
+    drawing = ElementTree.fromstring(bars(compared()))
+    ours, theirs = (float(rect.attrib["width"]) for rect in drawing.iter("rect"))
+    assert ours == pytest.approx(2 * theirs, rel=0.01)
+    assert len(list(drawing.iter("line"))) == 2
+
+
+def test_rows_are_chosen_by_name_group_or_part() -> None:
+    """A whole name or group picks exactly that; a part of a name picks all that have it."""
+    assert len(chosen_rows(())) == len(ROW_NAMES) == len(set(ROW_NAMES))
+    assert [row.name for row in chosen_rows(("send 1x1",))] == ["send 1x1"]
+    assert {row.group for row in chosen_rows(("pulls",))} == {"pulls"}
+    assert [row.name for row in chosen_rows(("java sync",))] == [
+        "java sync 1",
+        "java sync 16",
+        "java sync 64",
+    ]
+    assert chosen_rows(("nothing",)) == []
+    with pytest.raises(ConfigError, match="java backlog"):
+        run(["--against", "java", "--only", "nothing"])
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--html", "x"], ["--against", "java", "--broker", "127.0.0.1:1"]]
+)
+def test_options_that_do_not_go_together_are_refused(arguments: list[str]) -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigError):
+        run(arguments)
+
+
+def test_list_names_every_row_and_target(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line a row."""
+    assert run(["--against", "java", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(ROW_NAMES)
+    assert any("send 4x64" in line and "p99 at most 25%" in line for line in lines)
+
+
+def test_without_java_everything_is_skipped_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No error, no figure, one sentence that says what to install."""
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    arguments = ["--against", "java", "--quick", "--store", str(tmp_path), "--only", "pulls"]
+    assert run(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "SKIPPED  pull32 x1, pull32 x4, pull32 x16: java is not installed" in printed
+    assert list(tmp_path.iterdir()) == []
+    found = compare(short(Plan(Settings(tmp_path))), [row("start-up")], lambda text: None)
+    assert "java is not installed" in found[0].skipped
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maven for the jars; a compiler for the load program."""
+    monkeypatch.setenv("COMETMQ_INTEROP_CACHE", str(tmp_path))
+    monkeypatch.setattr("shutil.which", lambda name: "java" if name == "java" else None)
+    with pytest.raises(PeerMissing, match=r"mvn is not installed.*install Maven"):
+        fetch_jars("rocketmq-broker")
+    folder = tmp_path / "rocketmq-client-5.4.0"
+    folder.mkdir()
+    (folder / "complete").touch()
+    assert fetch_jars("rocketmq-client") == folder
+    with pytest.raises(PeerMissing, match=r"javac is not installed.*install a JDK"):
+        load_program(tmp_path)
+
+
+def test_the_package_brings_what_the_java_side_needs() -> None:
+    """Program and project file lie inside the package, so that a wheel has them."""
+    assert (java_peer.HERE / "Load.java").is_file()
+    assert "${artifact}" in (java_peer.HERE / "pom.xml").read_text()
+
+
+def test_settings_of_the_java_broker_win_over_ours(tmp_path: Path) -> None:
+    """As the synchronous flush does."""
+    conf = broker_conf(tmp_path, 4711, "127.0.0.1:1", {"flushDiskType": "SYNC_FLUSH"})
+    assert conf["listenPort"] == "4711"
+    assert conf["flushDiskType"] == "SYNC_FLUSH"
+
+
+def test_bodies_of_the_java_program_are_known_without_a_ring() -> None:
+    """Twelve digits, then 0 to 9 over and over."""
+    bodies = JavaBodies(Targets("T"), 40)
+    body = b"000000001234" + b"0123456789" * 2 + b"01234567"
+    assert len(body) == 40
+    assert bodies.body_crc(1234) == zlib.crc32(body) & 0x7FFFFFFF
+
+
+def test_a_consumer_that_misses_doubles_or_changes_a_message_is_found_out() -> None:
+    """Counts, ids and checksums of a backlog of three."""
+    ring = FrameRing(Targets("T", 1, 4), body_bytes=64, batch_count=0, seed=3)
+    ids = [0, 1000, 2000]
+    good = np.array([(number, ring.body_crc(number)) for number in ids], np.int64)
+    check_received(good, ring, 3)
+    for bad in (good[:2], np.concatenate([good[:2], good[:1]]), np.concatenate([good, good[:1]])):
+        with pytest.raises(VerifyFailed, match="got"):
+            check_received(bad, ring, 3)
+    good[1, 1] ^= 1
+    with pytest.raises(VerifyFailed, match="message 1000 with another body"):
+        check_received(good, ring, 3)
+
+
+def test_rounds_that_ran_at_once_are_joined() -> None:
+    """Rates add up, the worst latency stays."""
+    both = joined([one_round(10, p99_us=5.0), one_round(20, p99_us=7.0, acknowledged=3)])
+    assert (both.rate, both.p99_us, both.acknowledged, both.read_back) == (30, 7.0, 3, 30)
+    assert both.p50_us is None
+
+
+def test_spreads_are_shown_from_two_figures_on() -> None:
+    """One figure has none."""
+    assert spread_text([1.0]) == ""
+    assert spread_text([3.0, 1234.0, 2.0]) == "2-1,234"
