@@ -186,6 +186,8 @@ class PullLoop:
             channel.deadline_in(PULL_TIMEOUT_MS + self._settings.suspend_ms),
             lambda answer: self._answered(number, answer),
         )
+        # A pull is worth many messages: the broker works on it while we hand out those we have.
+        channel.flush()
 
     def wake(self) -> None:
         """The reason to hold is gone."""

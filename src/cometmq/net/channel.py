@@ -26,6 +26,9 @@ OnRequest: TypeAlias = Callable[["Channel", RemotingCommand], RemotingCommand | 
 SWEEP_INTERVAL_S = 0.1
 """How late a timeout may be noticed; a tenth of the shortest timeout anyone sets."""
 WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
+GOODBYE_TURNS = 50
+GOODBYE_PAUSE_S = 0.01
+"""How often and how long a closing pool looks whether its connections are gone."""
 WRITE_FRAMES = 16
 """So many frames leave before their loop turn is over: the peer works on them while the rest is
 made, where both would wait for each other in turn."""
@@ -151,7 +154,7 @@ class Channel(asyncio.Protocol):
             return
         out.append(frame)
         if len(out) >= WRITE_FRAMES:
-            self._flush()
+            self.flush()
         elif not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_turn)
@@ -166,7 +169,7 @@ class Channel(asyncio.Protocol):
     def close(self) -> None:
         """Send what is queued and close; requests in flight fail."""
         if self._transport is not None and not self.is_closed:
-            self._flush()
+            self.flush()
             self._transport.close()
 
     def abort(self) -> None:
@@ -245,9 +248,10 @@ class Channel(asyncio.Protocol):
 
     def _flush_turn(self) -> None:
         self._flush_scheduled = False
-        self._flush()
+        self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Let what was written leave now and not with the loop turn."""
         out = self._out
         if not out or self._transport is None or self.is_closed:
             return
@@ -352,7 +356,15 @@ class ChannelPool:
         self._is_closed = True
         for attempt in list(self._connecting.values()):
             attempt.cancel()
-        for channel in list(self._channels.values()):
+        channels = list(self._channels.values())
+        for channel in channels:
             channel.close()
         self._channels.clear()
+        await asyncio.sleep(0)
+        for _ in range(GOODBYE_TURNS):  # TLS says goodbye and waits for the peer's
+            if all(channel.is_closed for channel in channels):
+                return
+            await asyncio.sleep(GOODBYE_PAUSE_S)
+        for channel in channels:
+            channel.abort()
         await asyncio.sleep(0)
