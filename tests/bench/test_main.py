@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS
-from cometmq.bench.main import run
+from cometmq.bench.main import _name_server_of, run
 from cometmq.bench.operations import OPERATIONS
 from cometmq.errors import ConfigError
 
@@ -44,12 +44,22 @@ def test_rows_have_names_of_their_own() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_the_name_server_of_a_running_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """-n, else NAMESRV_ADDR; a cluster of its own has its own."""
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1")
+    options = {"external": "b:2", "external_name_server": ""}
+    assert _name_server_of(options) == "a:1"
+    assert _name_server_of({**options, "external_name_server": "c:3"}) == "c:3"
+    assert _name_server_of({**options, "external": ""}) == ""
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--only", "no such row"],
         ["--set", "flushDiskType", "--only", "send 1x1"],
         ["--broker", "127.0.0.1:1", "--suite", "operations"],
+        ["-n", "127.0.0.1:1"],
     ],
 )
 def test_wrong_usage_is_refused(arguments: list[str]) -> None:

@@ -1,8 +1,11 @@
 """The command line itself: its table, its help, its errors and exit codes."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import click
 import pytest
@@ -131,3 +134,44 @@ def test_closed_pipe_is_no_error() -> None:
     )
     assert result.returncode == 0
     assert result.stderr == ""
+
+
+def _children(pid: int) -> dict[int, str]:
+    """Process ids and command lines of a process' children."""
+    found: dict[int, str] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = path.read_text().rpartition(")")[2].split()[1]
+            if int(parent) == pid:
+                line = path.with_name("cmdline").read_bytes()
+                found[int(path.parent.name)] = line.replace(b"\0", b" ").decode()
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc to find children in")
+@pytest.mark.processes
+def test_sigterm_leaves_no_broker_behind(tmp_path: Path) -> None:
+    """A bench that is ended stops the broker it had started, and takes its store along."""
+    bench = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "cometmq", "bench", "--kind", "send", "--rounds", "1"),
+            *("--seconds", "60", "--no-echo", "--no-pin", "--store", str(tmp_path)),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    brokers: list[int] = []
+    try:
+        deadline = time.monotonic() + 30
+        while not brokers and time.monotonic() < deadline and bench.poll() is None:
+            time.sleep(0.05)
+            brokers = [pid for pid, line in _children(bench.pid).items() if " up " in line]
+        assert brokers, "no broker was started"
+        bench.terminate()
+        _, errors_text = bench.communicate(timeout=40)
+        assert bench.returncode == 143, errors_text
+        assert not Path(f"/proc/{brokers[0]}").exists()
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        bench.kill()
+        bench.wait()

@@ -7,6 +7,7 @@ targets are printed, not punished, since they depend on the machine.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -188,7 +189,7 @@ def _list_rows(against: str | None) -> None:
     "external_name_server",
     metavar="HOST:PORT",
     default="",
-    help="Its name server, for client rows.",
+    help="With --broker: its name server, for client rows.  [env var: NAMESRV_ADDR]",
 )
 @click.option("--broker-name", default="broker-a", show_default=True)
 @click.option(
@@ -263,7 +264,21 @@ def bench_command(**options: Any) -> int:  # fmt: skip
         return _measure_against(options)
     if options["html_path"]:
         raise ConfigError("--html draws a comparison; give --against java too")
+    options["external_name_server"] = _name_server_of(options)
     return _measure(options)
+
+
+def _name_server_of(options: dict[str, Any]) -> str:
+    """The name server of the running broker, if one is loaded."""
+    given: str = options["external_name_server"]
+    if options["external"]:
+        return given or os.environ.get("NAMESRV_ADDR", "")
+    if given:
+        raise ConfigError(
+            f"-n {given}: bench starts a cluster of its own unless it is given the broker to load, "
+            "by --broker HOST:PORT"
+        )
+    return ""
 
 
 def _measure_against(options: dict[str, Any]) -> int:

@@ -122,15 +122,19 @@ def _wait(
     process: subprocess.Popen[bytes], address: str, begin: float, log: Path, ready_s_max: float
 ) -> float:
     env = system_environment()
-    while True:
-        left = begin + ready_s_max - time.monotonic()
-        ready = run(wait_until_served(env, address, min(left, 1.0))) if left > 0 else None
-        if ready is not None:
-            return ready - begin
-        if process.poll() is not None or left <= 0:
-            break
-    process.kill()
-    process.wait()
+    ready: float | None = None
+    try:
+        while True:
+            left = begin + ready_s_max - time.monotonic()
+            ready = run(wait_until_served(env, address, min(left, 1.0))) if left > 0 else None
+            if ready is not None:
+                return ready - begin
+            if process.poll() is not None or left <= 0:
+                break
+    finally:
+        if ready is None:  # also when we are told to end: nobody else knows the process yet
+            process.kill()
+            process.wait()
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
     why = f"ended with code {process.returncode}" if left > 0 else f"gave no answer in {left:.0f} s"
     raise ClientError(f"the server on {address} {why}; its last lines:\n{tail}")

@@ -9,6 +9,7 @@
 | 4    | not found: topic, group, message, route, dataset                   |
 | 5    | the store: damaged, locked by another process, full                |
 | 130  | interrupted by Ctrl-C                                              |
+| 143  | ended by SIGTERM; what serves or consumes stops in order, with 0   |
 """
 
 from typing import Final

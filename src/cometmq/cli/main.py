@@ -5,9 +5,11 @@ read the table below instead, so that they start in the time click takes. A test
 against the commands' own texts.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import FrameType
 from typing import Any, Final
 
 import click
@@ -16,6 +18,7 @@ from cometmq import __version__
 
 __all__ = ["COMMANDS", "LazyGroup", "main", "root"]
 
+TERMINATED: Final = 128 + signal.SIGTERM
 #: name -> (module, attribute, one line of help)
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "up": (
@@ -107,7 +110,16 @@ def _report(error: BaseException) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with the documented code."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        # By default Python ends without a word to anybody: a bench or a demo would leave its
+        # broker and its store behind. Commands that serve or consume have their own ways to stop.
+        signal.signal(signal.SIGTERM, _terminated)
     sys.exit(_run(arguments))
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """End as an error does: through every `with` and `finally`."""
+    sys.exit(TERMINATED)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
