@@ -240,6 +240,9 @@ class OurCluster(Cluster):
         return [
             *(sys.executable, "-m", "cometmq", "name-server"),
             *("--listen", "127.0.0.1", "--port", str(self.name_server_port)),
+            # Its defaults lie in the user's home, as RocketMQ's do.
+            *("--set", f"kvConfigPath={self.folder}/namesrv/kvConfig.json"),
+            *("--set", f"configStorePath={self.folder}/namesrv.conf"),
         ]
 
     def broker_command(self) -> list[str]:
