@@ -135,13 +135,17 @@ def load_name_server_config(
     """Read, merge and validate a configuration.
 
     Args:
-        path: a Java properties file, or TOML when it ends in ``.toml``; None for none.
+        path: a Java properties file, or TOML when it ends in ``.toml``; None for none.  Changes
+            at run time are written to a properties file.
         overrides: keys and values that win over the file, for example from `--set`.
 
     Raises:
         ConfigError: an unreadable file, an unknown key or a value out of its range.
     """
     merged: dict[str, tuple[str, Any]] = {}
+    if path is not None and not path.endswith(".toml"):
+        # Changes are written to the file they would be read from, as RocketMQ does.
+        merged["configStorePath"] = (path, path)
     if path is not None:
         merged.update({key: (path, value) for key, value in _read_file(path).items()})
     merged.update({key: ("--set", value) for key, value in (overrides or {}).items()})

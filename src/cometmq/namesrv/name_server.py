@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
+from cometmq.codec.java_properties import merge_properties
 from cometmq.core.route_table import RouteTable
 from cometmq.errors import CometError
 from cometmq.namesrv.config import LoadedNameServerConfig, NameServerConfig
@@ -112,15 +113,23 @@ class NameServer:
             log.warning("broker dropped: %s closed its connection", member)
 
     def _save_config(
-        self, config: NameServerConfig, done: Callable[[Exception | None], None]
+        self,
+        config: NameServerConfig,
+        changes: Mapping[str, str],
+        done: Callable[[Exception | None], None],
     ) -> None:
+        """Write changed keys into the file, or all keys where there is none yet."""
         path = expand_home(config.config_store_path)
-        data = config.properties_text().encode()
         disk = self._disk
 
         def work() -> None:
             make_durable_directory(disk, str(PurePosixPath(path).parent))
-            disk.write_atomic(path, data)
+            text = config.properties_text()
+            if disk.exists(path):
+                before = disk.read_bytes(path)
+                disk.write_atomic(path + ".bak", before)
+                text = merge_properties(before.decode("utf-8", "replace"), changes)
+            disk.write_atomic(path, text.encode())
 
         def written(result: BaseException | None) -> None:
             if result is None:

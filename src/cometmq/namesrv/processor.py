@@ -11,7 +11,7 @@ ones in routes, older ones get what they have always got; the other bodies keep 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from cometmq.codec.crc import body_crc
@@ -65,6 +65,10 @@ __all__ = ["NameServerProcessor"]
 log = logging.getLogger("cometmq.namesrv")
 
 _Answer = RemotingCommand | None
+SaveConfig = Callable[
+    [NameServerConfig, Mapping[str, str], Callable[[Exception | None], None]], None
+]
+"""``(config, changed keys, done)``."""
 
 # 4.9.4 is the first client that reads routes with a strict JSON parser.
 QUOTED_KEYS_VERSION: Final = 401
@@ -83,7 +87,7 @@ class NameServerProcessor:
         kv_config: KvConfig,
         *,
         started_ms: int,
-        save_config: Callable[[NameServerConfig, Callable[[Exception | None], None]], None],
+        save_config: SaveConfig,
     ) -> None:
         self.config = config
         self._routes = routes
@@ -348,7 +352,7 @@ class NameServerProcessor:
         log.info("configuration changed by %s: %s", connection.peer, changes)
         self._routes.support_acting_master = self.config.support_acting_master
         self._routes.delete_missing_topics = self.config.delete_topic_with_broker_registration
-        self._save_config(self.config, _answer_later(request, connection))
+        self._save_config(self.config, changes, _answer_later(request, connection))
         return None
 
     def get_config(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
