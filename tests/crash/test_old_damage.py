@@ -74,12 +74,13 @@ def damage(rig: Rig, path: str, kind: str, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("kind", ["short", "nothing"])
+@pytest.mark.parametrize("turns", [0, 3, 30])
 @pytest.mark.parametrize("place", [0, 1])
-def test_nothing_was_flushed(place: int, kind: str) -> None:
-    """Units and side file know everything, fdatasync nothing: only the damaged file is lost."""
+def test_nothing_was_flushed(place: int, turns: int, kind: str) -> None:
+    """Whether units are in their files yet or not, only the damaged file's messages are lost."""
     rig = Rig(flush_interval_ms=NEVER_MS, flush_thorough_interval_ms=NEVER_MS)
     offsets = [rig.put(body=b"%d/" % n + bytes(500)).physical_offset for n in range(MESSAGE_COUNT)]
-    for _ in range(30):
+    for _ in range(turns):
         rig.tick(100)
     assert rig.store.flushed_offset == 0
     path = old_log_files(rig)[place]

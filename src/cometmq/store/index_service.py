@@ -9,7 +9,9 @@ Bounded: what waits is added at the next turn of the timer, or as soon as a few 
 wait.  A query first adds and writes everything that waits.
 
 Durable when: written about every 0.1 s (process death); the side file tells recovery up to which
-record that is true.
+record that is true.  Synced about once a minute (power cut).  A sync that fails is the last one,
+as with the log (flush.py): a later one succeeds without the pages the first one lost.  The synced
+position stays, and the next start indexes everything behind it again.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from cometmq.errors import DiskFull
 from cometmq.store.index_file import FileWrite, IndexFile, follow_chain
 from cometmq.store.index_keys import KeyHasher, key_texts
 from cometmq.store.results import QueryResult
+from cometmq.store.unsynced import mark_unsynced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +82,7 @@ class IndexService:
         self._is_writing = False
         self._is_loading = False
         self._is_mending = False
+        self._has_failed = False
         self.is_damaged = False
         """Whether files were dropped at load."""
         self._is_closed = False
@@ -190,7 +194,9 @@ class IndexService:
     def cut_unsound(self, damages: list[str]) -> int:
         """After a crash of unknown kind: keep what holds together; the last record indexed."""
         for place, file in enumerate(self.files):
-            if file.cut_unsound():
+            # Only a full file has a newer one: a head that counts less lost its last pages.
+            is_short = file is not self.newest and not file.is_full
+            if file.cut_unsound() or is_short:
                 damages.append(
                     f"{file.path}: entries behind {file.header.index_count - 1} are lost"
                 )
@@ -242,12 +248,17 @@ class IndexService:
         self._is_mending = True
         file = doubtful[0]
 
+        def work() -> None:
+            with self._job:
+                if not self._is_closed:
+                    self._synced(file.mend)
+
         def done(result: object) -> None:
             self._is_mending = False
             if isinstance(result, BaseException):
                 _LOG.error("mending the slots of %s failed: %s", file.path, result)
 
-        self._workers.submit(file.mend, done)
+        self._workers.submit(work, done)
 
     def drain(self, now_ms: int) -> None:
         """Add one batch of what waits."""
@@ -400,13 +411,15 @@ class IndexService:
                     file.file.write(position, data)
                 if write is not None:
                     write()
-            file.file.sync()
+            self._synced(file.file.sync)
 
         def done(result: object) -> None:
             if isinstance(result, BaseException):
                 _LOG.error("closing the full index file %s failed: %s", file.path, result)
-            else:
-                file.drop_slots()
+                return
+            file.drop_slots()
+            # Java believes every full file up to this time.
+            if not self._has_failed and not any(old.is_doubtful for old in self.files[:-1]):
                 self.full_end_ms = max(self.full_end_ms, end_ms)
 
         if self._is_closed:
@@ -467,31 +480,50 @@ class IndexService:
             file.drop_slots()
 
     def sync_all(self) -> None:
-        """Sync the newest files, in the calling thread; older ones were synced when they rolled."""
-        self._sync(self.files[-2:])
+        """Sync what older rounds have not, in the calling thread; not after a failure."""
+        if self._has_failed:
+            return
+        self._sync(self._unsynced_files())
         self.synced_position = self._wrote()
 
     def sync_round(self) -> None:
         """Let a worker sync the newest files, then move the synced position."""
         position = self.indexed_position
-        if position <= self.synced_position or self._is_closed:
+        if position <= self.synced_position or self._is_closed or self._has_failed:
             return
-        files = self.files[-2:]
+        files = self._unsynced_files()
 
         def done(result: object) -> None:
             if isinstance(result, BaseException):
-                _LOG.error("syncing the index failed and is tried again: %s", result)
-            else:
+                _LOG.error(
+                    "syncing the index failed: %s; look at the disk. Serving goes on, and the next"
+                    " start indexes again from the log what came after the last good sync",
+                    result,
+                )
+            elif not self._has_failed:
                 self.synced_position = max(self.synced_position, position)
 
         self._workers.submit(lambda: self._sync(files), done)
 
+    def _unsynced_files(self) -> list[IndexFile]:
+        """The newest ones, and those a crash left; the others were synced when they were full."""
+        return [file for file in self.files[:-2] if file.is_doubtful] + self.files[-2:]
+
     def _sync(self, files: list[IndexFile]) -> None:
         for file in files:
-            file.file.sync()
+            self._synced(file.file.sync)
         if files:
-            self._disk.sync_dir(self.path)
-            self._disk.sync_dir(self._config.root)
+            self._synced(lambda: self._disk.sync_dir(self.path))
+            self._synced(lambda: self._disk.sync_dir(self._config.root))
+
+    def _synced(self, sync: Callable[[], None]) -> None:
+        """Do something that syncs (in a worker); its failure is for good."""
+        try:
+            sync()
+        except OSError:
+            self._has_failed = True
+            mark_unsynced(self._disk, self._config.root)
+            raise
 
     def close(self) -> None:
         """Let the descriptors go."""

@@ -242,9 +242,8 @@ class Recovery:
         self.floors = state.floors
         self.flushed = now.flushed
         self._proven_end = self._log_limit() if self._is_cache_whole else now.flushed
-        is_whole = self._is_cache_whole or (
-            bool(now.is_clean) and min(now.synced, now.index_synced) >= now.derived
-        )
+        is_synced = bool(now.is_clean) and min(now.synced, now.index_synced) >= now.derived
+        is_whole = self._is_cache_whole or (is_synced and not self._is_unsynced)
         # The page cache outlived the process: only the record it died over can be torn.
         self._is_crc_known = not is_whole
         self._writer.synced_position = now.synced
@@ -264,7 +263,7 @@ class Recovery:
                 self.report.reason = f"{queue.path} does not end where it did"
                 return self._begin_anew()
         if self._index.is_enabled:
-            if not now.is_clean:
+            if not now.is_clean or self._is_unsynced:
                 self._index.distrust_full_files(self._java.value.index_timestamp_ms)
             start = min(start, self._begin_index(state, index_end, is_whole))
         return start
@@ -339,7 +338,7 @@ class Recovery:
         if known == 0:
             start = log.min_offset
         if self._index.is_enabled:
-            if is_crash:
+            if is_crash or self._is_unsynced:
                 index_end = self._index.cut_unsound(report.damages)
             self._index_from = self._index.resume_at
             start = min(start, max(log.min_offset, index_end))

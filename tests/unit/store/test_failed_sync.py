@@ -123,3 +123,53 @@ def test_the_default_of_logging_shows_it(caplog: pytest.LogCaptureFixture) -> No
     rig.tick()
     assert [record.levelno for record in caplog.records] == [logging.CRITICAL]
     caplog.clear()
+
+
+def keyed(rig: Rig, count: int, first: int) -> None:
+    """Put messages with keys, in small steps of time."""
+    for number in range(first, first + count):
+        rig.put(
+            body=b"%d" % number,
+            properties=b"UNIQ_KEY\x01U%d\x02KEYS\x01k%d\x02" % (number, number % 5),
+            index_keys=(f"U{number}", f"k{number % 5}", None),
+        )
+        if number % 10 == 0:
+            rig.tick(100)
+
+
+def missing(rig: Rig, count: int) -> list[int]:
+    """Numbers whose message is not found by its key."""
+    found = [len(rig.store.query_index("T", f"U{n}", 9).physical_offsets) for n in range(count)]
+    return [number for number, matches in enumerate(found) if matches == 0]
+
+
+@pytest.mark.parametrize("hit", [1, 2, 3, 5])
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_the_index_does_not_believe_a_second_sync(hit: int, is_clean: bool) -> None:
+    """What the failed sync lost is indexed again from the log, whatever later syncs said."""
+    rig = Rig(consume_queue_flush_interval_ms=1_000, index_entry_count=100)
+    keyed(rig, 40, 0)
+    rig.tick(1_000)
+    rig.disk.fail_sync(path_contains="/index/", hit=hit)
+    syncs = rig.disk.counts["sync"]
+    keyed(rig, 80, 40)
+    for _ in range(5):
+        rig.tick(1_000)
+    keyed(rig, 20, 120)
+    for _ in range(20):
+        rig.tick(1_000)
+    assert rig.disk.exists(MARK), "the fault was not reached"
+    assert rig.disk.counts["sync"] > syncs
+    assert missing(rig, 140) == []
+    if is_clean:
+        rig.store.close()
+    rig.disk.power_cut()
+    rig.open()
+    assert missing(rig, 140) == []
+    assert not rig.disk.exists(MARK)
+    # The next life syncs again, and a power cut takes nothing of what it synced.
+    keyed(rig, 10, 140)
+    rig.store.close()
+    rig.disk.power_cut()
+    rig.open()
+    assert missing(rig, 150) == []
