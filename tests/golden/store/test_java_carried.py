@@ -1,0 +1,119 @@
+"""Our broker on stores of a Java 5.4.0 broker: what it does not serve it counts and keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.golden.store.java_stores import expectation, unpack
+
+from cometmq.broker import Broker, load_config
+from cometmq.model.names import HALF_TOPIC, TIMER_TOPIC
+from cometmq.net.env import system_environment
+from cometmq.store.disk import RealDisk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Ours: message stores' own files, and the four configuration files we serve.
+OURS = ("commitlog/", "consumequeue/", "index/", "checkpoint", "cometmq.", "lock")
+FILTER_FILE = "config/consumerFilter.json"
+SERVED = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+
+
+def foreign_files(root: Path) -> dict[str, str]:
+    """Digests of everything that is not ours to write."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        is_ours = name == "abort" or name.startswith(OURS)
+        if path.is_file() and not is_ours and path.name.split(".")[0] not in SERVED:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def broker_on(name: str, root: Path, **settings: Any) -> Broker:
+    """Our broker with the sizes of the store."""
+    conf = expectation(name)["brokerConf"]
+    sizes = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum")
+    overrides = {
+        "storePathRootDir": str(root),
+        "listenPort": 0,
+        "brokerIP1": "127.0.0.1",
+        "bindAddress": "127.0.0.1",
+        "brokerName": conf["brokerName"],
+        "fileReservedTime": 1_000_000,
+        **{key: conf[key] for key in (*sizes, "maxIndexNum") if key in conf},
+        **settings,
+    }
+    config = load_config(overrides=overrides, environment={}).config
+    return Broker(config, system_environment(), RealDisk())
+
+
+def metric(root: Path, name: str, table: str) -> int:
+    """What the Java broker itself counted, over all topics."""
+    data = json.loads((root / "config" / name).read_bytes())
+    return sum(int(one["count"]) for one in data[table].values())
+
+
+@pytest.mark.parametrize("name", ["clean", "killed", "expired", "ext", "crc"])
+def test_what_waits_is_counted_and_left_alone(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line with Java's own counts; no foreign file differs after a start and a stop."""
+    root = unpack(name, tmp_path, with_timer=True)
+    timers = metric(root, "timermetrics", "timingCount")
+    half_messages = metric(root, "transactionMetrics", "transactionCount")
+    if name == "killed":
+        half_messages = 4  # that file is written every ten seconds: it missed the last four ends
+    filters = (root / FILTER_FILE).read_bytes().count(b'"expression":')
+    before = foreign_files(root)
+    assert len(before) > 5
+
+    async def life() -> None:
+        broker = broker_on(name, root)
+        await broker.start()
+        try:
+            goods = broker.carried
+            assert goods is not None
+            counts = goods.timers.count, goods.half_messages.count, goods.filter_count
+            assert counts == (timers, half_messages, filters)
+            for carried, topic in ((goods.timers, TIMER_TOPIC), (goods.half_messages, HALF_TOPIC)):
+                if carried.oldest is not None:
+                    record = broker.state.store.message_at(carried.oldest)
+                    assert record is not None
+                    assert topic.encode() in bytes(record)
+        finally:
+            await broker.stop()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(life())
+    assert foreign_files(root) == before
+    said = [record.getMessage() for record in caplog.records if "carrying" in record.getMessage()]
+    assert len(said) == (1 if timers or half_messages or filters else 0)
+
+
+def test_log_files_under_what_waits_are_kept(tmp_path: Path) -> None:
+    """Every file has expired; all from the oldest waiting record on stay."""
+    root = unpack("clean", tmp_path, with_timer=True)
+
+    async def life() -> None:
+        broker = broker_on("clean", root, fileReservedTime=1)
+        await broker.start()
+        try:
+            goods = broker.carried
+            assert goods is not None
+            oldest = min(goods.timers.oldest or 0, goods.half_messages.oldest or 0)
+            assert oldest > 0
+            store = broker.state.store
+            store._retention.drop_files(100)
+            assert store.min_physical_offset <= oldest
+            assert store.min_physical_offset + store.config.commit_log_file_bytes > oldest
+        finally:
+            await broker.stop()
+
+    asyncio.run(life())
