@@ -1,6 +1,7 @@
 """Two name servers that never talk to each other, and a broker that registers with both."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from cometmq.client.producer import Producer
 from cometmq.model import Message, SendStatus
 from cometmq.namesrv import NameServer, NameServerConfig
 from cometmq.testing.simulation import Node, World, simulate
+from cometmq.wire.codes import RequestCode
 
 PORT = 9876
 
@@ -99,3 +101,33 @@ def test_a_broker_behind_a_partition_is_dropped_and_returns() -> None:
         return known
 
     assert simulate(3, main).value == [True, False, True]
+
+
+def test_a_name_server_that_knows_all_topics_is_only_asked() -> None:
+    """Over two minutes the routes stay alive by questions; a forgotten broker sends all again."""
+
+    async def main(world: World) -> tuple[list[int], bool]:
+        node = world.node("ns1")
+        server = await start_name_server(node)
+        codes: list[int] = []
+        handlers = server._server._handlers
+        for code in (RequestCode.REGISTER_BROKER, RequestCode.QUERY_DATA_VERSION):
+            handler = handlers[code]
+
+            def noted(request: Any, *more: Any, _handler: Any = handler, _code: Any = code) -> Any:
+                codes.append(int(_code))
+                return _handler(request, *more)
+
+            handlers[code] = noted
+        await start_broker(world.node("broker"), [node])
+        await asyncio.sleep(130)
+        quiet = list(codes)
+        for live in server.routes.live_brokers():
+            server.routes.unregister(live.member)
+        assert server.routes.route("TBW102") is None
+        await asyncio.sleep(31)
+        return quiet, server.routes.route("TBW102") is not None
+
+    codes, is_back = simulate(3, main).value
+    assert codes == [103, 322, 322, 322, 322, 322]
+    assert is_back

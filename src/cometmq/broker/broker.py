@@ -47,7 +47,11 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import RecoveryReport
-from cometmq.wire.bodies import TopicConfigWrapper, encode_register_broker_body
+from cometmq.wire.bodies import (
+    TopicConfigWrapper,
+    encode_data_version,
+    encode_register_broker_body,
+)
 from cometmq.wire.codes import RequestCode as Code
 from cometmq.wire.command import RemotingCommand
 
@@ -319,6 +323,7 @@ class Broker:
             identity,
             lambda: state.topics.all().values(),
             encode,
+            lambda: encode_data_version(state.topics.version),
             period_ms=config.register_name_server_period,
             timeout_ms=config.register_broker_timeout_mills,
         )

@@ -3,10 +3,13 @@
 Job: tell every name server that this broker lives and which topics it has.  It must not decide
 what a topic is.  One task per name server serves it alone, so a dead one delays nobody else.
 
-The pace is that of RocketMQ 5.4: REGISTER_BROKER with all topics at start, 10 s later and every
-``registerNameServerPeriod``; with only the changed topics when topics changed; UNREGISTER_BROKER
-at stop.  Where Java waits for its next period, we soon try a name server that failed again, and
-register at once with one that comes back.
+REGISTER_BROKER goes out with all topics at start, and with only the changed ones when topics
+changed; UNREGISTER_BROKER at stop.  At RocketMQ's pace, 10 s after the start and then every
+``registerNameServerPeriod``, a name server is asked whether it still has our version of the topics
+(QUERY_DATA_VERSION, which is a sign of life too), and gets all of them where it has not: ten
+thousand topics are a megabyte and a half, every time and for every name server.  A Java broker
+sends them unasked unless ``forceRegister`` is false.  Where Java waits for its next period, we soon
+try a name server that failed again, and register at once with one that comes back.
 """
 
 from __future__ import annotations
@@ -70,6 +73,7 @@ class Registration:
         identity: the ext fields brokerName, brokerAddr, clusterName, brokerId, haServerAddr.
         all_topics: gives every topic of the broker.
         encode: makes the body of REGISTER_BROKER from topics.
+        version: makes the body of QUERY_DATA_VERSION from the version of the topics.
         period_ms: registerNameServerPeriod.
         timeout_ms: registerBrokerTimeoutMills.
     """
@@ -84,6 +88,7 @@ class Registration:
         "_name_servers",
         "_pool",
         "_tasks",
+        "_version",
         "_waiters",
         "period_ms",
         "timeout_ms",
@@ -96,6 +101,7 @@ class Registration:
         identity: dict[str, str],
         all_topics: Callable[[], Iterable[TopicConfig]],
         encode: Callable[[Iterable[TopicConfig]], bytes],
+        version: Callable[[], bytes],
         *,
         period_ms: int,
         timeout_ms: int,
@@ -104,12 +110,13 @@ class Registration:
         self._identity = identity
         self._all_topics = all_topics
         self._encode = encode
+        self._version = version
         self.period_ms = period_ms
         self.timeout_ms = timeout_ms
         self._pool = ChannelPool(env, on_close=self._lost)
         self._name_servers = {address: _NameServer(address) for address in addresses}
         self._tasks: list[asyncio.Task[None]] = []
-        self._waiters: list[_Waiter] = []
+        self._waiters: dict[_Waiter, None] = {}
         self._changes = 0
         self._is_stopped = False
 
@@ -163,11 +170,11 @@ class Registration:
         waiter.timer = asyncio.get_running_loop().call_later(
             WAIT_MAX_MS / 1000, self._release, waiter
         )
-        self._waiters.append(waiter)
+        self._waiters[waiter] = None
 
     def _release(self, waiter: _Waiter) -> None:
         if waiter in self._waiters:
-            self._waiters.remove(waiter)
+            del self._waiters[waiter]
             if waiter.timer is not None:
                 waiter.timer.cancel()
             waiter.done()
@@ -184,8 +191,9 @@ class Registration:
         while not self._is_stopped:
             now_ms = self._env.clock.now_ms()
             if now_ms >= next_full_ms:
-                server.needs_all = True
                 next_full_ms = now_ms + self.period_ms
+                if not await self._is_up_to_date(server):
+                    server.needs_all = True
             if server.needs_all or server.changed:
                 if await self._tell(server):
                     server.retry_ms = RETRY_MS_MIN
@@ -200,6 +208,23 @@ class Registration:
                     await server.wake.wait()
             except TimeoutError:
                 continue
+
+    async def _is_up_to_date(self, server: _NameServer) -> bool:
+        """Ask whether a name server has our topics as they are; a failed question is a no."""
+        if server.needs_all or server.changed:
+            # It will be told in a moment.
+            return True
+        keys = ("brokerName", "brokerAddr", "clusterName", "brokerId")
+        ext = {key: self._identity[key] for key in keys}
+        request = RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, ext, self._version())
+        try:
+            channel = await self._pool.get(server.address, CONNECT_TIMEOUT_MS)
+            response = await channel.request(request, self.timeout_ms)
+        except CometError:
+            # What is wrong is told by the registration that follows.
+            return False
+        is_answered = response.code == ResponseCode.SUCCESS
+        return is_answered and response.ext_fields.get("changed") == "false"
 
     async def _tell(self, server: _NameServer) -> bool:
         """Send one registration; False when the name server did not take it."""
