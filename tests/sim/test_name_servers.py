@@ -110,7 +110,7 @@ def test_a_name_server_that_knows_all_topics_is_only_asked() -> None:
         node = world.node("ns1")
         server = await start_name_server(node)
         codes: list[int] = []
-        handlers = server._server._handlers
+        handlers = server._server.handlers
         for code in (RequestCode.REGISTER_BROKER, RequestCode.QUERY_DATA_VERSION):
             handler = handlers[code]
 
