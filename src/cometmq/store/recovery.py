@@ -42,6 +42,7 @@ from cometmq.store.checkpoint import (
 )
 from cometmq.store.commit_log import NEXT_FILE_NAME, log_file_name
 from cometmq.store.dispatch import index_keys_of
+from cometmq.store.file_sizes import check_file_sizes
 from cometmq.store.log_reader import LogReader, ScannedRecord
 from cometmq.store.queue_loader import QueueLoader
 from cometmq.store.queue_rebuild import QueueGap, QueueRebuild
@@ -125,6 +126,7 @@ class Recovery:
         checkpoint = self._java.load()
         self._disk.remove(f"{self._config.root}/{NEXT_FILE_NAME}")
         self._open_log()
+        check_file_sizes(self._disk, self._config)
         index_end = self._index.load(report.damages) if self._index.is_enabled else -1
         state = self._trusted_state(abort, checkpoint)
         if isinstance(state, SideState):
