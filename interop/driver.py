@@ -131,7 +131,7 @@ class Peer:
             try:
                 stdin.write(line.encode() + b"\n")
                 stdin.flush()
-            except OSError as error:
+            except (OSError, ValueError) as error:  # the pipe broke, or `close` has closed it
                 raise DriverDied(f"{self.name} ended: {self._tail()}") from error
         return Pending(self, number, do)
 
@@ -166,6 +166,11 @@ class Peer:
         """Wait until a condition over this driver's events holds; it runs at each event."""
         self._wait(is_enough, what, timeout_s)
 
+    def sent(self, name: str) -> list[dict[str, Any]]:
+        """Answers to the sends of the producer `name` so far, in its order."""
+        with self._news:
+            return list(self._sent.get(name, []))
+
     def wait_sent(self, name: str, count: int, timeout_s: float = 30.0) -> None:
         """Wait until `count` sends of the producer `name` were answered."""
         self._wait(
@@ -173,6 +178,14 @@ class Peer:
             lambda: f"{count} answers for {name}; it has {len(self._sent.get(name, []))}",
             timeout_s,
         )
+
+    def on_message(self, name: str, message: Message) -> None:
+        """A push consumer received a message; called in the reading thread."""
+        self._messages.setdefault(name, []).append(message)
+
+    def on_sent(self, name: str, result: dict[str, Any]) -> None:
+        """A send of a producer was answered; called in the reading thread."""
+        self._sent.setdefault(name, []).append(result)
 
     def _wait(
         self, holds: Callable[[], bool], what: str | Callable[[], str], timeout_s: float
@@ -191,14 +204,16 @@ class Peer:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            if not line.endswith(b"\n"):
+                break  # it was killed while it wrote
             event = json.loads(line)
             with self._news:
                 if "id" in event:
                     self._answers[event["id"]] = event
                 elif event["event"] == "message":
-                    self._messages.setdefault(event["name"], []).append(event["message"])
+                    self.on_message(event["name"], event["message"])
                 elif event["event"] == "sent":
-                    self._sent.setdefault(event["name"], []).append(event["result"])
+                    self.on_sent(event["name"], event["result"])
                 elif event["event"] == "ready":
                     self._is_ready = True
                 self._news.notify_all()
