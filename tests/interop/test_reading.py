@@ -42,6 +42,11 @@ def test_lite_pull_by_assigned_queues(stage: Stage) -> None:
     name = stage.lite(group=group)
     assert stage.peer.call("liteQueues", name=name, topic=topic) == [queue]
     stage.peer.call("assign", name=name, queues=[queue])
+    check_flow(letters, results, poll_until(stage, name, 50))
+    # Only now, with a pull held at the end: Java's `seek` meets a pull that is being answered
+    # without a lock around both, and then a batch comes twice or is passed over. Seen twice in 120
+    # tries of assign and seek at once; `PullTaskImpl` takes the seek's offset, or moves its own
+    # one over it, whichever comes first.
     stage.peer.call("seek", name=name, queue=queue, to="begin")
     check_flow(letters, results, poll_until(stage, name, 50))
     stage.peer.call("seek", name=name, queue=queue, to="30")
@@ -85,7 +90,6 @@ def test_lite_pull_pauses(stage: Stage) -> None:
     (queue,) = stage.queues(topic, 1)
     name = stage.lite()
     stage.peer.call("assign", name=name, queues=[queue])
-    stage.peer.call("seek", name=name, queue=queue, to="begin")
     check_flow(letters, results, poll_until(stage, name, 10))
     stage.peer.call("pause", name=name, queue=queue)
     more, more_results = filled(stage, topic, 10)
@@ -221,7 +225,7 @@ def test_offsets_of_a_queue(stage: Stage) -> None:
     assert (empty["min"], empty["max"]) == (0, 0)
     letters, results = filled(stage, topic, 30)
     name = stage.lite()
-    # No seek here: Java's may meet a pull that assign() has already begun.
+    # No seek here: see test_lite_pull_by_assigned_queues.
     stage.peer.call("assign", name=name, queues=[queue])
     got = poll_until(stage, name, 30)
     check_flow(letters, results, got)
