@@ -286,6 +286,10 @@ class JavaCluster(Cluster):
             folder, "boot success", joins, settings=settings, registers_at=registers_at
         )
         self._class_path = java_server_class_path(version)
+        if version.startswith("4."):  # these do not start without a configuration of their logs
+            (folder / "conf").mkdir()
+            for name in ("namesrv", "broker"):
+                self._write(f"conf/logback_{name}.xml", ["<configuration/>"])
         self._options = tuple(options)
 
     def _write(self, name: str, lines: Sequence[str]) -> None:

@@ -203,8 +203,14 @@ REMOTE_ERRORS: Final[dict[int, type[RemoteError]]] = {
 }
 
 
-_DENIALS: Final = ("AclException", "AuthenticationException", "AuthorizationException")
-"""Java's brokers tell a denial by the exception's name only; its code is often SYSTEM_ERROR."""
+_DENIALS: Final = (
+    "AclException",  # brokers before 5.3, mostly with code SYSTEM_ERROR
+    "check signature failed",  # the rest: 5.x, with code NO_PERMISSION
+    "username cannot be null",
+    "User:",
+    "no permission to access",
+)
+"""How Java's brokers word a denial; no code of theirs means that alone."""
 _DENIAL_HINT: Final = "check access_key= and secret_key= and what that account may do"
 
 

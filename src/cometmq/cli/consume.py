@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cometmq.cli.options import name_server_option, set_up_logging
+from cometmq.cli.options import name_server_option, security_options, set_up_logging
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -151,7 +151,11 @@ class _Reading:
         from cometmq.client import PullConsumer
 
         async with PullConsumer(
-            group, {self._topic: self._tags}, name_server=name_server, consume_from=self._start
+            group,
+            {self._topic: self._tags},
+            name_server=name_server,
+            consume_from=self._start,
+            **security_options(),
         ) as consumer:
             # A program may wait for its topic; at a terminal it is more likely misspelt.
             await consumer.fetch_queues(self._topic)
@@ -167,7 +171,11 @@ class _Reading:
         from cometmq.client import PullConsumer
 
         consumer = PullConsumer(
-            ONLOOKER_GROUP, name_server=name_server, consume_from=self._start, auto_commit=False
+            ONLOOKER_GROUP,
+            name_server=name_server,
+            consume_from=self._start,
+            auto_commit=False,
+            **security_options(),
         )
         async with consumer:
             queues = await consumer.fetch_queues(self._topic)

@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cometmq.cli.options import json_option, name_server_option, set_up_logging, timeout_option
+from cometmq.cli.options import (
+    json_option,
+    name_server_option,
+    security_options,
+    set_up_logging,
+    timeout_option,
+)
 
 if TYPE_CHECKING:
     from cometmq.client import Admin
@@ -20,7 +26,8 @@ def group() -> None:
 def _admin(name_server: str, timeout_s: float) -> "Admin":
     from cometmq.client import Admin
 
-    return Admin(name_server=name_server, timeout_ms=round(timeout_s * 1000))
+    timeout_ms = round(timeout_s * 1000)
+    return Admin(name_server=name_server, timeout_ms=timeout_ms, **security_options())
 
 
 async def _members(admin: "Admin", name: str) -> list[str]:

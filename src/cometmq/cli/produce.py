@@ -12,6 +12,7 @@ from cometmq.cli.options import (
     is_quiet,
     json_option,
     name_server_option,
+    security_options,
     set_up_logging,
     timeout_option,
 )
@@ -169,7 +170,11 @@ async def _send(
                 results.listed.append(result)
 
     producer = Producer(
-        "cometmq_cli", name_server=name_server, linger_ms=linger_ms, timeout_ms=timeout_ms
+        "cometmq_cli",
+        name_server=name_server,
+        linger_ms=linger_ms,
+        timeout_ms=timeout_ms,
+        **security_options(),
     )
     with progress("sent", quiet=quiet) as (bar,):
         async with producer:

@@ -63,9 +63,11 @@ class RouteBook:
             else:
                 self.has_answered = True
                 return answer
+        # A server that demands TLS ends a plain connection without a word.
+        tls = ", and whether it demands TLS (tls=)" if "closed by the peer" in faults[-1] else ""
         raise type(last)(
             f"no name server answered ({'; '.join(faults)}); check the addresses in name_server= "
-            "or NAMESRV_ADDR and that a name server runs there"
+            f"or NAMESRV_ADDR and that a name server runs there{tls}"
         )
 
     async def fetch(self, topic: str) -> TopicRoute | None:

@@ -1,0 +1,170 @@
+"""The books of a soak: what was sent, what was acknowledged, what each group got, and why twice.
+
+Job: make messages whose bodies follow from their numbers, note every acknowledgement, delivery
+and disturbance with its time, and say at the end what does not add up.
+Must not: start or stop anything, or wait.
+
+Theory: a message is *owed* to every group once its send was acknowledged.  One whose send failed
+or was cut off may come or not.  A second delivery is *explained* by a disturbance of its group (a
+member killed, joined or gone, the broker restarted) that lies between the first delivery and the
+second, at most `WINDOW_S` after the first: what is handled is written down every few seconds, and
+what was handled since is handled again by whoever takes the queue over.  A member that joins may
+also read the offset of a queue before its old owner has written it, so `d` may lie that much
+before the first delivery.  Everything else that comes twice is a fault.
+"""
+
+import base64
+import hashlib
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from interop.driver import mark
+
+__all__ = ["Ledger", "body_of", "letter_of"]
+
+WINDOW_S: Final = 20.0
+"""Offsets are written every 5 s at the latest; the rest is for a machine that is busy."""
+SIZES: Final = (1, 17, 100, 100, 300, 300, 1000, 1100, 2500, 6000)
+FAULTS_SHOWN: Final = 5
+
+
+def body_of(number: str) -> bytes:
+    """The body of a message: it follows from the number, so one changed byte shows."""
+    seed = hashlib.blake2b(number.encode(), digest_size=32).digest()
+    size = SIZES[seed[0] % len(SIZES)]
+    return (seed * (size // len(seed) + 1))[:size]
+
+
+def letter_of(topic: str, number: str) -> dict[str, Any]:
+    """The message as a driver's command has it."""
+    return {
+        "topic": topic,
+        "body": base64.b64encode(body_of(number)).decode(),
+        "tags": "soak",
+        "keys": number,
+        "properties": {"n": number},
+    }
+
+
+@dataclass
+class GroupBook:
+    """What one group got."""
+
+    first: dict[str, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    repeated: list[tuple[str, float, str]] = field(default_factory=list)
+    """Number, time and receiver of each delivery after a message's first."""
+    disturbances: list[tuple[float, str]] = field(default_factory=list)
+
+
+class Ledger:
+    """All books; safe to use from any thread."""
+
+    def __init__(self, groups: list[str]) -> None:
+        self._lock = threading.Lock()
+        self.groups = {group: GroupBook() for group in groups}
+        self.sent: set[str] = set()
+        self.acknowledged: set[str] = set()
+        self.failed: dict[str, str] = {}
+        """Sends that ended with an error: number and text."""
+        self.wrong: list[str] = []
+        self.last_heard: dict[str, float] = {}
+        """When a process last acknowledged or received something."""
+
+    # -- notes ------------------------------------------------------------------------------
+
+    def note_sent(self, numbers: list[str]) -> None:
+        """These are about to be sent."""
+        with self._lock:
+            self.sent.update(numbers)
+
+    def note_result(self, process: str, number: str, result: dict[str, Any]) -> None:
+        """How a send ended."""
+        with self._lock:
+            self.last_heard[process] = time.monotonic()
+            if result.get("status") == "SEND_OK":
+                self.acknowledged.add(number)
+            else:
+                self.failed[number] = str(result.get("error") or result)[:300]
+
+    def note_delivery(self, process: str, group: str, message: dict[str, Any]) -> None:
+        """A member got a message."""
+        number = message["properties"].get("n", "")
+        now = time.monotonic()
+        is_right = (
+            message["body"] == mark(body_of(number))
+            and message["tags"] == "soak"
+            and message["keys"] == number
+        )
+        with self._lock:
+            self.last_heard[process] = now
+            book = self.groups[group]
+            if number not in self.sent:
+                self.wrong.append(f"{group} got {number!r}, which nobody sent")
+            elif not is_right:
+                self.wrong.append(f"{group} got {number} changed: {str(message)[:300]}")
+            book.counts[number] += 1
+            if number in book.first:
+                book.repeated.append((number, now, process))
+            else:
+                book.first[number] = now
+
+    def note_disturbance(self, groups: list[str], what: str) -> None:
+        """Something happened to the members of these groups."""
+        now = time.monotonic()
+        with self._lock:
+            for group in groups:
+                self.groups[group].disturbances.append((now, what))
+
+    # -- questions --------------------------------------------------------------------------
+
+    def silence_of(self, process: str) -> float:
+        """Seconds since a process last acknowledged or received something."""
+        with self._lock:
+            return time.monotonic() - self.last_heard.get(process, float("-inf"))
+
+    def owed(self) -> dict[str, int]:
+        """How many acknowledged messages each group has not got."""
+        with self._lock:
+            return {
+                name: len(self.acknowledged - book.first.keys())
+                for name, book in self.groups.items()
+            }
+
+    def missing(self, group: str) -> list[str]:
+        """Acknowledged messages the group has not got."""
+        with self._lock:
+            return sorted(self.acknowledged - self.groups[group].first.keys())
+
+    def duplicates(self) -> dict[str, Counter[str]]:
+        """Second deliveries of each group by what explains them; `unexplained` is a fault."""
+        with self._lock:
+            return {
+                name: Counter(self._cause(book, *one) for one in book.repeated)
+                for name, book in self.groups.items()
+            }
+
+    @staticmethod
+    def _cause(book: GroupBook, number: str, again: float, process: str) -> str:
+        first = book.first[number]
+        near = [
+            (abs(when - first), what.split(" ")[0])
+            for when, what in book.disturbances
+            if first - WINDOW_S <= when <= min(first + WINDOW_S, again)
+        ]
+        kills = [one for one in near if one[1] in ("killed", "broker")]
+        return min(kills or near, default=(0.0, "unexplained"))[1]
+
+    def faults(self) -> list[str]:
+        """Everything that must not be."""
+        found = self.wrong[:FAULTS_SHOWN]
+        for group, count in self.owed().items():
+            if count:
+                found.append(f"{group} never got {count}: {self.missing(group)[:FAULTS_SHOWN]}")
+        for group, causes in self.duplicates().items():
+            if causes["unexplained"]:
+                found.append(f"{group} got {causes['unexplained']} twice without a reason")
+        return found
