@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.store.stores import Rig
@@ -43,7 +44,7 @@ def content(disk: SimDisk, path: str = "/store") -> dict[str, bytes]:
         ({"commit_log_file_bytes": 32_768}, "mappedFileSizeCommitLog says 32768"),
     ],
 )
-def test_other_sizes_are_refused(changes: dict[str, int], text: str) -> None:
+def test_other_sizes_are_refused(changes: dict[str, Any], text: str) -> None:
     """Each of the sizes; with the right ones the store opens as if nothing had been."""
     rig = filled()
     before = content(rig.disk)
