@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS
+from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, SCALE_STEPS
 from cometmq.bench.main import _name_server_of, run
 from cometmq.bench.operations import OPERATIONS
 from cometmq.errors import ConfigError
@@ -33,7 +33,7 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     """One line a row, none missing."""
     assert run(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(RAW_LOADS) + len(CLIENT_LOADS) + len(OPERATIONS)
+    assert len(lines) == len(RAW_LOADS) + len(CLIENT_LOADS) + len(OPERATIONS) + len(SCALE_STEPS)
     for load in RAW_LOADS + CLIENT_LOADS:
         assert any(load.name in line for line in lines)
 

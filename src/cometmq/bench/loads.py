@@ -14,6 +14,7 @@ __all__ = [
     "CLIENT_LOADS",
     "ECHO_LOADS",
     "RAW_LOADS",
+    "SCALE_STEPS",
     "Kind",
     "Load",
     "Round",
@@ -176,6 +177,10 @@ CLIENT_LOADS: Final = (
     _client("push list", "push-list", 250_000, "echo pull32 x1"),
     _client("async for", "async-for", 200_000, "echo pull32 x1"),
 )
+
+
+#: What the suite `scale` measures, in this order (see `scale`).
+SCALE_STEPS: Final = ("topics", "clients", "connections", "pulls")
 
 
 def custom_load(

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, Load, custom_load
+from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, SCALE_STEPS, Load, custom_load
 from cometmq.bench.measure import Conditions, cores, machine_conditions
 from cometmq.bench.operations import OPERATIONS, measure_operation
 from cometmq.bench.processes import start_echo
@@ -28,9 +28,10 @@ from cometmq.errors import ConfigError
 
 __all__ = ["bench_command", "run"]
 
-SUITES: Final = ("raw", "client", "operations", "all")
+SUITES: Final = ("raw", "client", "operations", "scale", "all")
 QUICK_SECONDS: Final = 1.0
 QUICK_FILL: Final = 50_000
+QUICK_SCALE: Final = 20
 
 
 def _say(text: str) -> None:
@@ -64,6 +65,7 @@ def _chosen(suites: Sequence[str], only: Sequence[str]) -> tuple[list[Load], lis
     if every or "client" in wanted:
         loads += CLIENT_LOADS
     operations = list(OPERATIONS) if every or "operations" in wanted else []
+    operations += [f"scale {name}" for name in SCALE_STEPS] if every or "scale" in wanted else []
     if only:
         loads = [load for load in loads if any(part in load.name for part in only)]
         # "start" is meant as such, although "restart" contains it.
@@ -92,6 +94,8 @@ def _list_rows(against: str | None) -> None:
             print(f"{suite:11} {load.name:22} {target}".rstrip())
     for name in OPERATIONS:
         print(f"{'operations':11} {name}")
+    for name in SCALE_STEPS:
+        print(f"{'scale':11} scale {name}")
 
 
 @click.command(
@@ -347,21 +351,31 @@ def _measure(options: dict[str, Any]) -> int:
         conditions = _conditions(settings)
         _run_loads(loads, settings, options["with_echo"], rows)
         for name in operations:
-            more_rows, more_facts = measure_operation(
-                name,
-                settings,
-                _say,
-                gigabytes=min(options["restart_gb"], 0.2)
-                if options["quick"]
-                else options["restart_gb"],
-                queues=options["restart_queues"],
-                processes=options["processes"],
-            )
+            more_rows, more_facts = _operate(name, settings, options)
             rows += more_rows
             facts += more_facts
     facts = sync_flush_fact(conditions, rows) + facts
     _print(conditions, rows, facts, options["json_path"])
     return 1 if any(row.error for row in rows) else 0
+
+
+def _operate(
+    name: str, settings: Settings, options: dict[str, Any]
+) -> tuple[list[Row], list[Fact]]:
+    quick = options["quick"]
+    if name.startswith("scale "):
+        from cometmq.bench.scale import Sizes, measure_scale  # brings numpy
+
+        sizes = Sizes().smaller(QUICK_SCALE) if quick else Sizes()
+        return measure_scale(name.removeprefix("scale "), settings, _say, sizes)
+    return measure_operation(
+        name,
+        settings,
+        _say,
+        gigabytes=min(options["restart_gb"], 0.2) if quick else options["restart_gb"],
+        queues=options["restart_queues"],
+        processes=options["processes"],
+    )
 
 
 def _own_row(options: dict[str, Any]) -> Load:
