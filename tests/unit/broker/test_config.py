@@ -145,6 +145,12 @@ def test_toml_with_and_without_a_table(tmp_path: Path) -> None:
     assert not config.auto_create_topic_enable
 
 
+def test_the_keys_of_tiered_storage_are_known() -> None:
+    """Its plug-in reads its settings from the broker's own file."""
+    tiered = {"tieredBackendServiceProvider": "x", "tieredStoreFileReservedTime": "72"}
+    assert load_config(overrides=tiered, environment={}).ignored == tiered
+
+
 def test_keys_without_effect_are_listed() -> None:
     """Known to RocketMQ, accepted, reported."""
     loaded = load_config(overrides={"sendMessageThreadPoolNums": "4"}, environment={})
