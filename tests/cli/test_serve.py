@@ -229,3 +229,22 @@ def test_store_that_is_no_directory_is_one_line(tmp_path: Path) -> None:
     assert str(path) in result.stderr
     assert "--store" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="needs /proc")
+def test_a_server_may_open_as_many_files_as_the_system_lets_it(tmp_path: Path) -> None:
+    """A soft limit for shells does not keep the thousandth client out."""
+    script = 'ulimit -Sn 200; exec "$0" -m cometmq "$@"'
+    with subprocess.Popen(
+        ["/bin/sh", "-c", script, sys.executable, *UP, "--store", str(tmp_path / "s")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert "ready in" in process.stdout.readline()
+            limits = Path(f"/proc/{process.pid}/limits").read_text()
+        finally:
+            process.terminate()
+    soft, hard = re.findall(r"Max open files +(\S+) +(\S+)", limits)[0]
+    assert soft == hard

@@ -13,7 +13,6 @@ the broker's CPU time for each, which other load on the machine changes least.
 from __future__ import annotations
 
 import contextlib
-import resource
 import shutil
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -33,6 +32,7 @@ from cometmq.bench.report import Fact, Row, cpu_us_each
 from cometmq.bench.suite import Settings
 from cometmq.errors import CometError
 from cometmq.net.env import system_environment
+from cometmq.net.loop import allow_open_files
 
 __all__ = ["Sizes", "measure_scale"]
 
@@ -44,7 +44,6 @@ CROWD_COST_LIMIT: Final = 1.05
 REGISTRATION_BYTES_LIMIT: Final = 1000.0
 PULLS_PER_CONNECTION: Final = 20
 CLIENTS_PER_GROUP: Final = 50
-OPEN_FILES: Final = 16_384
 SEND: Final = Load(name="send 4x64", kind="send", connections=4, has_echo=False)
 Say = Callable[[str], None]
 
@@ -97,7 +96,7 @@ class _Stage:
 def _stage(settings: Settings, sizes: Sizes, say: Say) -> Iterator[_Stage]:
     store = settings.folder / f"scale-{time.monotonic_ns()}"
     counter = CountingNameServer()
-    _allow_open_files()
+    allow_open_files()  # each connection of a crowd is one
     try:
         with Background() as background:
             address = background.run(counter.listen())
@@ -112,14 +111,6 @@ def _stage(settings: Settings, sizes: Sizes, say: Say) -> Iterator[_Stage]:
     finally:
         shutil.rmtree(store, ignore_errors=True)
         store.with_suffix(".log").unlink(missing_ok=True)
-
-
-def _allow_open_files() -> None:
-    """Every connection of a crowd is an open file of ours."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _topics(stage: _Stage) -> None:
@@ -267,16 +258,14 @@ def _crowded(
         Row(msgspec.structs.replace(SEND, name=f"send 4x64, {name}")),
         Row(msgspec.structs.replace(SEND, name=f"send 4x64, without {name}")),
     ]
-    memory = 0.0
+    memory = _memory_of(stage, gather)
     _round(stage)
     for number in range(stage.settings.rounds):
         stage.say(f"sends without and with {name}, round {number + 1} of {stage.settings.rounds}")
         rows[1].rounds += _round(stage)
-        before = stage.reading()
         crowd = stage.background.run(Crowd.to(stage.server.address))
         stage.background.run(gather(crowd))
         time.sleep(SETTLE_S)
-        memory = max(memory, (stage.reading().anonymous_kb - before.anonymous_kb) * 1024.0)
         rows[0].rounds += _round(stage)
         stage.background.run(crowd.close())
         time.sleep(SETTLE_S)
@@ -288,6 +277,18 @@ def _crowded(
             f"{with_us:.1f} and {without_us:.1f} us of CPU", limit=CROWD_COST_LIMIT,
         )  # fmt: skip
     return memory
+
+
+def _memory_of(stage: _Stage, gather: Callable[[Crowd], Coroutine[Any, Any, None]]) -> float:
+    """Bytes a crowd takes of a broker that has done nothing yet, whose memory has no gaps."""
+    crowd = stage.background.run(Crowd.to(stage.server.address))
+    before = stage.reading()
+    stage.background.run(gather(crowd))
+    time.sleep(SETTLE_S)
+    after = stage.reading()
+    stage.background.run(crowd.close())
+    time.sleep(SETTLE_S)
+    return (after.anonymous_kb - before.anonymous_kb) * 1024.0
 
 
 def _order(stage: _Stage, seconds: float) -> WorkOrder:

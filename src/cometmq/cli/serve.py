@@ -349,8 +349,9 @@ async def _serve(
     import gc
 
     from cometmq.errors import StoreError
-    from cometmq.net.loop import wait_for_stop_signal
+    from cometmq.net.loop import allow_open_files, wait_for_stop_signal
 
+    allow_open_files()
     try:
         try:
             await start()

@@ -1,11 +1,11 @@
-"""Running a process: the fastest event loop there is, and stop signals."""
+"""Running a process: the fastest event loop there is, stop signals, open files."""
 
 import asyncio
 import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["run", "wait_for_stop_signal"]
+__all__ = ["allow_open_files", "run", "wait_for_stop_signal"]
 
 T = TypeVar("T")
 
@@ -18,6 +18,26 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(main)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
+
+
+def allow_open_files() -> None:
+    """Let this process open as many files as it may, as a JVM does by itself.
+
+    The usual soft limit of 1,024 would refuse the thousandth connection. Where there is no such
+    limit (Windows), or the system does not let go of it, it stays.
+    """
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        # macOS names no limit and takes none above its own.
+        return
 
 
 async def wait_for_stop_signal() -> str:
