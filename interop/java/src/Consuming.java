@@ -2,6 +2,7 @@ import com.alibaba.fastjson.JSONObject;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -42,7 +43,11 @@ final class Consuming {
         }
         JSONObject topics = given.getJSONObject("topics");
         for (String topic : topics.keySet()) {
-            consumer.subscribe(topic, topics.getString(topic));
+            if (given.getBooleanValue("sql")) {
+                consumer.subscribe(topic, MessageSelector.bySql(topics.getString(topic)));
+            } else {
+                consumer.subscribe(topic, topics.getString(topic));
+            }
         }
         String name = given.getString("name");
         int failTimes = given.getIntValue("failTimes");
