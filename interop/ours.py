@@ -173,6 +173,13 @@ class Driver:
         except Exception as error:
             return {"error": describe(error)}
 
+    async def do_request(self, given: Given) -> Any:
+        """Send a request and show its reply."""
+        reply = await self._producers[given["name"]].request(
+            message_of(given["message"]), timeout_ms=given["timeout"]
+        )
+        return {"body": mark(reply.body), "tags": reply.tags}
+
     async def do_queues(self, given: Given) -> Any:
         """Queues to send to."""
         producer = self._producers[given["name"]]
@@ -217,6 +224,9 @@ class Driver:
 
         async def handle(message: cometmq.ReceivedMessage) -> None:
             emit({"event": "message", "name": given["name"], "message": show(message)})
+            if "replyBy" in given:
+                reply = cometmq.Message(message.topic, b"re: " + message.body, tags="reply")
+                await self._producers[given["replyBy"]].reply(message, reply)
             if message.reconsume_times < fail_times:
                 raise cometmq.RetryLater(given.get("failLevel", 0))
 

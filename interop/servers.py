@@ -21,7 +21,7 @@ from interop.peers import JAVA_SERVER, java_command, java_server_class_path
 
 __all__ = ["Cluster", "JavaCluster", "OurCluster", "ServerFailed"]
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 30.0
 
 

@@ -43,6 +43,7 @@ MEMBERS_MAX: Final = 2
 """Processes of one kind that consume at a time."""
 CHUNK: Final = 20
 STARTS_MAX: Final = 5
+START_TIMEOUT_S: Final = 120.0
 FRESH_S: Final = 1.0
 """A process that acknowledged or received something within this time is in traffic."""
 DRAIN_TIMEOUT_S: Final = 180.0
@@ -149,7 +150,7 @@ class Soak:
             peer = self._peer(kind, "member")
             try:
                 self._consume_in(peer, kind)
-            except DriverError as error:
+            except (DriverDied, DriverError) as error:
                 # A client gives up when a machine this busy lets it wait for 3 s; people try again.
                 self._events["starts repeated"] += 1
                 self._note(f"{peer.name}: {error}")
@@ -172,6 +173,7 @@ class Soak:
                 instance=f"{group}-{peer.name}",
                 nameServer=self.cluster.name_server,
                 topics={TOPIC: "*"},
+                timeout_s=START_TIMEOUT_S,
             )
         self.ledger.note_disturbance(self._groups_of(kind), f"joined {peer.name}")
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cometmq.client.producer import Producer as Producer
     from cometmq.client.pull_consumer import PullConsumer as PullConsumer
     from cometmq.client.push_consumer import PushConsumer as PushConsumer
+    from cometmq.client.request_reply import Reply as Reply
     from cometmq.core.allocate import AllocateAveragely as AllocateAveragely
     from cometmq.core.allocate import AllocateAveragelyByCircle as AllocateAveragelyByCircle
     from cometmq.core.allocate import AllocateByConfig as AllocateByConfig
@@ -47,6 +48,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
+    "Reply",
     "RetryLater",
     "SendResult",
     "SendStatus",
@@ -74,6 +76,7 @@ _HOMES: Final = {
     "PullConsumer": "cometmq.client.pull_consumer",
     "PushConsumer": "cometmq.client.push_consumer",
     "ReceivedMessage": "cometmq.client.message",
+    "Reply": "cometmq.client.request_reply",
     "RetryLater": "cometmq.client.handlers",
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",

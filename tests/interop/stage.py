@@ -41,9 +41,10 @@ OURS: Final = "cometmq"
 
 _EVERYONE: Final = frozenset({"async", "batch", "delay", "ordered", "push", "retry"})
 FEATURES: Final = {
-    "java": _EVERYONE | {"assigned", "lite", "namespace", "old", "pushes", "query", "vip"},
+    "java": _EVERYONE
+    | {"assigned", "lite", "namespace", "old", "pushes", "query", "request", "vip"},
     "go": _EVERYONE | {"namespace", "old", "vip"},
-    OURS: _EVERYONE | {"assigned", "lite", "pushes", "query"},
+    OURS: _EVERYONE | {"assigned", "lite", "pushes", "query", "request"},
 }
 """What a client can be asked for; a scenario is collected only for clients that have it all."""
 

@@ -1,9 +1,12 @@
 """What a broker asks of consumers, set off by the operator's requests to the broker."""
 
+import base64
 import json
+import random
 from typing import Any
 
 import pytest
+from interop.driver import DriverError, mark
 from tests.interop.stage import Stage, bodies_of, letter
 
 from cometmq.testing.raw_client import RawClient
@@ -104,3 +107,42 @@ def test_reset_offset(stage: Stage, consumer: tuple[str, str, str, list[dict[str
     assert answer.code == 0, answer.remark
     received = stage.peer.wait_messages(name, lambda got: len(got) >= 20, 90.0)
     assert bodies_of(received)[10:20] == [f"{n}".encode() for n in range(10)]
+
+
+@pytest.mark.needs("request")
+@pytest.mark.parametrize("asker", ["theirs", "ours"])
+def test_request_and_reply(stage: Stage, asker: str) -> None:
+    """324 and 325 bring a reply, 326 takes it to the asker; each request gets its own."""
+    topic = stage.topic()
+    asking, answering = (stage.peer, stage.ours) if asker == "theirs" else (stage.ours, stage.peer)
+    replier = stage.producer(by=answering)
+    stage.push({topic: "*"}, by=answering, replyBy=replier)
+    producer = stage.producer(by=asking)
+    chance = random.Random(topic)
+    sizes = (1, 10, 4095, 4096, 20_000, 300_000)
+    bodies = [chance.randbytes(size) for size in sizes] + [b"text " * size for size in sizes]
+    waiting = [
+        asking.begin("request", name=producer, message=letter(topic, body, n), timeout=20_000)
+        for n, body in enumerate(bodies)
+    ]
+    for body, one in zip(bodies, waiting, strict=True):
+        assert one.result() == {"body": mark(b"re: " + body), "tags": "reply"}
+
+
+@pytest.mark.full
+@pytest.mark.needs("request")
+def test_a_request_nobody_answers_times_out(stage: Stage) -> None:
+    """The asker is told so, and its next request is answered."""
+    topic = stage.topic()
+    producer = stage.producer()
+    body = base64.b64encode(b"anybody?").decode()
+    with pytest.raises(DriverError, match=r"(?i)reply|timeout"):
+        stage.peer.call(
+            "request", name=producer, message={"topic": topic, "body": body}, timeout=500
+        )
+    replier = stage.producer(by=stage.ours)
+    stage.push({topic: "*"}, by=stage.ours, replyBy=replier)
+    answer = stage.peer.call(
+        "request", name=producer, message={"topic": topic, "body": body}, timeout=20_000
+    )
+    assert answer["body"] == mark(b"re: anybody?")

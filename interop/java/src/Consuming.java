@@ -60,6 +60,13 @@ final class Consuming {
                 } catch (Exception error) {
                     throw new IllegalStateException(error);
                 }
+                if (given.containsKey("replyBy")) {
+                    try {
+                        Producing.reply(given.getString("replyBy"), message);
+                    } catch (Exception error) {
+                        throw new IllegalStateException(error);
+                    }
+                }
                 if (message.getReconsumeTimes() < failTimes) {
                     context.setDelayLevelWhenNextConsume(level);
                     return ConsumeConcurrentlyStatus.RECONSUME_LATER;

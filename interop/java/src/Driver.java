@@ -169,7 +169,7 @@ public final class Driver {
     }
 
     /** A short body in base64, a long one by length and digest. */
-    private static String mark(byte[] body) throws Exception {
+    static String mark(byte[] body) throws Exception {
         if (body == null) {
             return null;
         }

@@ -1,6 +1,8 @@
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.List;
 import java.util.Map;
@@ -12,7 +14,9 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageAccessor;
 
 /** Producers, and the questions any client may ask: messages by key, id and time, offsets. */
@@ -29,6 +33,7 @@ final class Producing {
             return null;
         });
         commands.put("send", Producing::send);
+        commands.put("request", Producing::request);
         commands.put("queues", given -> Driver.showQueues(
             producer(given).fetchPublishMessageQueues(given.getString("topic"))));
         commands.put("query", given -> Driver.showAll(producer(given).queryMessage(
@@ -47,6 +52,25 @@ final class Producing {
 
     private static DefaultMQProducer producer(JSONObject given) {
         return PRODUCERS.get(given.getString("name"));
+    }
+
+    /** Send a request and show its reply. */
+    private static Object request(JSONObject given) throws Exception {
+        Message reply = producer(given).request(
+            message(given.getJSONObject("message")), given.getLongValue("timeout"));
+        return new JSONObject(true)
+            .fluentPut("body", Driver.mark(reply.getBody()))
+            .fluentPut("tags", reply.getTags());
+    }
+
+    /** Answer a request with its own body behind `re: `. */
+    static void reply(String name, MessageExt message) throws Exception {
+        byte[] prefix = "re: ".getBytes(StandardCharsets.UTF_8);
+        byte[] body = Arrays.copyOf(prefix, prefix.length + message.getBody().length);
+        System.arraycopy(message.getBody(), 0, body, prefix.length, message.getBody().length);
+        Message reply = MessageUtil.createReplyMessage(message, body);
+        reply.setTags("reply");
+        PRODUCERS.get(name).send(reply);
     }
 
     private static Object start(JSONObject given) throws MQClientException {

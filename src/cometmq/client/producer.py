@@ -19,9 +19,11 @@ from typing import Final, Self, Unpack
 from cometmq.client import fork
 from cometmq.client.instance import ClientInstance
 from cometmq.client.linger import Linger, LingerBatch
+from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
 from cometmq.client.probe import probe_unreachable
 from cometmq.client.producer_core import ProducerCore, TopicQueues
+from cometmq.client.request_reply import OpenRequests, Reply, send_reply
 from cometmq.client.security import SecurityOptions
 from cometmq.client.sender import Sender
 from cometmq.client.sending import Sending
@@ -37,12 +39,14 @@ from cometmq.errors import (
     BrokerBusy,
     ClientClosed,
     ConfigError,
+    RequestTimeout,
     ResponseCode,
 )
 from cometmq.model import Message, MessageQueue, SendResult
 from cometmq.net.channel import Channel
 from cometmq.net.env import Environment
 from cometmq.wire.bodies import ConsumerData
+from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
 
 __all__ = ["Producer"]
@@ -117,6 +121,7 @@ class Producer:
         )
         self._instance: ClientInstance | None = None
         self._sender: Sender | None = None
+        self._requests = OpenRequests()
         self._is_closed = False
         self._is_forked = False
         self._linger: Linger | None = None
@@ -179,6 +184,7 @@ class Producer:
             if self._sender is not None:
                 fork.keep_forever(self._sender.to_keep())
             self._instance = self._sender = None
+            self._requests = OpenRequests()
             self._is_forked = True
         self.core.renew()
         if self._linger is not None:
@@ -378,6 +384,52 @@ class Producer:
         admin = AdminCalls(instance.io, instance.routes, timeout_ms)
         await admin.create_topic(topic, queue_count=queue_count, attributes=attributes)
 
+    # -- request and reply ------------------------------------------------------------------
+
+    async def request(self, message: Message, *, timeout_ms: int = 3_000) -> Reply:
+        """Send a message and wait for the reply of whoever consumes it.
+
+        Raises:
+            RequestTimeout: no reply came in time; the message may have been handled all the same.
+            CometError: as `send`.
+        """
+        sender = self._ready()
+        instance = self._instance
+        assert instance is not None
+        is_new = message.topic not in self.core.topics
+        await sender.topic(message.topic)
+        if is_new:  # every broker the reply may come from must know us
+            await instance.heartbeat()
+        prepared = self.core.codec.prepare(message)
+        reply = self._requests.open(prepared, instance.client_id, timeout_ms)
+        sent: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                sender.start(sender.begin(prepared, sent, timeout_ms))
+                await sent
+                return await reply
+        except TimeoutError as error:
+            raise RequestTimeout(
+                f"no reply to {prepared.message_id} came from {message.topic} within {timeout_ms} "
+                "ms; check that somebody consumes it and replies"
+            ) from error
+        finally:
+            reply.cancel()
+
+    async def reply(self, request: ReceivedMessage, message: Message | bytes) -> None:
+        """Answer a received request; of a `Message` everything but the topic counts.
+
+        Raises:
+            InvalidParameter: what was received is no request.
+            RemoteError: the broker could not bring the reply to who asked, who may be gone.
+        """
+        self._ready()
+        instance = self._instance
+        assert instance is not None
+        if isinstance(message, bytes):
+            message = Message(request.topic, message)
+        await send_reply(instance, self.group, self.core.codec.prepare(message), request)
+
     # -- inside -----------------------------------------------------------------------------
 
     async def find_topic(self, name: str) -> TopicQueues:
@@ -436,7 +488,9 @@ class Producer:
         self.core.topics.pop(topic, None)
 
     def serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
-        """Brokers ask producers about transactions and replies; this one knows of neither."""
+        """Brokers bring replies; about transactions this producer knows nothing."""
+        if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self._requests.serve(command)
         if command.is_oneway:
             log.debug("request %d of %s ignored", command.code, channel.address)
             return None

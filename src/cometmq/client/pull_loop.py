@@ -31,6 +31,7 @@ from cometmq.errors import CodecError, CometError, RequestTimeout, ResponseCode
 from cometmq.model import MessageQueue, SubscriptionData
 from cometmq.model.flags import PULL_COMMIT_OFFSET
 from cometmq.wire.acl import SignedPullTemplate
+from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.fast_encode import PullRequestTemplate
 from cometmq.wire.headers import PullResponseHeader
@@ -91,6 +92,7 @@ class PullLoop:
 
     __slots__ = (
         "_broker_id",
+        "_code",
         "_errors_in_row",
         "_instance",
         "_loop",
@@ -140,18 +142,23 @@ class PullLoop:
         self._sub_version = subscription.sub_version
         if settings.sends_expression and subscription.expression_type != SQL92:
             self._sub_version = 0  # as Java's lite consumer: the request carries the expression
-        credentials = instance.options.security.credentials
+        self._code = settings.code
+        self._template = self._new_template()
+
+    def _new_template(self) -> PullRequestTemplate:
+        settings, subscription, queue = self._settings, self.subscription, self.queue
+        credentials = self._instance.options.security.credentials
         template: Callable[..., PullRequestTemplate] = PullRequestTemplate
         if credentials is not None:
             template = partial(SignedPullTemplate, credentials)
-        self._template = template(
+        return template(
             settings.group,
             queue.topic,
             queue.queue_id,
             expression_type=subscription.expression_type,
             subscription=subscription.sub_string if settings.sends_expression else None,
             broker_name=queue.broker_name,
-            code=settings.code,
+            code=self._code,
         )
 
     # -- driving ----------------------------------------------------------------------------
@@ -329,6 +336,14 @@ class PullLoop:
             log.debug("%s: %s; sending a heartbeat", self.queue, text)
             self._errors_in_row += 1
             self._instance.spawn(self._introduce(), f"heartbeat-{self.queue.broker_name}")
+        elif (
+            code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            and self._code == RequestCode.LITE_PULL_MESSAGE
+        ):
+            # Brokers of 4.9 serve lite consumers by the ordinary pull, with the same flags.
+            self._code = RequestCode.PULL_MESSAGE
+            self._template = self._new_template()
+            self.pull()
         else:
             self._failed(text)
 

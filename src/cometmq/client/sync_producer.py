@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from cometmq.client import fork
 from cometmq.client.background import background
 from cometmq.client.instance import uniq_ids_of
+from cometmq.client.message import ReceivedMessage
 from cometmq.client.producer import DEFAULT_GROUP
 from cometmq.client.producer import Producer as AsyncProducer
 from cometmq.client.producer_core import STORED_CODES, TopicQueues, final_error
+from cometmq.client.request_reply import Reply
 from cometmq.client.security import SecurityOptions
 from cometmq.client.send import Prepared
 from cometmq.client.transport import BlockingIo
@@ -296,6 +298,16 @@ class Producer:
             )
             results += core.codec.batch_results(ids[begin:end], target, answer)
         return results
+
+    def request(self, message: Message, *, timeout_ms: int = 3_000) -> Reply:
+        """Send a message and wait for the reply of whoever consumes it."""
+        self._ready()
+        return background().run(self._twin.request(message, timeout_ms=timeout_ms))
+
+    def reply(self, request: ReceivedMessage, message: Message | bytes) -> None:
+        """Answer a received request; not from a handler that runs on the background loop."""
+        self._ready()
+        background().run(self._twin.reply(request, message))
 
     def flush(self) -> None:
         """Wait until no background send is in flight; errors stay with their sends."""
