@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from cometmq.store.disk import RandomFile
 
-__all__ = ["FileWrite", "IndexFile", "follow_chain"]
+__all__ = ["FileWrite", "IndexFile", "hash_many"]
 
 FileWrite = tuple[int, bytes]
 _INT_MAX: Final = (1 << 31) - 1
@@ -324,10 +324,16 @@ class IndexFile:
         file = self.file
 
         def write() -> None:
-            for run in runs:
-                first = int(run[0]) * _PAGE_SLOTS
-                last = (int(run[-1]) + 1) * _PAGE_SLOTS
-                file.write(slot_position(first), slots[first:last].astype(">i4").tobytes())
+            try:
+                for run in runs:
+                    first = int(run[0]) * _PAGE_SLOTS
+                    last = (int(run[-1]) + 1) * _PAGE_SLOTS
+                    file.write(slot_position(first), slots[first:last].astype(">i4").tobytes())
+            except BaseException:
+                # They are due again; otherwise a later success would vouch for them.
+                if self._dirty_pages is not None:
+                    self._dirty_pages[pages] = True
+                raise
             self.slots_known = max(self.slots_known, known)
 
         return write
@@ -356,46 +362,21 @@ class IndexFile:
         first, last = self.header.begin_timestamp_ms, self.header.end_timestamp_ms
         return begin_ms <= last and end_ms >= first
 
-    def newest(self, key_hash: int) -> int:
-        """Number of the newest entry in the key's bucket, 0 for none."""
+    def newest(self, key_hash: int) -> int | None:
+        """Number of the newest entry in the key's bucket, 0 for none; None: not in memory."""
+        slots = self.slots
+        return None if slots is None else int(slots[key_hash % self.slot_count])
+
+    def newest_in_file(self, key_hash: int) -> int:
+        """The same from the file (blocks; all of the table after a crash, until it is mended).
+
+        It may not know entries that were added while their table was in memory.
+        """
         slot = key_hash % self.slot_count
-        if self.slots is not None:
-            return int(self.slots[slot])
+        if self.slots is None and not self.are_slots_known:
+            return int(self.load_slots()[slot])
         raw = self.file.read(slot_position(slot), 4)
         return int(INDEX_SLOT.unpack(raw)[0]) if len(raw) == 4 else 0
-
-
-def follow_chain(
-    file: IndexFile,
-    header: IndexHeader,
-    newest: int,
-    key_hash: int,
-    found: list[int],
-    max_count: int,
-    begin_ms: int,
-    end_ms: int,
-) -> None:
-    """Add to `found` the log offsets of a key, newest first (``selectPhyOffset``).
-
-    Reads entries one by one; safe in a worker, since written entries do not change.
-    """
-    number = newest
-    if not 0 < number <= header.index_count:
-        return
-    while len(found) < max_count:
-        raw = file.file.read(entry_position(number, file.slot_count), INDEX_ENTRY_BYTES)
-        if len(raw) < INDEX_ENTRY_BYTES:
-            return
-        entry_hash, offset, delta, previous = INDEX_ENTRY.unpack(raw)
-        if delta < 0:
-            return
-        time_ms = header.begin_timestamp_ms + delta * 1000
-        if entry_hash == key_hash and begin_ms <= time_ms <= end_ms:
-            found.append(offset)
-        # A chain leads to ever older entries; anything else is damage and would never end.
-        if not 0 < previous < number or time_ms < begin_ms:
-            return
-        number = previous
 
 
 def hash_many(texts: Sequence[str], prefixes: Sequence[int] | int) -> NDArray[np.int64]:

@@ -27,14 +27,12 @@ from cometmq.codec.index import (
     IndexHeader,
     decode_index_header,
     index_file_bytes,
-    index_key,
-    index_tag_key,
 )
 from cometmq.codec.java_hash import index_key_hash
 from cometmq.errors import DiskFull
-from cometmq.store.index_file import FileWrite, IndexFile, follow_chain
+from cometmq.store.index_file import IndexFile
 from cometmq.store.index_keys import KeyHasher, key_texts
-from cometmq.store.results import QueryResult
+from cometmq.store.index_query import IndexQuery, Unwritten
 from cometmq.store.unsynced import mark_unsynced
 
 if TYPE_CHECKING:
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.disk import Disk, Workers
     from cometmq.store.index_keys import PendingKeys
+    from cometmq.store.results import QueryResult
 
 __all__ = ["IndexService"]
 
@@ -77,12 +76,13 @@ class IndexService:
         self._workers = workers
         self._clock = clock
         self._wrote = wrote
-        self._unwritten: list[tuple[IndexFile, FileWrite, int]] = []
+        self._unwritten: list[Unwritten] = []
         self._generation = 0
         self._is_writing = False
         self._is_loading = False
         self._is_mending = False
         self._has_failed = False
+        self._is_disk_full = False
         self.is_damaged = False
         """Whether files were dropped at load."""
         self._is_closed = False
@@ -261,11 +261,21 @@ class IndexService:
         self._workers.submit(work, done)
 
     def drain(self, now_ms: int) -> None:
-        """Add one batch of what waits."""
-        pending = self.pending
-        if not pending:
+        """Add one batch of what waits; on a full disk it waits on."""
+        if not self.pending:
             return
         self._last_add_ms = now_ms
+        try:
+            self._drain_some()
+        except DiskFull as error:
+            if not self._is_disk_full:
+                _LOG.warning("the index waits for space: %s", error)
+            self._is_disk_full = True
+        else:
+            self._is_disk_full = False
+
+    def _drain_some(self) -> None:
+        pending = self.pending
         if len(pending) > _WAITING_MAX:
             self.drain_all()
             return
@@ -300,8 +310,13 @@ class IndexService:
         newest = self._file_with_room()
         if newest.slots is not None:
             return True
+        self._load_slots(newest)
+        return newest.slots is not None
+
+    def _load_slots(self, newest: IndexFile) -> None:
+        """Let a worker read a slot table, and take it if nothing was added meanwhile."""
         if self._is_loading:
-            return False
+            return
         self._is_loading = True
         count = newest.header.index_count
 
@@ -313,19 +328,22 @@ class IndexService:
                 newest.adopt_slots(result)
 
         self._workers.submit(newest.load_slots, done)
-        return newest.slots is not None
 
     def _add_one_by_one(self, count: int) -> None:
-        batch = self.pending[:count]
-        for topic, physical_offset, store_ms, keys in batch:
-            for text in key_texts(topic, keys):
-                file = self._file_with_room()
-                file.add_one(index_key_hash(text), physical_offset, store_ms)
-        newest = self.newest
-        if newest is not None and batch:
-            position, head = newest.head_write()
-            newest.file.write(position, head)
-        del self.pending[: len(batch)]
+        added = 0
+        try:
+            for topic, physical_offset, store_ms, keys in self.pending[:count]:
+                for text in key_texts(topic, keys):
+                    file = self._file_with_room()
+                    file.add_one(index_key_hash(text), physical_offset, store_ms)
+                added += 1
+        finally:
+            # A full disk may end it anywhere.
+            del self.pending[:added]
+            newest = self.newest
+            if newest is not None and added:
+                position, head = newest.head_write()
+                newest.file.write(position, head)
 
     def _add_batch(self, count: int) -> None:
         """Add messages through numpy, splitting where a file is full."""
@@ -375,7 +393,11 @@ class IndexService:
         self._disk.makedirs(self.path)
         file = self._disk.open_random(path, size, create=True)
         fresh = IndexFile(path, file, config.index_slot_count, config.index_entry_count, header)
-        file.write(0, INDEX_HEADER.pack(*header))
+        try:
+            file.write(0, INDEX_HEADER.pack(*header))
+        except DiskFull:
+            self._disk.remove(path)
+            raise
         if newest is not None and newest.slots is not None:
             import numpy as np
 
@@ -534,36 +556,17 @@ class IndexService:
     def prepare_query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, index_type: str
     ) -> Callable[[], QueryResult]:
-        """Catch up, then return what answers the query: call it here or in a worker."""
-        self.drain_all()
-        text = index_tag_key(topic, key) if index_type == "T" else index_key(topic, key)
-        key_hash = index_key_hash(text)
-        for file in self.files[:-1]:
-            if file.is_doubtful:
-                file.mend()
+        """Look at what is in memory, on the loop; a worker calls the result.
+
+        Nothing is written for a query: what waits to be indexed or written is looked through
+        where it waits.
+        """
         newest = self.newest
         if newest is not None and newest.slots is None and not newest.are_slots_known:
-            newest.adopt_slots(newest.load_slots())
-        # Tables in memory are looked at here; in a worker they might change under the hand.
-        plan = [
-            (file, file.header, None if file.slots is None else file.newest(key_hash))
-            for file in reversed(self.files)
-        ]
-        last = plan[0][1] if plan else IndexHeader(0, 0, 0, 0, 0, 1)
-
-        def query() -> QueryResult:
-            found: list[int] = []
-            for file, header, number in plan:
-                if len(found) >= max_count:
-                    break
-                if file.is_in_time(begin_ms, end_ms):
-                    first = file.newest(key_hash) if number is None else number
-                    follow_chain(file, header, first, key_hash, found, max_count, begin_ms, end_ms)
-                if header.begin_timestamp_ms < begin_ms:
-                    break
-            return QueryResult(sorted(found), last.end_timestamp_ms, last.end_physical_offset)
-
-        return query
+            # This query reads the table for itself; later ones shall not have to.
+            self._load_slots(newest)
+        query = IndexQuery(topic, key, index_type, max_count, begin_ms, end_ms)
+        return query.plan(list(self.pending), self.files, self._unwritten)
 
     def expire(self, min_physical_offset: int) -> list[str]:
         """Forget files whose records are all gone (never the last); their paths."""

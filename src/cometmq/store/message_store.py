@@ -350,7 +350,7 @@ class MessageStore:
         end_ms: int = (1 << 63) - 1,
         index_type: str = "K",
     ) -> Callable[[], QueryResult]:
-        """As `query_index` in two steps: catch up now, call the result in a worker."""
+        """As `query_index` in two steps: this one reads nothing, the result goes to a worker."""
         return self._index.prepare_query(topic, key, max_count, begin_ms, end_ms, index_type)
 
     def query_index(

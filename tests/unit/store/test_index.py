@@ -253,3 +253,74 @@ def test_batch_keys_are_indexed() -> None:
     for n in range(10):
         found = rig.store.query_index("T", f"b{n}", 5)
         assert found.physical_offsets == [result.physical_offsets[n]]
+
+
+def test_a_query_reads_nothing_on_the_loop() -> None:
+    """After a kill the slot table is doubtful: a worker reads it, not who asks."""
+    workers = HeldWorkers()
+    rig = Rig(commit_log_file_bytes=1 << 20, index_entry_count=1_000, workers=workers)
+    for first in range(0, 1_200, 300):
+        put_keys(rig, 300, first)
+        rig.tick(100)
+        workers.run()
+        workers.run()
+    rig.kill()
+    # Some wait, some are added but not written, some are in full files.
+    put_keys(rig, 200, 1_200)
+    before = rig.disk.counts.copy()
+    looks = {
+        number: rig.store._index.prepare_query("T", f"k{number}", 9, 0, 1 << 60, "K")
+        for number in (0, 500, 1_100, 1_250, 1_399)
+    }
+    assert rig.disk.counts == before
+    assert rig.store._index.pending
+    for number, look in looks.items():
+        assert len(look().physical_offsets) == 1, number
+    assert rig.disk.counts["read"] > before["read"]
+    # What is indexed between the two steps is found once.
+    look = rig.store._index.prepare_query("T", "k1300", 9, 0, 1 << 60, "K")
+    for _ in range(5):
+        workers.run()
+        rig.tick(100)
+    assert rig.store._index.pending == []
+    assert len(look().physical_offsets) == 1
+
+
+def test_entries_on_their_way_to_the_file_are_found() -> None:
+    """A worker has not written them yet, and the table in memory leads to them."""
+    workers = HeldWorkers()
+    rig = Rig(commit_log_file_bytes=1 << 20, index_entry_count=5_000, workers=workers)
+    put_keys(rig, 300)
+    rig.tick(100)
+    workers.run()
+    put_keys(rig, 300, 300)
+    rig.tick(100)
+    index = rig.store._index
+    assert index.has_unwritten
+    assert index.pending == []
+    for number in (0, 299, 300, 599):
+        assert len(rig.store.query_index("T", f"k{number}", 9).physical_offsets) == 1
+
+
+def test_queries_on_a_full_disk(caplog: pytest.LogCaptureFixture) -> None:
+    """No new file can be made: keys wait, are found where they wait, and go in when it empties."""
+    rig = Rig(commit_log_file_bytes=1 << 20, index_entry_count=300)
+    put_keys(rig, 100)
+    rig.tick(100)
+    files = len(rig.disk.listdir("/store/index"))
+    capacity_bytes = rig.disk.capacity_bytes
+    rig.disk.capacity_bytes = 0
+    for first in range(100, 400, 50):
+        put_keys(rig, 50, first)
+        rig.tick(100)
+    assert rig.store._index.pending
+    assert "waits for space" in caplog.text
+    assert len(rig.disk.listdir("/store/index")) == files
+    for number in (0, 99, 100, 399):
+        assert len(rig.store.query_index("T", f"k{number}", 9).physical_offsets) == 1, number
+    rig.disk.capacity_bytes = capacity_bytes
+    for _ in range(5):
+        rig.tick(100)
+    assert rig.store._index.pending == []
+    for number in (0, 99, 100, 399):
+        assert len(rig.store.query_index("T", f"k{number}", 9).physical_offsets) >= 1, number
