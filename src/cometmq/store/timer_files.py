@@ -29,7 +29,7 @@ from cometmq.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cometmq.store.disk import Disk
+    from cometmq.store.disk import Disk, RandomFile
 
 __all__ = ["PendingUnits", "read_timer_checkpoint", "scan_timer_log"]
 
@@ -37,6 +37,7 @@ _READ_BYTES: Final = TIMER_LOG_UNIT_BYTES * 8192
 # The wheel has 604,800 slots ahead of one second each.
 _WHEEL_MS: Final = 604_800_000
 _NAME_DIGITS: Final = 20
+_MAGIC_MASK: Final = 0xF
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,47 +63,53 @@ def read_timer_checkpoint(disk: Disk, root: str) -> TimerCheckpoint:
 def scan_timer_log(disk: Disk, root: str, read_time_ms: int, log_min: int) -> PendingUnits:
     """Count units from a slot time on that point into the commit log (at or above `log_min`).
 
-    Blocks; about a second for four million units.
+    Blocks; a million units take about half a second.
     """
     count = 0
     oldest: int | None = None
     last_taken: int | None = None
-    for unit in _units(disk, f"{root}/timerlog", read_time_ms - _WHEEL_MS):
-        last_taken = unit.physical_offset
-        if unit.slot_time_ms < read_time_ms or unit.physical_offset < log_min:
-            continue
-        # A recall takes itself and the message it names out of the count, as the wheel does.
-        count += -1 if unit.magic & TIMER_DELETE else 1
-        if oldest is None or unit.physical_offset < oldest:
-            oldest = unit.physical_offset
+    for raw in _runs(disk, f"{root}/timerlog", read_time_ms - _WHEEL_MS):
+        # Plain tuples: there may be millions.
+        for size, _, magic, write_ms, delay_ms, place, _, _, _ in TIMER_LOG_UNIT.iter_unpack(raw):
+            if magic == MAGIC_TIMER_BLANK:
+                break
+            if size != TIMER_LOG_UNIT_BYTES or magic & ~_MAGIC_MASK:
+                return PendingUnits(max(0, count), oldest, last_taken)
+            last_taken = place
+            if write_ms + delay_ms < read_time_ms or place < log_min:
+                continue
+            # A recall takes itself and the message it names out of the count, as the wheel does.
+            count += -1 if magic & TIMER_DELETE else 1
+            if oldest is None or place < oldest:
+                oldest = place
     return PendingUnits(max(0, count), oldest, last_taken)
 
 
-def _units(disk: Disk, folder: str, written_from_ms: int) -> Iterator[TimerLogUnit]:
-    """Units in log order up to the first that is none; old files are left out."""
+def _runs(disk: Disk, folder: str, written_from_ms: int) -> Iterator[bytes]:
+    """Whole units in log order, some thousands at a time; old files are left out."""
     names = [name for name in disk.listdir(folder) if len(name) == _NAME_DIGITS and name.isdigit()]
     for name in names:
         path = f"{folder}/{name}"
         size = disk.size(path)
         file = disk.open_random(path, size, create=False)
-        last_position = (size // TIMER_LOG_UNIT_BYTES - 1) * TIMER_LOG_UNIT_BYTES
-        if name != names[-1] and last_position > 0:
-            # The last place may be the blank's; the one before it is a unit in a full file.
-            place = last_position - TIMER_LOG_UNIT_BYTES
-            unit = TimerLogUnit._make(TIMER_LOG_UNIT.unpack(file.read(place, TIMER_LOG_UNIT_BYTES)))
-            if unit.is_valid and unit.write_time_ms < written_from_ms:
-                continue
+        if name != names[-1] and _is_old(file, size, written_from_ms):
+            continue
         position = 0
-        while position < size:
-            raw = file.read(position, min(_READ_BYTES, size - position))
+        end = size // TIMER_LOG_UNIT_BYTES * TIMER_LOG_UNIT_BYTES
+        while position < end:
+            raw = file.read(position, min(_READ_BYTES, end - position))
             position += len(raw)
-            whole = memoryview(raw)[: len(raw) // TIMER_LOG_UNIT_BYTES * TIMER_LOG_UNIT_BYTES]
-            for unit in map(TimerLogUnit._make, TIMER_LOG_UNIT.iter_unpack(whole)):
-                if unit.magic == MAGIC_TIMER_BLANK:
-                    position = size
-                    break
-                if not unit.is_valid:
-                    return
-                yield unit
+            whole = len(raw) // TIMER_LOG_UNIT_BYTES * TIMER_LOG_UNIT_BYTES
             if not whole:
                 break
+            yield raw[:whole]
+
+
+def _is_old(file: RandomFile, size: int, written_from_ms: int) -> bool:
+    """Whether a full file ends with units of before a time."""
+    # The last place may be the blank's; the one before it is a unit in a full file.
+    place = (size // TIMER_LOG_UNIT_BYTES - 2) * TIMER_LOG_UNIT_BYTES
+    if place < 0:
+        return False
+    unit = TimerLogUnit._make(TIMER_LOG_UNIT.unpack(file.read(place, TIMER_LOG_UNIT_BYTES)))
+    return unit.is_valid and unit.write_time_ms < written_from_ms
