@@ -39,6 +39,10 @@ __all__ = ["TAIL_LOCK", "ConsumeQueue", "ConsumeQueues", "queue_id_of"]
 
 # Descriptors kept for reading: more than the queues one busy group reads at a time.
 _READ_FILES_MAX: Final = 128
+# Units read at once for who follows, and of how many queues they are kept: 2.5 MiB at most.
+_AHEAD_UNITS: Final = 512
+_KEPT_QUEUES_MAX: Final = 256
+_NOTHING_KEPT: Final = (0, b"")
 TAIL_LOCK: Final = threading.Lock()
 """Held while a tail's beginning moves, and by who reads tail and `written` in a worker."""
 _QUEUE_ID_MAX: Final = (1 << 31) - 1
@@ -122,6 +126,7 @@ class ConsumeQueues:
         self.topics: dict[str, dict[int, ConsumeQueue]] = {}
         self._disk = disk
         self._files: dict[str, RandomFile] = {}
+        self._kept: dict[ConsumeQueue, tuple[int, bytes]] = {}
         # Held for moments: searches in workers open files too.
         self._files_lock = threading.Lock()
 
@@ -153,6 +158,8 @@ class ConsumeQueues:
         with self._files_lock:
             for path in [path for path in self._files if path.startswith(f"{prefix}/")]:
                 del self._files[path]
+            for queue in [queue for queue in self._kept if f"{queue.path}/".startswith(prefix)]:
+                self._kept.pop(queue, None)
 
     def units(
         self, queue: ConsumeQueue, first: int, count: int, *, may_block: bool
@@ -161,6 +168,16 @@ class ConsumeQueues:
 
         Fewer come back where a file is missing or was cut.  Safe in a worker.
         """
+        # Who may block reads what is in the file: to check it, or to make it again.
+        if not may_block and first + count <= queue.written:
+            kept_first, kept = self._kept.get(queue, _NOTHING_KEPT)
+            begin = (first - kept_first) * CQ_UNIT_BYTES
+            if begin >= 0 and begin + count * CQ_UNIT_BYTES <= len(kept):
+                return kept[begin : begin + count * CQ_UNIT_BYTES]
+            if count < _AHEAD_UNITS:
+                found = self._read_ahead(queue, first, count)
+                if found is not None:
+                    return found
         with TAIL_LOCK:
             start = first - queue.written
             if start >= 0:
@@ -190,6 +207,30 @@ class ConsumeQueues:
             parts.append(tail)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def _read_ahead(self, queue: ConsumeQueue, first: int, count: int) -> bytes | None:
+        """Units from `first` on, and keep those that are likely to be asked for next.
+
+        A consumer that is behind reads a queue from end to end, 32 units at a time: so one system
+        call serves many pulls.  None when not all of it is in memory, or a file ends before.
+        """
+        position = first * CQ_UNIT_BYTES
+        file_position = position % self.file_bytes
+        length = min(
+            _AHEAD_UNITS * CQ_UNIT_BYTES,
+            self.file_bytes - file_position,
+            (queue.written - first) * CQ_UNIT_BYTES,
+        )
+        wanted = count * CQ_UNIT_BYTES
+        file = self.open_file(queue, position - file_position) if length >= wanted else None
+        data = None if file is None else file.read_resident(file_position, length)
+        if data is None or len(data) < length:
+            return None
+        kept = bytes(data)
+        if len(self._kept) >= _KEPT_QUEUES_MAX:
+            del self._kept[next(iter(self._kept))]
+        self._kept[queue] = first, kept
+        return kept[:wanted]
+
     def unit(self, queue: ConsumeQueue, queue_offset: int) -> CqUnit | None:
         """One unit (may block on a cold page); None where its file is missing or cut."""
         raw = self.units(queue, queue_offset, 1, may_block=True)
@@ -200,6 +241,7 @@ class ConsumeQueues:
     def rewrite(self, queue: ConsumeQueue, queue_offset: int, unit: CqUnit) -> None:
         """Correct one unit in place."""
         data = CQ_UNIT.pack(*unit)
+        self._kept.pop(queue, None)
         if queue_offset >= queue.written:
             at = (queue_offset - queue.written) * CQ_UNIT_BYTES
             queue.tail[at : at + CQ_UNIT_BYTES] = data

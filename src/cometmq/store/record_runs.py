@@ -124,7 +124,7 @@ class RecordRuns:
                 )
                 return [around] if is_sound else None
             # Where records of other queues lie between most of them, runs would be single ones.
-            if span > 2 * byte_count or self._are_apart(positions, sizes):
+            if self._are_apart(positions, sizes):
                 return self._apart(around, start, positions, sizes)
         chunks: list[memoryview] = []
         run_start, run_end, run_first, place, size = start, start, sizes[0], start, sizes[0]
