@@ -161,12 +161,16 @@ class Admin:
             nameServer=self.cluster.name_server,
         )
         self.peer.wait_messages("C", lambda got: len(got) >= PREPARED_COUNT)
-        progress = "Consume Diff Total: 0"
-        self._until("commits", lambda: progress in self.run("consumerProgress", "-g", GROUP).out)
+        self._until("commits", self._is_all_committed)
         listed = self.run("consumerConnection", "-g", GROUP).out
         found = re.search(r"^(\S+@adm) ", listed, re.MULTILINE)
         assert found is not None, listed
         self.names["client"] = found[1]
+
+    def _is_all_committed(self) -> bool:
+        """Whether the group has read everything, and has an offset for its retry topic too."""
+        shown = self.run("consumerProgress", "-g", GROUP).out
+        return f"%RETRY%{GROUP} " in shown and "Consume Diff Total: 0" in shown
 
     def _send(self, number: int) -> None:
         message = {

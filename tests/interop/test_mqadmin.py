@@ -6,6 +6,7 @@ A plain run takes one or two lines of each command, `make interop` all of them.
 
 import difflib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,7 @@ COMMANDS = [
 ]
 """Every command that has to work."""
 
+PATIENCE_S = 10.0
 Answers = dict[int, tuple[Answer, Answer]]
 
 
@@ -83,7 +85,8 @@ def ask_both(theirs: Admin, ours: Admin, step: Step) -> tuple[Answer, Answer]:
         return waiting[0](), waiting[1]()
 
     both = ask()
-    for _ in range(600 if step.is_soon else 0):
+    deadline = time.monotonic() + PATIENCE_S
+    while step.is_soon and time.monotonic() < deadline:
         if normalised(TABLE, step, both[0]) == normalised(TABLE, step, both[1]):
             break
         both = ask()
