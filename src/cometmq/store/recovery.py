@@ -43,6 +43,7 @@ from cometmq.store.checkpoint import (
 from cometmq.store.commit_log import NEXT_FILE_NAME, log_file_name
 from cometmq.store.dispatch import index_keys_of
 from cometmq.store.file_sizes import check_file_sizes
+from cometmq.store.layout_check import check_layout
 from cometmq.store.log_reader import LogReader, ScannedRecord
 from cometmq.store.queue_loader import QueueLoader
 from cometmq.store.queue_rebuild import QueueGap, QueueRebuild
@@ -121,6 +122,7 @@ class Recovery:
         started_ms = self._clock()
         report = self.report
         self._progress = progress
+        check_layout(self._disk, self._config.root)
         abort = self._abort()
         is_unsynced = self._is_unsynced = is_marked_unsynced(self._disk, self._config.root)
         checkpoint = self._java.load()
