@@ -45,6 +45,18 @@ def test_figures_are_medians_and_shares_of_echo() -> None:
     assert "met 1.20" in text
 
 
+def test_a_rate_missed_on_a_slower_machine_is_judged_by_its_share_too() -> None:
+    """A target of 40 when echo made 100 asks for 40 % of echo, whatever the machine makes."""
+    load = Load(name="row", kind="send", target=40.0, echo_then=100.0)
+    slower = Row(load, [one_round(24)], [one_round(50)])
+    assert slower.reached == pytest.approx(0.6)
+    assert slower.reached_by_share == pytest.approx(1.2)
+    assert "40 (40%)  MISSED 0.60, by share met 1.20" in as_text(CONDITIONS, [slower], [])
+    worse = Row(load, [one_round(15)], [one_round(50)])
+    assert "by share MISSED 0.75" in as_text(CONDITIONS, [worse], [])
+    assert Row(Load(name="row", kind="send", target=40.0), [one_round(24)]).share_asked is None
+
+
 def test_generator_bound_and_disturbed_rows_are_marked() -> None:
     """Over 90 % of the generator's core, over 2 % stolen, over 5 % used by others: a letter each,
     with its meaning."""

@@ -31,7 +31,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """One row: `connections` x `window` requests of `body_bytes` bodies (x `batch_count`).
 
     `target` is the rate per second the issue asks for (None: none), `echo_target` the median
-    latency allowed as a multiple of the echo server's. `settings` are broker settings the row
+    latency allowed as a multiple of the echo server's. `echo_then` is what the echo server made on
+    the machine the target was set for: target over it is the share of echo a figure should have
+    on any machine. `settings` are broker settings the row
     needs. `unit` names what is counted. For kind "client" `program` names the client program, and
     `echo_as` the raw frames that ask of the echo server what the program asks of the broker. With
     `may_expire` the oldest messages of a queue may be gone when it is read back. Kinds "fill" and
@@ -51,6 +53,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
     target: float | None = None
     echo_target: float | None = None
+    echo_then: float | None = None
     program: str = ""
     has_echo: bool = True
     echo_as: str = ""
@@ -121,10 +124,15 @@ class Rounds(msgspec.Struct, frozen=True, kw_only=True):
     echo: list[Round] = []
 
 
+#: The echo server's rates on the machine of the targets, the middle where a range was given.
+ECHO_1X1: Final = 15_500
+ECHO_1X64: Final = 300_000
+ECHO_4X64: Final = 430_000
+
 RAW_LOADS: Final = (
     Load(name="send 1x1", kind="send", window=1, echo_target=1.25),
-    Load(name="send 1x64", kind="send", target=130_000),
-    Load(name="send 4x64", kind="send", connections=4, target=160_000),
+    Load(name="send 1x64", kind="send", target=130_000, echo_then=ECHO_1X64),
+    Load(name="send 4x64", kind="send", connections=4, target=160_000, echo_then=ECHO_4X64),
     Load(
         name="send 1KiB 4x16",
         kind="send",
@@ -161,16 +169,24 @@ ECHO_LOADS: Final = {
 }
 
 
-def _client(name: str, program: str, target: float, echo_as: str) -> Load:
+def _client(
+    name: str, program: str, target: float, echo_as: str, echo_then: float | None = None
+) -> Load:
     return Load(
-        name=name, kind="client", program=program, target=target, has_echo=False, echo_as=echo_as
+        name=name,
+        kind="client",
+        program=program,
+        target=target,
+        has_echo=False,
+        echo_as=echo_as,
+        echo_then=echo_then,
     )
 
 
 CLIENT_LOADS: Final = (
-    _client("client sync 1", "sync", 11_000, "echo 1x1"),
-    _client("client async 1", "async-1", 12_000, "echo 1x1"),
-    _client("client async 64", "async-64", 60_000, "echo 1x64"),
+    _client("client sync 1", "sync", 11_000, "echo 1x1", ECHO_1X1),
+    _client("client async 1", "async-1", 12_000, "echo 1x1", ECHO_1X1),
+    _client("client async 64", "async-64", 60_000, "echo 1x64", ECHO_1X64),
     _client("client linger", "linger", 150_000, "echo batch100 1x4"),
     _client("push async def", "push-async", 100_000, "echo pull32 x1"),
     _client("push threads", "push-threads", 60_000, "echo pull32 x1"),

@@ -81,6 +81,18 @@ class Row:
         return rate / echo if rate is not None and echo else None
 
     @property
+    def share_asked(self) -> float | None:
+        """The share of echo that the target was on the machine it was set for."""
+        load = self.load
+        return load.target / load.echo_then if load.target and load.echo_then else None
+
+    @property
+    def reached_by_share(self) -> float | None:
+        """As `reached`, with shares of echo instead of rates."""
+        share, asked = self.share_of_echo, self.share_asked
+        return share / asked if share is not None and asked else None
+
+    @property
     def latency_to_echo(self) -> float | None:
         """Median latency as a multiple of the echo server's."""
         p50, echo = self.median("p50_us"), self.echo_median("p50_us")
@@ -160,14 +172,19 @@ def _target(row: Row) -> str:
         return f"{_number(ratio, 2)} <= {load.echo_target}x echo"
     if load.target is None:
         return ""
-    return f"{load.target:,.0f}"
+    asked = row.share_asked
+    return f"{load.target:,.0f}" + (f" ({asked:.0%})" if asked else "")
 
 
 def _verdict(row: Row) -> str:
     reached = row.reached
     if reached is None:
         return ""
-    return ("met" if reached >= 1 else "MISSED") + f" {reached:.2f}"
+    text = ("met" if reached >= 1 else "MISSED") + f" {reached:.2f}"
+    by_share = row.reached_by_share
+    if reached < 1 and by_share is not None:
+        text += f", by share {'met' if by_share >= 1 else 'MISSED'} {by_share:.2f}"
+    return text
 
 
 def cpu_us_each(rounds: list[Round], figure: str = "server_cpu_s") -> float | None:
@@ -305,6 +322,8 @@ def _row_json(row: Row) -> dict[str, Any]:
         "target": row.load.target,
         "echo_target": row.load.echo_target,
         "reached": row.reached,
+        "share_asked": row.share_asked,
+        "reached_by_share": row.reached_by_share,
         "acknowledged": sum(one.acknowledged for one in row.rounds),
         "read_back": sum(one.read_back for one in row.rounds),
         "rounds": [builtins(one) for one in row.rounds],
