@@ -16,19 +16,18 @@ drop it (``COMETMQ_BROKER_NAME`` is ``brokerName``).  ``NAMESRV_ADDR`` is ``name
 
 from __future__ import annotations
 
-import difflib
 import os
 import platform
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from cometmq.broker.config_keys import ROCKETMQ_KEYS
-from cometmq.codec.java_properties import format_properties, parse_properties
+from cometmq.codec.java_properties import format_properties
+from cometmq.core.settings import SettingTable, parse_settings, setting_text, unknown_key
 from cometmq.errors import ConfigError
 
 __all__ = [
@@ -173,12 +172,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
 
     def to_properties(self) -> dict[str, str]:
         """Give the value of every effective key as text."""
-        return {
-            key: _text(getattr(self, field))
-            for field, key in zip(
-                self.__struct_fields__, self.__struct_encode_fields__, strict=True
-            )
-        }
+        return _TABLE.texts(self)
 
     def properties_text(self) -> str:
         """Give all effective keys as ``key=value`` lines, as GET_BROKER_CONFIG answers them."""
@@ -199,10 +193,7 @@ class LoadedConfig(msgspec.Struct, frozen=True):
     ignored: dict[str, str]
 
 
-_FIELD_OF_KEY: Final[dict[str, str]] = dict(
-    zip(BrokerConfig.__struct_encode_fields__, BrokerConfig.__struct_fields__, strict=True)
-)
-_FIELD_TYPES: Final[dict[str, Any]] = get_type_hints(BrokerConfig, include_extras=True)
+_TABLE: Final = SettingTable(BrokerConfig, ROCKETMQ_KEYS, _REFUSED_VALUES)
 _FIELD_DEFAULTS: Final[dict[str, Any]] = dict(
     zip(BrokerConfig.__struct_fields__, BrokerConfig.__struct_defaults__, strict=True)
 )
@@ -211,14 +202,14 @@ _FIELD_DEFAULTS: Final[dict[str, Any]] = dict(
 def effective_keys() -> dict[str, tuple[str, str]]:
     """Map each effective key to (default, accepted values), both as text."""
     return {
-        key: (_text(_FIELD_DEFAULTS[field]), _accepted(_FIELD_TYPES[field]))
-        for key, field in _FIELD_OF_KEY.items()
+        key: (setting_text(_FIELD_DEFAULTS[field]), _TABLE.accepted(key))
+        for key, field in _TABLE.field_of_key.items()
     }
 
 
 def ignored_keys() -> tuple[str, ...]:
     """List the keys RocketMQ knows that are accepted here without effect, sorted."""
-    return tuple(sorted(ROCKETMQ_KEYS - _FIELD_OF_KEY.keys(), key=str.lower))
+    return tuple(sorted(ROCKETMQ_KEYS - _TABLE.field_of_key.keys(), key=str.lower))
 
 
 def load_config(
@@ -273,44 +264,23 @@ def _read_file(path: str) -> dict[str, Any]:
         data = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from error
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"configuration file {path} is not UTF-8 text at byte {error.start}"
-        ) from error
-    if not path.endswith(".toml"):
-        return dict(parse_properties(text))
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        flat.update(value if isinstance(value, dict) else {key: value})
-    return flat
+    return parse_settings(data, path)
 
 
 def _from_environment(variables: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     result: dict[str, tuple[str, str]] = {}
     if variables.get("NAMESRV_ADDR"):
         result["namesrvAddr"] = ("NAMESRV_ADDR", variables["NAMESRV_ADDR"])
-    known = {key.lower(): key for key in (*ROCKETMQ_KEYS, *_FIELD_OF_KEY)}
+    known = {key.lower(): key for key in _TABLE.known()}
     for variable, value in variables.items():
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         wanted = variable.removeprefix(ENVIRONMENT_PREFIX).replace("_", "").lower()
         key = known.get(wanted) or known.get("broker" + wanted)
         if key is None:
-            raise ConfigError(_unknown(variable, wanted, known))
+            raise ConfigError(unknown_key(variable, wanted, known.values()))
         result[key] = (variable, value)
     return result
-
-
-def _unknown(what: str, wanted: str, known: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.6)
-    hint = f"; did you mean {known[near[0]]}?" if near else ""
-    return f"unknown configuration key {what}{hint}"
 
 
 def changed_config(config: BrokerConfig, changes: Mapping[str, str]) -> BrokerConfig:
@@ -323,42 +293,19 @@ def changed_config(config: BrokerConfig, changes: Mapping[str, str]) -> BrokerCo
     if loaded.ignored:
         keys = ", ".join(sorted(loaded.ignored))
         raise ConfigError(f"{keys} has no effect in CometMQ, so it cannot be changed")
-    fields = [_FIELD_OF_KEY[key] for key in changes]
+    fields = [_TABLE.field_of_key[key] for key in changes]
     return msgspec.structs.replace(
         config, **{field: getattr(loaded.config, field) for field in fields}
     )
 
 
 def _validate(merged: Mapping[str, tuple[str, Any]]) -> LoadedConfig:
-    values: dict[str, Any] = {}
-    ignored: dict[str, str] = {}
-    known = {key.lower(): key for key in (*ROCKETMQ_KEYS, *_FIELD_OF_KEY)}
-    for key, (source, value) in merged.items():
-        reason = _REFUSED_VALUES.get((key, _text(value)))
-        if reason is not None:
-            raise ConfigError(f"{key}={_text(value)} ({source}) cannot be served: {reason}")
-        if key in _FIELD_OF_KEY:
-            values[key] = _convert(key, value, source)
-        elif key in ROCKETMQ_KEYS:
-            ignored[key] = _text(value)
-        else:
-            raise ConfigError(f"{_unknown(key, key.lower(), known)} (from {source})")
+    values, ignored = _TABLE.check(merged)
     if not values.get("brokerName"):
         values["brokerName"] = _host_name()
     config = msgspec.convert(values, BrokerConfig)
     _check_together(config)
     return LoadedConfig(config, ignored)
-
-
-def _convert(key: str, value: Any, source: str) -> Any:
-    field = _FIELD_OF_KEY[key]
-    kind = _FIELD_TYPES[field]
-    try:
-        return msgspec.convert(value, kind, strict=False)
-    except msgspec.ValidationError:
-        raise ConfigError(
-            f"{key}={_text(value)} ({source}) is not accepted: expected {_accepted(kind)}"
-        ) from None
 
 
 def _check_together(config: BrokerConfig) -> None:
@@ -385,25 +332,3 @@ def _check_together(config: BrokerConfig) -> None:
 def _host_name() -> str:
     name = re.sub(r"[^%|a-zA-Z0-9_.-]", "_", platform.node())[:127]
     return name or "DEFAULT_BROKER"
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _accepted(kind: Any) -> str:
-    """Describe a field type for a person: its kind and its range or choices."""
-    if get_origin(kind) is Literal:
-        return " | ".join(map(str, get_args(kind)))
-    if get_origin(kind) is not Annotated:
-        return {bool: "true | false", int: "a whole number", str: "text"}[kind]
-    base, *metas = get_args(kind)
-    for meta in metas:
-        if not isinstance(meta, msgspec.Meta):
-            continue
-        if meta.ge is not None or meta.le is not None:
-            return f"a whole number from {meta.ge} to {meta.le}"
-        if meta.pattern is not None:
-            length = f", 1-{meta.max_length} characters" if meta.max_length else ""
-            return f"text matching {meta.pattern}{length}"
-    return _accepted(base)

@@ -6,20 +6,20 @@ Job: turn `namesrv.conf` (Java properties) or TOML and `key=value` flags into on
 Three kinds of keys exist.  *Effective* keys are the fields of `NameServerConfig`.  *Ignored* keys
 are known to RocketMQ but have no effect here: accepted, and listed once at start.  Any other key
 is refused with the nearest known name.  Later sources win: defaults, file, flags.
-Source: `NamesrvConfig` and `NettyServerConfig` of RocketMQ 5.4.0.
+Source: `NamesrvConfig`, `NettyServerConfig`, `NettyClientConfig` and `ControllerConfig` of RocketMQ
+5.4.0, all of which read the name server's file.
 """
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from cometmq.codec.java_properties import format_properties, parse_properties
+from cometmq.codec.java_properties import format_properties
+from cometmq.core.settings import SettingTable, parse_settings
 from cometmq.errors import ConfigError
 
 __all__ = [
@@ -37,16 +37,56 @@ Millis = Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)]
 
 IGNORED_KEYS: Final = frozenset(
     {
+        "channelNotActiveInterval",
+        "clientAsyncSemaphoreValue",
+        "clientCallbackExecutorThreads",
+        "clientChannelMaxIdleTimeSeconds",
+        "clientCloseSocketIfTimeout",
+        "clientOnewaySemaphoreValue",
+        "clientPooledByteBufAllocatorEnable",
         "clientRequestThreadPoolNums",
         "clientRequestThreadPoolQueueCapacity",
+        "clientSocketRcvBufSize",
+        "clientSocketSndBufSize",
+        "clientWorkerThreads",
         "clusterTest",
+        "connectTimeoutMillis",
+        "controllerDLegerGroup",
+        "controllerDLegerPeers",
+        "controllerDLegerSelfId",
+        "controllerRequestThreadPoolQueueCapacity",
+        "controllerStorePath",
+        "controllerThreadPoolNums",
+        "controllerType",
         "defaultThreadPoolNums",
         "defaultThreadPoolQueueCapacity",
+        "disableCallbackExecutor",
+        "disableNettyWorkerGroup",
+        "electMasterMaxRetryCount",
         "enableControllerInNamesrv",
+        "enableElectUncleanMaster",
+        "enableReconnectForGoAway",
         "enableShutdownGracefully",
+        "jraftConfig",
+        "mappedFileSize",
+        "maxReconnectIntervalTimeSeconds",
+        "metricGrpcExporterIntervalInMills",
+        "metricGrpcExporterTimeOutInMills",
+        "metricLoggingExporterIntervalInMills",
+        "metricsExporterType",
+        "metricsGrpcExporterHeader",
+        "metricsGrpcExporterTarget",
+        "metricsInDelta",
+        "metricsLabel",
+        "metricsPromExporterHost",
+        "metricsPromExporterPort",
+        "notifyBrokerRoleChanged",
         "notifyMinBrokerIdChanged",
+        "processReadEvent",
         "productEnvName",
         "rocketmqHome",
+        "scanAvailableNameSrv",
+        "scanInactiveMasterInterval",
         "serverAsyncSemaphoreValue",
         "serverCallbackExecutorThreads",
         "serverChannelMaxIdleTimeSeconds",
@@ -59,8 +99,10 @@ IGNORED_KEYS: Final = frozenset(
         "serverSocketSndBufSize",
         "serverWorkerThreads",
         "shutdownWaitTimeSeconds",
+        "socksProxyConfig",
         "unRegisterBrokerQueueCapacity",
         "useEpollNativeSelector",
+        "useTLS",
         "writeBufferHighWaterMark",
         "writeBufferLowWaterMark",
     }
@@ -106,14 +148,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     def properties_text(self) -> str:
         """All effective keys as `key=value` lines, as GET_NAMESRV_CONFIG answers them."""
-        return format_properties(
-            {
-                key: _text(getattr(self, name))
-                for name, key in zip(
-                    self.__struct_fields__, self.__struct_encode_fields__, strict=True
-                )
-            }
-        )
+        return format_properties(_TABLE.texts(self))
 
 
 class LoadedNameServerConfig(msgspec.Struct, frozen=True):
@@ -123,10 +158,7 @@ class LoadedNameServerConfig(msgspec.Struct, frozen=True):
     ignored: dict[str, str]
 
 
-_FIELD_OF_KEY: Final[dict[str, str]] = dict(
-    zip(NameServerConfig.__struct_encode_fields__, NameServerConfig.__struct_fields__, strict=True)
-)
-_FIELD_TYPES: Final[dict[str, Any]] = get_type_hints(NameServerConfig, include_extras=True)
+_TABLE: Final = SettingTable(NameServerConfig, IGNORED_KEYS, _REFUSED_VALUES)
 
 
 def load_name_server_config(
@@ -162,7 +194,7 @@ def updated_config(config: NameServerConfig, changes: Mapping[str, str]) -> Name
         if key in _FIXED_KEYS:
             raise ConfigError(f"{key} cannot change while the name server runs; restart it instead")
     checked = _validate({key: ("update", value) for key, value in changes.items()}).config
-    fields = [_FIELD_OF_KEY[key] for key in changes if key in _FIELD_OF_KEY]
+    fields = [_TABLE.field_of_key[key] for key in changes if key in _TABLE.field_of_key]
     return msgspec.structs.replace(config, **{name: getattr(checked, name) for name in fields})
 
 
@@ -171,64 +203,9 @@ def _read_file(path: str) -> dict[str, Any]:
         data = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from error
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"configuration file {path} is not UTF-8 text at byte {error.start}"
-        ) from error
-    if not path.endswith(".toml"):
-        return dict(parse_properties(text))
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from error
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        flat.update(value if isinstance(value, dict) else {key: value})
-    return flat
+    return parse_settings(data, path)
 
 
 def _validate(merged: Mapping[str, tuple[str, Any]]) -> LoadedNameServerConfig:
-    values: dict[str, Any] = {}
-    ignored: dict[str, str] = {}
-    for key, (source, value) in merged.items():
-        reason = _REFUSED_VALUES.get((key, _text(value).lower()))
-        if reason is not None:
-            raise ConfigError(f"{key}={_text(value)} ({source}) cannot be served: {reason}")
-        if key in _FIELD_OF_KEY:
-            values[key] = _convert(key, value, source)
-        elif key in IGNORED_KEYS:
-            ignored[key] = _text(value)
-        else:
-            raise ConfigError(f"{_unknown(key)} (from {source})")
+    values, ignored = _TABLE.check(merged)
     return LoadedNameServerConfig(msgspec.convert(values, NameServerConfig), ignored)
-
-
-def _convert(key: str, value: Any, source: str) -> Any:
-    kind = _FIELD_TYPES[_FIELD_OF_KEY[key]]
-    try:
-        return msgspec.convert(value, kind, strict=False)
-    except msgspec.ValidationError:
-        raise ConfigError(
-            f"{key}={_text(value)} ({source}) is not accepted: expected {_accepted(kind)}"
-        ) from None
-
-
-def _unknown(key: str) -> str:
-    known = {name.lower(): name for name in (*IGNORED_KEYS, *_FIELD_OF_KEY)}
-    near = difflib.get_close_matches(key.lower(), sorted(known), n=1, cutoff=0.6)
-    hint = f"; did you mean {known[near[0]]}?" if near else ""
-    return f"unknown configuration key {key}{hint}"
-
-
-def _accepted(kind: Any) -> str:
-    if get_origin(kind) is Annotated:
-        for meta in get_args(kind)[1:]:
-            if isinstance(meta, msgspec.Meta):
-                return f"a whole number from {meta.ge} to {meta.le}"
-    return {bool: "true or false", str: "text"}[kind]
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

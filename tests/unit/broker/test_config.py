@@ -170,6 +170,7 @@ def test_keys_without_effect_are_listed() -> None:
         ("flushDiskType=OFTEN", "ASYNC_FLUSH | SYNC_FLUSH"),
         ("brokerRole=SLAVE", "replication is not part of this version"),
         ("enableDLegerCommitLog=true", "DLedger is not part"),
+        ("enableDLegerCommitLog=True", "DLedger is not part"),
         ("namesrvAddr=localhost", "is not host:port"),
         ("deleteWhen=25", "hours 00-23"),
         ("mappedFileSizeConsumeQueue=21", "multiple of 20"),

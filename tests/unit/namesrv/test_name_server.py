@@ -449,7 +449,7 @@ def test_configuration_can_be_read_and_changed() -> None:
         assert (refused.code, refused.remark) == (16, "Can not update config in black list.")
         wrong = await peer.ask(318, body=b"orderMessageEnable=perhaps\n")
         assert wrong.code == 29
-        assert "true or false" in (wrong.remark or "")
+        assert "true | false" in (wrong.remark or "")
         assert (await peer.ask(318, body=b"clusterTest=false\n")).code == 0
         assert (await peer.ask(318, body=b"orderMessageEnable=true\n")).code == 0
         assert "orderMessageEnable=true\n" in (await peer.ask(319)).body.decode()
