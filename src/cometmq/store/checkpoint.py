@@ -193,6 +193,7 @@ class SideFile:
         self._file: RandomFile | None = None
         self._position = 0
         self._base_bytes = 0
+        self._progress = Progress()
 
     def write_base(
         self,
@@ -201,6 +202,7 @@ class SideFile:
         floors: dict[str, int],
     ) -> None:
         """Replace the file by one base frame, durably."""
+        self._progress = progress
         self._ends = dict(queues)
         self._floors = {
             topic: offset for topic, offset in floors.items() if offset > progress.log_min
@@ -224,6 +226,7 @@ class SideFile:
 
     def append(self, progress: Progress, changed: dict[tuple[str, int], QueueEnd]) -> None:
         """Add what changed since the last frame."""
+        self._progress = progress
         self._ends.update(changed)
         limit = max(_CHANGE_BYTES_MAX, _CHANGE_BASES_MAX * self._base_bytes)
         if self._file is None or self._position - self._base_bytes > limit:
@@ -232,6 +235,10 @@ class SideFile:
         self._append(
             bytes((_KIND_CHANGE,)) + _PROGRESS.pack(*progress) + self._encode_queues(changed)
         )
+
+    def append_removed(self, topic: str, queue_id: int) -> None:
+        """A queue was removed because all its messages are gone."""
+        self.append(self._progress, {(topic, queue_id): QueueEnd(0, 0)})
 
     def append_floor(self, topic: str, physical_offset: int) -> None:
         """A topic was deleted: its records below this offset belong to nobody."""

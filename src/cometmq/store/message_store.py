@@ -168,6 +168,7 @@ class MessageStore:
         """Begin the timers; `call_later(seconds, callback)` is the loop's."""
         self._call_later = call_later
         self._flusher.start(call_later)
+        self._retention.find_minima()
         call_later(_TICK_SECONDS, self._tick)
 
     def close(self) -> None:
@@ -292,9 +293,18 @@ class MessageStore:
         return 0 if queue is None else queue.visible
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Offset of the first message that is still there; 0 for an unknown queue."""
+        """Offset of the first message that is still there; 0 for an unknown queue.
+
+        For a moment after log files have expired it may be an earlier one: a worker looks.
+        """
         queue = self._queues.find(topic, queue_id)
-        return 0 if queue is None else self._search.min_of(queue)
+        if queue is None:
+            return 0
+        known = self._search.known_min(queue)
+        if known is None:
+            self._retention.find_minima()
+            known = queue.min
+        return known
 
     def queues(self, topic: str) -> list[int]:
         """Ids of the topic's queues that exist here."""
@@ -339,7 +349,10 @@ class MessageStore:
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message; -1 when it has none."""
-        return self.store_time_at(topic, queue_id, self.min_queue_offset(topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
+        return (
+            -1 if queue is None else self.store_time_at(topic, queue_id, self._search.min_of(queue))
+        )
 
     def prepare_query_index(
         self,
@@ -382,6 +395,12 @@ class MessageStore:
     def delete_expired_now(self) -> None:
         """Let expired log files go soon, whatever the hour."""
         self._retention.delete_expired_now()
+
+    def clean_expired_queues(self) -> None:
+        """Remove queues all of whose messages are gone (code 306), in a worker, but for the system
+        topics' and those somebody waits at."""
+        self._retention.clean_queues(self._upkeep.forget_queue)
+        self._writer.tick(self._clock())
 
     def delete_topic(self, topic: str) -> None:
         """Remove the topic's queues; its records stay in the log until their file expires."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from cometmq.codec.consume_queue import PRE_BLANK_SIZE
+from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, PRE_BLANK_SIZE, CqUnit
 from cometmq.codec.stored_message import STORE_TIMESTAMP_POSITION_V4
 from cometmq.model.flags import BORN_HOST_V6
 from cometmq.store.record_runs import RECORD_MAGICS
@@ -34,28 +34,50 @@ class QueueSearch:
         self._log = log
         self._queues = queues
 
+    def known_min(self, queue: ConsumeQueue) -> int | None:
+        """As `min_of` without a wait, on the loop; None when a worker has to look.
+
+        Until it has, `queue.min` is too small at most: what is gone there is skipped.
+        """
+        min_physical = self._log.min_offset
+        if queue.min_checked_at != min_physical:
+            if queue.min < queue.max:
+                raw = self._queues.units(queue, queue.min, 1, may_block=False)
+                if raw is None or len(raw) < CQ_UNIT_BYTES:
+                    return None
+                if self._is_lost(CqUnit._make(CQ_UNIT.unpack(raw)), min_physical):
+                    return None
+            queue.min_checked_at = min_physical
+        return queue.min
+
     def min_of(self, queue: ConsumeQueue) -> int:
-        """The queue's first offset whose record the log still has (``correctMinOffset``)."""
+        """The queue's first offset whose record the log still has (``correctMinOffset``).
+
+        Blocks; safe in a worker.
+        """
         min_physical = self._log.min_offset
         if queue.min_checked_at == min_physical:
             return queue.min
         low, high = queue.min, queue.max
         while low < high:
             middle = (low + high) // 2
-            unit = self._queues.unit(queue, middle)
-            is_lost = (
-                unit is None
-                or unit.size == PRE_BLANK_SIZE
-                # Zeros are damage in the middle of a queue; they say nothing of its beginning.
-                or (unit.physical_offset < min_physical and unit.size > 0)
-            )
-            if is_lost:
+            if self._is_lost(self._queues.unit(queue, middle), min_physical):
                 low = middle + 1
             else:
                 high = middle
-        queue.min = low
+        # Another thread may have found a later one meanwhile.
+        queue.min = max(low, queue.min)
         queue.min_checked_at = min_physical
-        return low
+        return queue.min
+
+    @staticmethod
+    def _is_lost(unit: CqUnit | None, min_physical: int) -> bool:
+        return (
+            unit is None
+            or unit.size == PRE_BLANK_SIZE
+            # Zeros are damage in the middle of a queue; they say nothing of its beginning.
+            or (unit.physical_offset < min_physical and unit.size > 0)
+        )
 
     def offset_by_time(self, queue: ConsumeQueue, time_ms: int, boundary: TimeBoundary) -> int:
         """See `MessageStore.queue_offset_by_time`."""

@@ -121,11 +121,13 @@ class QueueReader:
         if queue is None or queue.visible == 0:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         end = queue.visible
-        first = (
-            queue.min
-            if queue.min_checked_at == self._log.min_offset
-            else self._search.min_of(queue)
-        )
+        first = queue.min
+        if queue.min_checked_at != self._log.min_offset:
+            known = self._search.known_min(queue)
+            if known is None and not allow_cold:
+                return ColdRead([lambda: self._search.min_of(queue)])
+            # Else files expired once more while a worker looked: what is gone is skipped.
+            first = queue.min if known is None else known
         if queue_offset < first:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, first, first, end)
         if queue_offset >= end:

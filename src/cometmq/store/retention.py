@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from cometmq.codec.consume_queue import CQ_UNIT_BYTES
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
+from cometmq.model.names import is_system_topic
 from cometmq.store.commit_log import log_file_name
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Retention:
         self._min_of = min_of
         self._next_ms = 0
         self._is_looking = False
+        self._is_finding = False
         self._is_manual = False
         self._cleaned_min = -1
         self._told_held: tuple[str, str] | None = None
@@ -178,12 +180,84 @@ class Retention:
             mapped = self._log.drop_first_file()
             paths.append(mapped.path)
             _LOG.info("log file %s expired", mapped.path)
-        if self._cleaned_min != self._log.min_offset:
+        is_moved = self._cleaned_min != self._log.min_offset
+        if is_moved:
             self._cleaned_min = self._log.min_offset
-            paths += self._expired_queue_files()
             paths += self._index.expire(self._log.min_offset)
+        self._remove_later(paths)
+        if is_moved:
+            self.find_minima()
+
+    def find_minima(self) -> None:
+        """Let a worker find where queues begin now, then delete files in front of that."""
+        if self._is_finding:
+            return
+        self._is_finding = True
+        queues = list(self._queues)
+
+        def work() -> None:
+            for queue in queues:
+                if not queue.is_gone:
+                    self._min_of(queue)
+
+        def done(result: object) -> None:
+            self._is_finding = False
+            if isinstance(result, BaseException):
+                _LOG.error("finding the queues' first offsets failed: %s; tried again", result)
+                self._cleaned_min = -1
+            else:
+                self._remove_later(self._expired_queue_files())
+
+        self._workers.submit(work, done)
+
+    def _remove_later(self, paths: list[str]) -> None:
         if paths:
             self._workers.submit(lambda: self._remove(paths), self._removed)
+
+    def clean_queues(self, forget: Callable[[ConsumeQueue], None]) -> None:
+        """Remove the queues all of whose messages are gone (``cleanExpired``); system topics stay.
+
+        A worker looks; `forget` is called on the loop for each, before its directory goes.  The
+        next message of such a queue begins at offset 0 again, so a queue somebody waits at stays.
+        """
+        queues = [
+            queue
+            for queue in self._queues
+            if queue.max and not (queue.tail or queue.is_watched or is_system_topic(queue.topic))
+        ]
+        min_physical = self._log.min_offset
+
+        def work() -> list[tuple[ConsumeQueue, int]]:
+            found: list[tuple[ConsumeQueue, int]] = []
+            for queue in queues:
+                end = queue.max
+                unit = self._queues.unit(queue, end - 1)
+                is_read = unit is not None and unit.is_valid and unit.size != PRE_BLANK_SIZE
+                if unit and is_read and unit.physical_offset + unit.size <= min_physical:
+                    found.append((queue, end))
+            return found
+
+        def done(result: list[tuple[ConsumeQueue, int]] | BaseException) -> None:
+            if isinstance(result, BaseException):
+                _LOG.error("looking for queues without messages failed: %s", result)
+                return
+            for queue, end in result:
+                if queue.max == end and not (queue.is_gone or queue.is_watched):
+                    self._remove_queue(queue, forget)
+
+        self._workers.submit(work, done)
+
+    def _remove_queue(self, queue: ConsumeQueue, forget: Callable[[ConsumeQueue], None]) -> None:
+        _LOG.info("%s: all its messages are gone; removed", queue.path)
+        forget(queue)
+        queue.is_gone = True
+        queues = self._queues.topics[queue.topic]
+        del queues[queue.queue_id]
+        self._queues.forget_files(queue.path)
+        self._writer.remove(queue.path)
+        if not queues:
+            del self._queues.topics[queue.topic]
+            self._writer.remove(queue.path.rpartition("/")[0])
 
     def _is_first_held(self) -> bool:
         """Whether somebody still needs the oldest log file; says so once for each file."""
@@ -220,7 +294,7 @@ class Retention:
             if queue.written * CQ_UNIT_BYTES - queue.first_start <= file_bytes:
                 continue
             last_start = (queue.written - 1) * CQ_UNIT_BYTES // file_bytes * file_bytes
-            first_needed = self._min_of(queue) * CQ_UNIT_BYTES // file_bytes * file_bytes
+            first_needed = queue.min * CQ_UNIT_BYTES // file_bytes * file_bytes
             while queue.first_start < min(first_needed, last_start):
                 paths.append(f"{queue.path}/{log_file_name(queue.first_start)}")
                 queue.first_start += file_bytes

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from cometmq.store.commit_log import CommitLog
     from cometmq.store.config import StoreConfig
-    from cometmq.store.consume_queue import ConsumeQueues
+    from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
     from cometmq.store.disk import Disk
     from cometmq.store.flush import Flusher
     from cometmq.store.index_service import IndexService
@@ -248,6 +248,11 @@ class Upkeep:
         position = self._log.wrote
         self.floors[topic] = position
         self._writer.chore(lambda: self._side.append_floor(topic, position))
+
+    def forget_queue(self, queue: ConsumeQueue) -> None:
+        """A queue without messages is about to be removed: the next start shall not miss it."""
+        topic, queue_id = queue.topic, queue.queue_id
+        self._writer.chore(lambda: self._side.append_removed(topic, queue_id))
 
     # -- stop ----------------------------------------------------------------------------
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.unit.store.stores import START_MS, Rig
+from tests.unit.store.stores import START_MS, HeldWorkers, Rig
 
 from cometmq.store.config import StoreConfig
-from cometmq.store.results import GetStatus
+from cometmq.store.results import ColdRead, GetResult, GetStatus
 from cometmq.store.retention import DiskUse, RetentionDecision, decide_retention, used_percent
 from cometmq.store.verify import verify_store
 
@@ -162,3 +162,128 @@ def test_queue_whose_messages_are_all_gone() -> None:
         assert rig.bodies("Old") == [b"six"]
         rig.tick(2_000)
         rig.kill()
+
+
+def cold(*_: Any) -> None:
+    """Nothing is in memory."""
+
+
+def test_first_offsets_are_found_by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an expiry the loop reads no cold unit; a pull waits for who does, others skip on."""
+    workers = HeldWorkers()
+    rig = filled()
+    rig.store._retention.drop_files(0)
+    rig.store._retention._workers = workers
+    before = rig.store.min_queue_offset("T", 0)
+    rig.tick(60_000)
+    monkeypatch.setattr("cometmq.testing.disk.SimRandomFile.read_resident", cold)
+    rig.store._retention.drop_files(4)
+    reads = rig.disk.counts["read"]
+    assert rig.store.min_queue_offset("T", 0) == before
+    found = rig.store.get("T", 0, before, 32)
+    assert isinstance(found, ColdRead)
+    assert rig.disk.counts["read"] == reads
+    found.warm()
+    assert rig.disk.counts["read"] > reads
+    again = rig.store.get("T", 0, before, 32, allow_cold=True)
+    assert isinstance(again, GetResult)
+    assert again.status is GetStatus.OFFSET_TOO_SMALL
+    first = again.min_queue_offset
+    assert first == rig.store.min_queue_offset("T", 0) > before
+    other = rig.store.min_queue_offset("T", 1)
+    while workers.run():
+        pass
+    assert rig.store.min_queue_offset("T", 1) > other
+    monkeypatch.undo()
+    assert len(rig.bodies("T", 0)) == rig.store.max_queue_offset("T", 0) - first
+
+
+def quiet_queues() -> Rig:
+    """Queues whose messages have all expired, and others."""
+    rig = Rig(commit_log_file_bytes=8_192)
+    for topic, queue_id in (("Old", 0), ("Old", 1), ("Half", 0), ("Watched", 0)):
+        for _ in range(5):
+            rig.put(topic, queue_id)
+    rig.put("RMQ_SYS_TRANS_HALF_TOPIC")
+    for number in range(200):
+        rig.put("New", body=bytes(200))
+        if number == 150:
+            rig.put("Half", 1)
+    rig.store.watch("Watched", 0)
+    rig.tick(2_000)
+    rig.store._retention.drop_files(3)
+    return rig
+
+
+@pytest.mark.parametrize("end", ["kill", "power cut", "close"])
+def test_queues_without_messages_are_removed(end: str) -> None:
+    """Directories go, and topics that have none left; numbering begins again at 0."""
+    rig = quiet_queues()
+    rig.store.clean_expired_queues()
+    for _ in range(3):
+        rig.tick(2_000)
+    for _ in range(2):
+        assert not rig.disk.exists("/store/consumequeue/Old")
+        assert rig.disk.listdir("/store/consumequeue/Half") == ["1"]
+        assert rig.disk.exists("/store/consumequeue/Watched/0")
+        assert rig.disk.exists("/store/consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0")
+        assert len(rig.bodies("New")) > 100
+        assert rig.store.max_queue_offset("Old", 0) == 0
+        assert rig.store.max_queue_offset("Watched", 0) == 5
+        if end == "close":
+            rig.store.close()
+            rig.open()
+        elif end == "kill":
+            rig.kill()
+        else:
+            rig.tick(120_000)
+            rig.tick(120_000)
+            rig.tick(120_000)
+            rig.disk.power_cut()
+            rig.open()
+        assert rig.report.mode == "checkpoint", rig.report.reason
+        assert rig.report.damages == []
+    assert rig.put("Old", 0, b"new").queue_offset == 0
+    assert rig.bodies("Old") == [b"new"]
+    rig.tick(2_000)
+    rig.kill()
+    assert rig.bodies("Old") == [b"new"]
+    assert rig.report.mode == "checkpoint"
+
+
+def test_a_crash_between_the_frame_and_the_removal() -> None:
+    """The side file says that the queue is gone, its directory is still there."""
+    rig = quiet_queues()
+    hits: list[str] = []
+
+    def die() -> None:
+        hits.append("remove")
+        raise KeyboardInterrupt
+
+    rig.disk.at("remove", path_contains="/consumequeue/Old/", action=die)
+    rig.store.clean_expired_queues()
+    with pytest.raises(KeyboardInterrupt):
+        rig.tick(2_000)
+    assert hits == ["remove"]
+    rig.kill()
+    assert rig.report.mode == "checkpoint"
+    assert rig.store.max_queue_offset("Old", 0) == 0
+    assert rig.put("Old", 0, b"new").queue_offset == 0
+    rig.tick(2_000)
+    rig.kill()
+    assert rig.bodies("Old") == [b"new"]
+    assert len(rig.bodies("New")) > 100
+
+
+def test_a_message_that_comes_meanwhile_keeps_its_queue() -> None:
+    """A worker found the queue empty; by the time the loop hears of it, it is not."""
+    workers = HeldWorkers()
+    rig = quiet_queues()
+    rig.store._retention._workers = workers
+    rig.store.clean_expired_queues()
+    assert rig.put("Old", 0, b"six").queue_offset == 5
+    while workers.run():
+        pass
+    rig.tick(2_000)
+    assert rig.bodies("Old") == [b"six"]
+    assert not rig.disk.exists("/store/consumequeue/Old/1")
