@@ -36,6 +36,8 @@ SECOND_REGISTRATION_MS: Final = 10_000
 RETRY_MS_MIN: Final = 250
 RETRY_MS_MAX: Final = 5_000
 """Pause before a name server that failed is tried again; it doubles with each failure."""
+WHOLE_DELAY_MS: Final = 500
+"""From the first of some deletions to the registration without them."""
 UNREGISTER_TIMEOUT_MS: Final = 2_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 WAIT_MAX_MS: Final = 1_000
@@ -90,6 +92,7 @@ class Registration:
         "_tasks",
         "_version",
         "_waiters",
+        "_whole_timer",
         "period_ms",
         "timeout_ms",
     )
@@ -119,6 +122,7 @@ class Registration:
         self._waiters: dict[_Waiter, None] = {}
         self._changes = 0
         self._is_stopped = False
+        self._whole_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Register once with every name server, then keep doing so in the background.
@@ -133,6 +137,8 @@ class Registration:
     async def stop(self) -> None:
         """Unregister everywhere and close the connections."""
         self._is_stopped = True
+        if self._whole_timer is not None:
+            self._whole_timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -150,8 +156,18 @@ class Registration:
             server.wake.set()
 
     def table_changed(self) -> None:
-        """Announce that topics went away: the whole table is sent again."""
-        self._changes += 1
+        """Announce that topics went away: the whole table is sent again, soon.
+
+        Not at once: a tool that deletes a thousand topics would have it sent as often. Nobody
+        waits for it either, since a name server keeps what it is not told of.
+        """
+        if self._whole_timer is None and not self._is_stopped:
+            self._whole_timer = asyncio.get_running_loop().call_later(
+                WHOLE_DELAY_MS / 1000, self._tell_whole
+            )
+
+    def _tell_whole(self) -> None:
+        self._whole_timer = None
         for server in self._name_servers.values():
             server.needs_all = True
             server.wake.set()
