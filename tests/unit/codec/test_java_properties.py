@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.codec.java_properties import format_properties, parse_properties
+from cometmq.codec.java_properties import format_properties, merge_properties, parse_properties
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,33 @@ def test_what_is_written_reads_back(properties: dict[str, str]) -> None:
 def test_any_text_is_read(text: str) -> None:
     """Half a file, or another one: never an exception."""
     assert all(key for key in parse_properties(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "a=9\nz=y\n"),
+        ("# kept\na=1\n\nb = 2\n", "# kept\na=9\n\nb = 2\nz=y\n"),
+        ("a=1\r\n!kept\r\na : 2\r\n", "a=9\n!kept\nz=y\n"),
+        ("a=one \\\n   two\nb=1", "a=9\nb=1\nz=y\n"),
+        ("b=\\\n a=1\nz=0\n\n\n", "b=\\\n a=1\nz=y\na=9\n"),
+        ("# a=1 \\\nb=2\n", "# a=1 \\\nb=2\na=9\nz=y\n"),
+        ("aa=1\n a\\ b=2\n", "aa=1\n a\\ b=2\na=9\nz=y\n"),
+    ],
+)
+def test_merging_touches_only_what_changed(text: str, expected: str) -> None:
+    """Comments, order and other keys stay; a changed key stands once, a new one comes last."""
+    merged = merge_properties(text, {"a": "9", "z": "y"})
+    assert merged == expected
+    assert parse_properties(merged) == {**parse_properties(text), "a": "9", "z": "y"}
+
+
+@given(st.dictionaries(NAMES, VALUES), st.dictionaries(NAMES, st.text("a\\\n\t\r=: é")))
+def test_merged_values_are_read_back(known: dict[str, str], changes: dict[str, str]) -> None:
+    """Whatever a value holds, blanks at its ends apart."""
+    merged = parse_properties(merge_properties(format_properties(known), changes))
+    wanted = {key: value.strip() for key, value in changes.items()}
+    assert {key: merged[key].strip() for key in changes} == wanted
+    assert {key: value for key, value in merged.items() if key not in changes} == {
+        key: value for key, value in known.items() if key not in changes
+    }
