@@ -208,7 +208,7 @@ class ProgressProcessor:
                 oldest_ms = store.earliest_store_time(name, number)
                 at_ms = store.store_time_at(name, number, consumed - 1)
                 delay_ms = 0
-                if consumed < end:
+                if max(0, consumed) < end:
                     delay_ms = now_ms - store.store_time_at(name, number, max(0, consumed))
                 spans.append(
                     QueueTimeSpan(
