@@ -287,6 +287,32 @@ class Relay:
         finally:
             channel.close()
 
+    def read_ends(self, topic: str) -> list[QueueReading]:
+        """The queues of one topic without their messages."""
+        channel = BlockingChannel(f"127.0.0.1:{self.java.broker_port}")
+        try:
+            return [
+                self._ends(channel, topic, queue_id)
+                for queue_id in range(self.topics().get(topic, 0))
+            ]
+        finally:
+            channel.close()
+
+    def _ends(self, channel: BlockingChannel, topic: str, queue_id: int) -> QueueReading:
+        where = {"topic": topic, "queueId": queue_id}
+        return QueueReading(
+            self._number(channel, RequestCode.GET_MIN_OFFSET, "offset", where),
+            self._number(channel, RequestCode.GET_MAX_OFFSET, "offset", where),
+            self._number(channel, RequestCode.GET_EARLIEST_MSG_STORETIME, "timestamp", where),
+        )
+
+    def _number(
+        self, channel: BlockingChannel, code: int, name: str, where: Mapping[str, Any]
+    ) -> int:
+        answer = self._ask(channel, code, where)
+        assert answer.code == 0, (where, answer.remark)
+        return int((answer.ext_fields or {})[name])
+
     def read_topic(self, topic: str) -> dict[tuple[str, int], QueueReading]:
         """The queues of one topic; none while it does not exist."""
         count = self.topics().get(topic, 0)
@@ -304,16 +330,7 @@ class Relay:
     ) -> QueueReading:
         where = {"topic": topic, "queueId": queue_id}
 
-        def number(code: int, name: str, **more: Any) -> int:
-            answer = self._ask(channel, code, {**where, **more})
-            assert answer.code == 0, (topic, queue_id, answer.remark)
-            return int((answer.ext_fields or {})[name])
-
-        queue = QueueReading(
-            number(RequestCode.GET_MIN_OFFSET, "offset"),
-            number(RequestCode.GET_MAX_OFFSET, "offset"),
-            number(RequestCode.GET_EARLIEST_MSG_STORETIME, "timestamp"),
-        )
+        queue = self._ends(channel, topic, queue_id)
         place = queue.min_offset
         while place < queue.max_offset:
             answer = self._ask(
@@ -341,11 +358,11 @@ class Relay:
                 place += 1
         for time_ms in _times(queue) if with_times else ():
             for boundary in ("LOWER", "UPPER"):
-                queue.by_time[time_ms, boundary] = number(
+                queue.by_time[time_ms, boundary] = self._number(
+                    channel,
                     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
                     "offset",
-                    timestamp=time_ms,
-                    boundaryType=boundary,
+                    {**where, "timestamp": time_ms, "boundaryType": boundary},
                 )
         return queue
 
@@ -420,6 +437,21 @@ class Relay:
         while not are_right(names := self.log_files()):
             assert time.monotonic() < deadline, f"{names} are still there"
             time.sleep(0.1)
+
+    def wait_heads(self, *topics: str) -> None:
+        """Wait until queues begin at a message that is there.
+
+        Java moves their beginnings some time after it has deleted log files; until then a message
+        that stood at physical offset 0 is answered with bytes of others.
+        """
+        deadline = time.monotonic() + _DELETED_TIMEOUT_S
+        while any(
+            queue.max_offset > queue.min_offset and queue.earliest_ms < 0
+            for topic in topics
+            for queue in self.read_ends(topic)
+        ):
+            assert time.monotonic() < deadline, f"{topics} begin at messages that are gone"
+            time.sleep(0.2)
 
     def wait_log(self, text: str) -> None:
         """Wait until the broker has said something."""

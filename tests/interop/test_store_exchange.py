@@ -329,9 +329,7 @@ def test_a_java_store_serves_with_us_and_goes_back(story: Story) -> None:
         first = relay.read_settled(keys=story.keys)
         story.check_acked(first)
         story.write_delayed("between")
-        # No timer is taken up from here on: the next one is carried however long this takes.
-        relay.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"timerStopEnqueue=true")
-        story.write_timed(3)
+        story.write_timed(25)  # due when ours has the directory, even on a busy machine
     foreign = relay.digests(*FOREIGN)
     assert len(foreign) >= 5
     assert len(relay.log_files()) > 2
@@ -435,12 +433,11 @@ def test_killed_brokers_hand_the_store_over(story: Story) -> None:
 def test_deleted_heads_and_files_that_are_needed(story: Story) -> None:
     """What Java deleted is gone with us too; we delete in turn, but not what a timer needs."""
     relay, java, ours = story.relay, story.relay.java, story.relay.ours
-    java.settings["timerStopEnqueue"] = "true"
     with relay.held_by(java):
         story.make_topics()
         for word in ("a", "b", "c"):
             story.write_plain(word)
-        story.write_timed(5)
+        story.write_timed(3600)
         story.write_plain("d")
         story.write_plain("e")
         relay.read_settled()
@@ -449,6 +446,7 @@ def test_deleted_heads_and_files_that_are_needed(story: Story) -> None:
         relay.make_old(before[:2])
         relay.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
         relay.wait_log_files(lambda names: names == before[2:])
+        relay.wait_heads(PLAIN, LONG_TOPIC)
         first = relay.read_settled(keys=story.keys)
         assert first.queues[PLAIN, 0].min_offset > 0
         assert first.queues[TIMER_TOPIC, 0].min_offset == 0
@@ -466,7 +464,5 @@ def test_deleted_heads_and_files_that_are_needed(story: Story) -> None:
         assert second.queues[PLAIN, 0].min_offset > first.queues[PLAIN, 0].min_offset
         assert second.queues[TIMER_TOPIC, 0] == first.queues[TIMER_TOPIC, 0]
     assert relay.log_files() == needed
-    java.settings["timerStopEnqueue"] = "false"
     with relay.held_by(java):
-        second.check_same(relay.read(keys=story.keys), besides=(TIMED,))
-        story.wait_delivered(TIMED)
+        second.check_same(relay.read(keys=story.keys))
