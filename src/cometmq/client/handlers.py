@@ -110,16 +110,17 @@ def _outcomes(value: Any, count: int) -> "list[Outcome]":
     return [outcome_of(value)] * count
 
 
-def _outcome_of_error(error: BaseException, message: ReceivedMessage) -> Outcome:
+def _verdict_of_error(error: Exception, message: ReceivedMessage) -> RetryLater:
+    """What an exception of a handler means."""
     if isinstance(error, RetryLater):
-        return error.delay_level
+        return error
     log.warning(
         "the handler failed on %s at %d; it will be tried again",
         message.message_queue,
         message.queue_offset,
         exc_info=error,
     )
-    return DELAY_LEVEL_BY_BROKER
+    return RetryLater()
 
 
 class Assigned(Protocol):
@@ -186,9 +187,8 @@ class CoroutineDispatcher:
         self._is_draining = False
         self._current: dict[int, tuple[Any, Any, float, asyncio.Task[Any]]] = {}
         self._drained: asyncio.Future[None] | None = None
-        work = self._work_single if batch_size is None else self._work_lists
         for number in range(concurrency):
-            spawn(work(number), f"handler-{number}")
+            spawn(self._work(number), f"handler-{number}")
 
     @property
     def running_count(self) -> int:
@@ -229,12 +229,13 @@ class CoroutineDispatcher:
             await waiter
             self._wake_sent = False
 
-    async def _work_single(self, number: int) -> None:
-        """One worker of a handler that takes single messages; HOT."""
+    async def _work(self, number: int) -> None:
+        """One worker: a message, or a list of them, at a time; HOT."""
         ready = self._ready
         current = self._current
         report = self._report
         handler = self._handler
+        takes_lists = self._batch_size is not None
         clock = self._loop.time
         task = asyncio.current_task()
         assert task is not None
@@ -243,7 +244,7 @@ class CoroutineDispatcher:
             if not ready or self._is_draining:
                 await self._next(number)
                 slice_end = clock() + SLICE_S
-            assigned, message = ready.popleft()
+            assigned, work = ready.popleft()
             if assigned.process_queue.dropped:
                 continue
             if ready and self._idle and not self._wake_sent:
@@ -254,19 +255,21 @@ class CoroutineDispatcher:
                 await asyncio.sleep(0)
                 now = clock()
                 slice_end = now + SLICE_S
-            current[number] = (assigned, message, now, task)
+            current[number] = (assigned, work, now, task)
             try:
-                outcome = outcome_of(await handler(message))
+                value = await handler(work)
             except asyncio.CancelledError:
                 if not self._was_expired(number):
                     raise
                 continue
             except Exception as error:
-                outcome = _outcome_of_error(error, message)
-            if current.pop(number, None) is not None:
-                report.finished(assigned, message, outcome)
-            else:
+                value = _verdict_of_error(error, work[0] if takes_lists else work)
+            if current.pop(number, None) is None:
                 task.uncancel()  # expired, and the handler swallowed the cancellation
+            elif takes_lists:
+                _report_list(report, assigned, work, value)
+            else:
+                report.finished(assigned, work, outcome_of(value))
 
     def _was_expired(self, number: int) -> bool:
         """Whether the cancellation of a worker was `expire` giving up on its message."""
@@ -274,44 +277,6 @@ class CoroutineDispatcher:
             return False
         task = asyncio.current_task()
         return task is not None and task.uncancel() == 0
-
-    async def _work_lists(self, number: int) -> None:
-        """One worker of a handler that takes lists."""
-        ready = self._ready
-        current = self._current
-        clock = self._loop.time
-        task = asyncio.current_task()
-        assert task is not None
-        slice_end = clock() + SLICE_S
-        while True:
-            if not ready or self._is_draining:
-                await self._next(number)
-                slice_end = clock() + SLICE_S
-            assigned, messages = ready.popleft()
-            if assigned.process_queue.dropped:
-                continue
-            if ready and self._idle and not self._wake_sent:
-                self._wake()
-            now = clock()
-            if now > slice_end:
-                current.pop(number, None)
-                await asyncio.sleep(0)
-                now = clock()
-                slice_end = now + SLICE_S
-            current[number] = (assigned, messages, now, task)
-            try:
-                value = await self._handler(messages)
-            except asyncio.CancelledError:
-                if not self._was_expired(number):
-                    raise
-                continue
-            except Exception as error:
-                outcome = _outcome_of_error(error, messages[0])
-                value = RetryLater(outcome or 0)
-            if current.pop(number, None) is not None:
-                _report_list(self._report, assigned, messages, value)
-            else:
-                task.uncancel()  # expired, and the handler swallowed the cancellation
 
     def _check_drained(self) -> None:
         if self._drained is not None and not self._current and not self._drained.done():
@@ -461,14 +426,15 @@ class ThreadDispatcher:
                     value = self._wait_for(value)
                 outcomes.append(None if value is None else outcome_of(value))
             except Exception as error:
-                outcomes.append(_outcome_of_error(error, message))
+                outcomes.append(_verdict_of_error(error, message).delay_level)
         return outcomes
 
     def _run_list(self, chunk: _Chunk) -> list[Outcome]:
         try:
             return _outcomes(self._call(chunk.messages), len(chunk.messages))
         except Exception as error:
-            return [_outcome_of_error(error, chunk.messages[0])] * len(chunk.messages)
+            verdict = _verdict_of_error(error, chunk.messages[0])
+            return [verdict.delay_level] * len(chunk.messages)
 
     def _call(self, argument: Any) -> Any:
         value = self._handler(argument)

@@ -11,10 +11,11 @@ list gets nothing, since the others do not count with it yet.  Semantics follow
 Python members divides its queues without overlap.
 """
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from hashlib import md5
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from cometmq.errors import ConfigError
 from cometmq.model import MessageQueue
@@ -31,6 +32,8 @@ __all__ = [
     "strategy_by_name",
 ]
 
+Queues: TypeAlias = Sequence[MessageQueue]
+Members: TypeAlias = Sequence[str]
 VIRTUAL_NODE_COUNT: Final = 10
 """Ring places of each client; Java's default, and part of what the members must agree on."""
 
@@ -54,53 +57,53 @@ class AllocateStrategy(Protocol):
         ...
 
 
-def _is_member(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> bool:
-    if not client_id:
-        raise ValueError("client_id is empty: an allocation needs to know for whom it is")
-    if not queues:
-        raise ValueError("queues is empty: there is nothing to allocate")
-    if not client_ids:
-        raise ValueError("client_ids is empty: a group without members has no allocation")
-    return client_id in client_ids
+class _Partition(ABC):
+    """A strategy in which every member takes its share of a partition they all know."""
+
+    def allocate(
+        self,
+        consumer_group: str,
+        client_id: str,
+        queues: Sequence[MessageQueue],
+        client_ids: Sequence[str],
+    ) -> list[MessageQueue]:
+        """The share of ``client_id``; nothing for one the others do not count with yet."""
+        if not client_id:
+            raise ValueError("client_id is empty: an allocation needs to know for whom it is")
+        if not queues:
+            raise ValueError("queues is empty: there is nothing to allocate")
+        if not client_ids:
+            raise ValueError("client_ids is empty: a group without members has no allocation")
+        if client_id not in client_ids:
+            return []
+        return self._share(consumer_group, client_id, queues, client_ids)
+
+    @abstractmethod
+    def _share(self, group: str, own: str, queues: Queues, members: Members) -> list[MessageQueue]:
+        """What the member ``own`` gets of some queues; nothing is empty."""
 
 
-class AllocateAveragely:
+class AllocateAveragely(_Partition):
     """Neighbouring queues in runs of equal length; the first members get one more (``AVG``)."""
 
     name: Final = "AVG"
 
-    def allocate(
-        self,
-        consumer_group: str,
-        client_id: str,
-        queues: Sequence[MessageQueue],
-        client_ids: Sequence[str],
-    ) -> list[MessageQueue]:
-        """The run of queues that belongs to ``client_id``."""
-        if not _is_member(client_id, queues, client_ids):
-            return []
-        index = client_ids.index(client_id)
-        share, rest = divmod(len(queues), len(client_ids))
+    def _share(self, group: str, own: str, queues: Queues, members: Members) -> list[MessageQueue]:
+        """The run of queues that belongs to the member."""
+        index = members.index(own)
+        share, rest = divmod(len(queues), len(members))
         start = index * share + min(index, rest)
         return list(queues[start : start + share + (index < rest)])
 
 
-class AllocateAveragelyByCircle:
+class AllocateAveragelyByCircle(_Partition):
     """Queues dealt like cards, one to each member in turn (``AVG_BY_CIRCLE``)."""
 
     name: Final = "AVG_BY_CIRCLE"
 
-    def allocate(
-        self,
-        consumer_group: str,
-        client_id: str,
-        queues: Sequence[MessageQueue],
-        client_ids: Sequence[str],
-    ) -> list[MessageQueue]:
+    def _share(self, group: str, own: str, queues: Queues, members: Members) -> list[MessageQueue]:
         """Every n-th queue, beginning at the member's own place."""
-        if not _is_member(client_id, queues, client_ids):
-            return []
-        return list(queues[client_ids.index(client_id) :: len(client_ids)])
+        return list(queues[members.index(own) :: len(members)])
 
 
 def _ring_hash(text: str) -> int:
@@ -116,7 +119,7 @@ def _java_text(queue: MessageQueue) -> str:
     )
 
 
-class AllocateConsistentHash:
+class AllocateConsistentHash(_Partition):
     """Queues and members on one hash ring, so that few queues move when members come and go."""
 
     name: Final = "CONSISTENT_HASH"
@@ -134,19 +137,11 @@ class AllocateConsistentHash:
         self._virtual_node_count = virtual_node_count
         self._hash = hash_function
 
-    def allocate(
-        self,
-        consumer_group: str,
-        client_id: str,
-        queues: Sequence[MessageQueue],
-        client_ids: Sequence[str],
-    ) -> list[MessageQueue]:
-        """The queues whose next place on the ring, going up, belongs to ``client_id``."""
-        if not _is_member(client_id, queues, client_ids):
-            return []
+    def _share(self, group: str, own: str, queues: Queues, members: Members) -> list[MessageQueue]:
+        """The queues whose next place on the ring, going up, belongs to the member."""
         ring: dict[int, str] = {}
         replicas: dict[str, int] = {}
-        for member in client_ids:
+        for member in members:
             # A client listed twice continues its numbering, as Java's router does.
             first = replicas.get(member, 0)
             for replica in range(first, first + self._virtual_node_count):
@@ -156,7 +151,7 @@ class AllocateConsistentHash:
         mine: list[MessageQueue] = []
         for queue in queues:
             place = bisect_left(places, self._hash(_java_text(queue)))
-            if ring[places[place % len(places)]] == client_id:
+            if ring[places[place % len(places)]] == own:
                 mine.append(queue)
         return mine
 
@@ -193,7 +188,7 @@ class AllocateByConfig:
         return AllocateAveragely().allocate(consumer_group, client_id, queues, client_ids)
 
 
-class AllocateMachineRoomNearby:
+class AllocateMachineRoomNearby(_Partition):
     """Queues of a machine room go to its own members; orphaned rooms are shared by all.
 
     ``broker_room`` and ``consumer_room`` name the room of a queue and of a client id; an empty
@@ -215,16 +210,8 @@ class AllocateMachineRoomNearby:
         """``MACHINE_ROOM_NEARBY-`` and the name of the strategy used inside a room."""
         return f"MACHINE_ROOM_NEARBY-{self._strategy.name}"
 
-    def allocate(
-        self,
-        consumer_group: str,
-        client_id: str,
-        queues: Sequence[MessageQueue],
-        client_ids: Sequence[str],
-    ) -> list[MessageQueue]:
+    def _share(self, group: str, own: str, queues: Queues, members: Members) -> list[MessageQueue]:
         """The share in the own room, then the share of every room without a living member."""
-        if not _is_member(client_id, queues, client_ids):
-            return []
         queues_of_room: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             room = self._broker_room(queue)
@@ -232,23 +219,19 @@ class AllocateMachineRoomNearby:
                 raise ValueError(f"no machine room is known for the queue {queue}")
             queues_of_room.setdefault(room, []).append(queue)
         members_of_room: dict[str, list[str]] = {}
-        for member in client_ids:
+        for member in members:
             room = self._consumer_room(member)
             if not room:
                 raise ValueError(f"no machine room is known for the client {member!r}")
             members_of_room.setdefault(room, []).append(member)
-        own_room = self._consumer_room(client_id)
+        own_room = self._consumer_room(own)
         mine: list[MessageQueue] = []
         own_queues = queues_of_room.pop(own_room, None)
         if own_queues:
-            mine += self._strategy.allocate(
-                consumer_group, client_id, own_queues, members_of_room[own_room]
-            )
+            mine += self._strategy.allocate(group, own, own_queues, members_of_room[own_room])
         for room in sorted(queues_of_room):
             if room not in members_of_room:
-                mine += self._strategy.allocate(
-                    consumer_group, client_id, queues_of_room[room], client_ids
-                )
+                mine += self._strategy.allocate(group, own, queues_of_room[room], members)
         return mine
 
 

@@ -532,7 +532,7 @@ def test_a_hanging_thread_does_not_hold_up_shutdown() -> None:
             handle,
             name_server=name_server,
             consume_from="first",
-            drain_timeout_ms=100,
+            drain_timeout_ms=1_500,
             concurrency=2,
         ) as consumer:
             await until(lambda: any(a.process_queue.count for a in consumer.assignments.values()))
