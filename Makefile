@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test demo bench bench-java fuzz interop docs lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test demo bench bench-java fuzz interop soak docs lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ fuzz:  ## spoilt frames, records and bodies at every decoder; ARGS="--seconds 60
 
 interop:  ## RocketMQ's own clients and servers against ours; ARGS="-k retry"
 	INTEROP=full $(BIN)pytest -m interop tests/interop $(ARGS)
+
+soak:  ## ten minutes of mixed clients that come, go and are killed; ARGS="--seconds 60 --seed 7"
+	$(BIN)python -m interop.soak $(ARGS)
 
 lock:  ## resolve again and export the hashed requirements
 	$(BIN)uv lock

@@ -47,6 +47,8 @@ START_TIMEOUT_S: Final = 120.0
 FRESH_S: Final = 1.0
 """A process that acknowledged or received something within this time is in traffic."""
 DRAIN_TIMEOUT_S: Final = 180.0
+MEMORY_SAMPLES_MIN: Final = 240
+"""One a second."""
 QUIET_S: Final = 3.0
 """After everything has come, how long to look whether more comes."""
 
@@ -218,6 +220,7 @@ class Soak:
         self.ledger.note_disturbance(groups, "broker stops")
         self.cluster.stop_broker(number)
         self.cluster.start_broker()
+        self._memory.clear()  # of another process
         self.ledger.note_disturbance(groups, "broker is back")
         # Clients notice within seconds; whatever they repeat meanwhile belongs to it.
         self._events["broker killed" if number == signal.SIGKILL else "broker restarted"] += 1
@@ -294,6 +297,7 @@ class Soak:
     def run(self, broker_restarts: int) -> Report:
         """All of it; the report has the faults."""
         started = time.monotonic()
+        self._note(f"soak of {self._seconds:.0f} s, seed {self.report.seed}")
         with self.cluster:
             try:
                 self._create_topic()
@@ -395,21 +399,21 @@ class Soak:
         self._tell_memory()
 
     def _tell_memory(self) -> None:
-        """Compare the second fifth after the last restart with the last."""
+        """Compare the second fifth of the time since the last restart with the last fifth."""
         values = [value for _, value in self._memory]
-        if len(values) < 10:
+        fifth = len(values) // 5
+        if not fifth:
             return
-        half = len(values) // 2
-        fifth = max(1, len(values) // 5)
-        early = statistics.median(values[half : half + fifth])
+        early = statistics.median(values[fifth : 2 * fifth])
         late = statistics.median(values[-fifth:])
         self.report.rss_mib = {
             "at first": values[0],
-            "after half": early,
-            "at the end": late,
+            "in the second fifth": early,
+            "in the last fifth": late,
             "highest": max(values),
         }
-        if late > early * 1.1 + 4:
+        # In less than minutes it tells how full the caches are, not whether anything leaks.
+        if len(values) >= MEMORY_SAMPLES_MIN and late > early * 1.1 + 4:
             self.report.faults.append(f"broker memory grew from {early:.1f} to {late:.1f} MiB")
 
 
