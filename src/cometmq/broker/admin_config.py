@@ -22,7 +22,7 @@ from cometmq.broker.config import BrokerConfig, changed_config, effective_keys
 from cometmq.broker.lookup import in_worker
 from cometmq.broker.state import BrokerState, Refusal, answer, refusing
 from cometmq.codec.java_properties import merge_properties, parse_properties
-from cometmq.errors import ConfigError, ResponseCode
+from cometmq.errors import ConfigError, ResponseCode, StoreError
 from cometmq.model.topic import DataVersion
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.store.disk import Disk, make_durable_directory
@@ -87,8 +87,14 @@ class ConfigWriter:
         """Replace the values of some keys.  Blocks.
 
         Raises:
-            StoreError, OSError: the disk does not take it.
+            StoreError: the disk does not take it; the file is as it was.
         """
+        try:
+            self._write(changes)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{self.path} could not be written: {error}") from error
+
+    def _write(self, changes: Mapping[str, str]) -> None:
         disk, path = self._disk, self.path
         make_durable_directory(disk, str(PurePosixPath(path).parent))
         before = disk.read_bytes(path) if disk.exists(path) else b""

@@ -186,11 +186,13 @@ def _absolute(path: str) -> str:
 class LoadedConfig(msgspec.Struct, frozen=True):
     """A configuration and what was noticed while reading it.
 
-    `ignored` maps keys RocketMQ knows and we accept without effect to the value given.
+    `ignored` maps keys RocketMQ knows and we accept without effect to the value given.  `path` is
+    the properties file it was read from, to which changes at run time are written.
     """
 
     config: BrokerConfig
     ignored: dict[str, str]
+    path: str | None = None
 
 
 _TABLE: Final = SettingTable(BrokerConfig, ROCKETMQ_KEYS, _REFUSED_VALUES)
@@ -239,7 +241,10 @@ def load_config(
     merged.update(_from_environment(variables))
     given = overrides if isinstance(overrides, Mapping) else parse_assignments(overrides)
     merged.update({key: ("--set", value) for key, value in given.items()})
-    return _validate(merged)
+    loaded = _validate(merged)
+    if path is None or path.endswith(".toml"):
+        return loaded
+    return msgspec.structs.replace(loaded, path=str(Path(path).absolute()))
 
 
 def parse_assignments(items: Iterable[str]) -> dict[str, str]:

@@ -124,6 +124,7 @@ async def _up(
 
     cluster = Standalone(
         loaded.config,
+        config_path=loaded.path,
         name_server_port=name_server_port,
         name_server_host=loaded.config.bind_address,
     )
@@ -266,7 +267,7 @@ def broker(
         from cometmq.net.env import system_environment
         from cometmq.store.disk import RealDisk
 
-        server = Broker(loaded.config, system_environment(), RealDisk())
+        server = Broker(loaded.config, system_environment(), RealDisk(), config_path=loaded.path)
         await _serve(
             lambda: _recovering(server.start, lambda: server.recovery, quiet=is_quiet(ctx)),
             server.stop,

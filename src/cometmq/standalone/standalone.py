@@ -35,6 +35,7 @@ class Standalone:
     Args:
         config: the broker's; its `namesrv_addr` is replaced by our own name server's address
             (name servers named there are kept beside it).
+        config_path: the properties file that changes of the broker's configuration go to.
         name_server_port: 0 lets the system choose.
         name_server_host: the address the name server listens on.
         env: clock, chance, network and workers; the machine's by default.
@@ -45,12 +46,14 @@ class Standalone:
         self,
         config: BrokerConfig,
         *,
+        config_path: str | None = None,
         name_server_port: int = 9876,
         name_server_host: str = "127.0.0.1",
         env: Environment | None = None,
         disk: Disk | None = None,
     ) -> None:
         self._config = config
+        self._config_path = config_path
         self._env = env if env is not None else system_environment()
         self._disk = disk if disk is not None else RealDisk()
         folder = f"{config.store_path()}/namesrv"
@@ -94,7 +97,7 @@ class Standalone:
         await self.name_server.start()
         addresses = (self.name_server_address, *self._config.name_servers())
         config = msgspec.structs.replace(self._config, namesrv_addr=";".join(addresses))
-        self._broker = Broker(config, self._env, self._disk)
+        self._broker = Broker(config, self._env, self._disk, config_path=self._config_path)
         await self._broker.start(progress)
 
     async def stop(self) -> None:
