@@ -320,6 +320,31 @@ def java_writes_everything(story: Story) -> None:
     story.wait_delivered(TIMED)
 
 
+def test_a_directory_changes_hands_twice(story: Story) -> None:
+    """The short form: from Java to ours and back, with something of each kind."""
+    relay, java, ours = story.relay, story.relay.java, story.relay.ours
+    with relay.held_by(java):
+        story.make_topics()
+        story.write_plain("java")
+        story.write_timed(3600)
+        story.peer.call("closeTransactor", name=story.transact([("UNKNOW", "COMMIT")]))
+        first = relay.read_settled(keys=story.keys)
+        story.check_acked(first)
+        story.write_delayed("java")
+    foreign = relay.digests(*FOREIGN)
+    with relay.held_by(ours):
+        assert "carrying 1 timer message, 1 half message: this" in relay.log_of(ours)
+        first.check_same(relay.read(keys=story.keys), besides=(DELAYED, SCHEDULE_TOPIC))
+        story.write_plain("ours")
+        story.wait_delivered(DELAYED)
+        second = relay.read(keys=story.keys)
+        story.check_acked(second)
+    assert relay.digests(*FOREIGN) == foreign
+    with relay.held_by(java):
+        second.check_same(relay.read(keys=story.keys))
+
+
+@pytest.mark.full
 def test_a_java_store_serves_with_us_and_goes_back(story: Story) -> None:
     """Java fills it; ours gives equal answers and writes; Java gets it back and delivers all."""
     relay, java, ours = story.relay, story.relay.java, story.relay.ours
