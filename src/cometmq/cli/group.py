@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import click
 
 from cometmq.cli.options import (
+    admin_client,
     json_option,
     name_server_option,
-    security_options,
     set_up_logging,
     timeout_option,
 )
@@ -21,13 +21,6 @@ __all__ = ["group"]
 @click.group(short_help="List consumer groups and look at their progress.")
 def group() -> None:
     """List consumer groups and look at their progress."""
-
-
-def _admin(name_server: str, timeout_s: float) -> "Admin":
-    from cometmq.client import Admin
-
-    timeout_ms = round(timeout_s * 1000)
-    return Admin(name_server=name_server, timeout_ms=timeout_ms, **security_options())
 
 
 async def _members(admin: "Admin", name: str) -> list[str]:
@@ -56,7 +49,7 @@ def list_groups(
 
     async def collect() -> list[dict[str, object]]:
         rows: list[dict[str, object]] = []
-        async with _admin(name_server, timeout_s) as admin:
+        async with admin_client(name_server, timeout_s) as admin:
             for name in await admin.group_list(include_system=include_system):
                 topics, lag = await _progress(admin, name)
                 rows.append(
@@ -104,7 +97,7 @@ def members(
     from cometmq.net.loop import run
 
     async def collect() -> list[str]:
-        async with _admin(name_server, timeout_s) as admin:
+        async with admin_client(name_server, timeout_s) as admin:
             return await _members(admin, name)
 
     print_listing(
@@ -135,7 +128,7 @@ def offsets(
     from cometmq.net.loop import run
 
     async def collect() -> list[dict[str, object]]:
-        async with _admin(name_server, timeout_s) as admin:
+        async with admin_client(name_server, timeout_s) as admin:
             await _known(admin, name)
             progress = await admin.group_offsets(name, topics or None)
         return [
@@ -205,7 +198,7 @@ def reset(
         click.confirm(f"Move group {name} in topic {topic} to {moment}?", abort=True)
 
     async def move() -> list[dict[str, object]]:
-        async with _admin(name_server, timeout_s) as admin:
+        async with admin_client(name_server, timeout_s) as admin:
             online = await _members(admin, name)
             if online:
                 raise ClientError(
@@ -244,7 +237,7 @@ def delete(
         click.confirm(f"Delete group {name} at {name_server}?", abort=True)
 
     async def remove() -> None:
-        async with _admin(name_server, timeout_s) as admin:
+        async with admin_client(name_server, timeout_s) as admin:
             await _known(admin, name)
             await admin.delete_group(name, clean_offsets=clean_offsets)
 

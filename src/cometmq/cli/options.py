@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from cometmq.client import Admin
     from cometmq.client.security import SecurityOptions
 
 __all__ = [
     "DEFAULT_NAME_SERVER",
+    "admin_client",
     "is_quiet",
     "json_option",
     "name_server_option",
@@ -105,6 +107,14 @@ def security_options() -> "SecurityOptions":
             check_hostname=mode not in ("insecure", "no-hostname"),
         )
     return found
+
+
+def admin_client(name_server: str, timeout_s: float) -> "Admin":
+    """The client of a command that manages something, with the command's connection options."""
+    from cometmq.client import Admin
+
+    timeout_ms = round(timeout_s * 1000)
+    return Admin(name_server=name_server, timeout_ms=timeout_ms, **security_options())
 
 
 def name_server_option(function: F) -> F:

@@ -1,19 +1,14 @@
 """`cometmq topic`: list, create, delete, route, status."""
 
-from typing import TYPE_CHECKING
-
 import click
 
 from cometmq.cli.options import (
+    admin_client,
     json_option,
     name_server_option,
-    security_options,
     set_up_logging,
     timeout_option,
 )
-
-if TYPE_CHECKING:
-    from cometmq.client import Admin
 
 __all__ = ["topic"]
 
@@ -21,13 +16,6 @@ __all__ = ["topic"]
 @click.group(short_help="List, create, delete and look at topics.")
 def topic() -> None:
     """List, create, delete and look at topics."""
-
-
-def _admin(name_server: str, timeout_s: float) -> "Admin":
-    from cometmq.client import Admin
-
-    timeout_ms = round(timeout_s * 1000)
-    return Admin(name_server=name_server, timeout_ms=timeout_ms, **security_options())
 
 
 @topic.command("list", short_help="Names of all topics.")
@@ -46,7 +34,7 @@ def list_topics(
 
     async def collect() -> list[dict[str, object]]:
         rows: list[dict[str, object]] = []
-        async with _admin(name_server, timeout_s) as admin:
+        async with admin_client(name_server, timeout_s) as admin:
             for name in await admin.topic_list(include_system=include_system):
                 route = await admin.topic_route(name)
                 rows.append(
@@ -90,7 +78,7 @@ def create(
     from cometmq.net.loop import run
 
     async def make() -> int:
-        async with _admin(name_server, timeout_s) as admin:
+        async with admin_client(name_server, timeout_s) as admin:
             await admin.create_topic(
                 name, queue_count=queues, order=order, cluster=cluster, broker_name=broker_name
             )
@@ -123,7 +111,7 @@ def delete(
         click.confirm(f"Delete topic {name} and its messages at {name_server}?", abort=True)
 
     async def remove() -> None:
-        async with _admin(name_server, timeout_s) as admin:
+        async with admin_client(name_server, timeout_s) as admin:
             await admin.delete_topic(name, cluster=cluster)
 
     run(remove())
@@ -144,7 +132,7 @@ def route(ctx: click.Context, name: str, name_server: str, timeout_s: float, as_
     from cometmq.net.loop import run
 
     async def collect() -> list[dict[str, object]]:
-        async with _admin(name_server, timeout_s) as admin:
+        async with admin_client(name_server, timeout_s) as admin:
             found = await admin.topic_route(name)
         brokers = {data.broker_name: data for data in found.broker_datas}
         return [
@@ -182,7 +170,7 @@ def status(
     from cometmq.net.loop import run
 
     async def collect() -> list[dict[str, object]]:
-        async with _admin(name_server, timeout_s) as admin:
+        async with admin_client(name_server, timeout_s) as admin:
             offsets = await admin.topic_offsets(name)
         return [
             {

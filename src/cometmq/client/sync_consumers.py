@@ -5,26 +5,19 @@ Must not: add behaviour.  Plain handlers run in threads, ``async def`` handlers 
 loop.  A message of an iteration costs no hop to the loop, only a batch does.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from cometmq.client.background import background
-from cometmq.client.group_consumer import RebalanceListener
 from cometmq.client.handlers import Handler
 from cometmq.client.message import ReceivedMessage
-from cometmq.client.pull_consumer import BUFFER_COUNT_MAX, POLL_COUNT_MAX, POLL_TIMEOUT_MS
+from cometmq.client.mirrored import same_arguments
+from cometmq.client.pull_consumer import POLL_COUNT_MAX, POLL_TIMEOUT_MS
 from cometmq.client.pull_consumer import PullConsumer as AsyncPullConsumer
-from cometmq.client.push_consumer import CONCURRENCY, CONSUME_TIMEOUT_MS
 from cometmq.client.push_consumer import PushConsumer as AsyncPushConsumer
-from cometmq.client.security import SecurityOptions
-from cometmq.client.starting import StartFrom
-from cometmq.core.allocate import AllocateStrategy
-from cometmq.core.consume_retry import MAX_RECONSUME_TIMES
-from cometmq.core.process_queue import FlowLimits
 from cometmq.core.tag_filter import TAG
-from cometmq.model import MessageModel, MessageQueue
-from cometmq.net.env import Environment
+from cometmq.model import MessageQueue
 
 __all__ = ["PullConsumer", "PushConsumer"]
 
@@ -35,53 +28,10 @@ class PushConsumer:
     Arguments as those of `cometmq.PushConsumer`.
     """
 
-    def __init__(
-        self,
-        group: str,
-        subscriptions: Mapping[str, str] | None = None,
-        handler: Handler | None = None,
-        *,
-        name_server: str | Sequence[str] | None = None,
-        consume_from: StartFrom = "last",
-        concurrency: int = CONCURRENCY,
-        batch_count_max: int | None = None,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        max_reconsume_times: int = MAX_RECONSUME_TIMES,
-        flow_limits: FlowLimits | None = None,
-        strategy: AllocateStrategy | str = "AVG",
-        rebalance_listener: RebalanceListener | None = None,
-        drain_timeout_ms: int = 10_000,
-        consume_timeout_ms: int = CONSUME_TIMEOUT_MS,
-        pull_count_max: int = 32,
-        offset_folder: str | None = None,
-        instance_name: str | None = None,
-        client_ip: str | None = None,
-        env: Environment | None = None,
-        **security: Unpack[SecurityOptions],
-    ) -> None:
-        self.group = group
-        self._inner = AsyncPushConsumer(
-            group,
-            subscriptions,
-            handler,
-            name_server=name_server,
-            consume_from=consume_from,
-            concurrency=concurrency,
-            batch_count_max=batch_count_max,
-            message_model=message_model,
-            max_reconsume_times=max_reconsume_times,
-            flow_limits=flow_limits,
-            strategy=strategy,
-            rebalance_listener=rebalance_listener,
-            drain_timeout_ms=drain_timeout_ms,
-            consume_timeout_ms=consume_timeout_ms,
-            pull_count_max=pull_count_max,
-            offset_folder=offset_folder,
-            instance_name=instance_name,
-            client_ip=client_ip,
-            env=env,
-            **security,
-        )
+    @same_arguments(AsyncPushConsumer)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._inner = AsyncPushConsumer(*arguments, **options)
+        self.group = self._inner.group
 
     def start(self) -> None:
         """Join the group and begin to consume."""
@@ -137,43 +87,10 @@ class PullConsumer:
     without end.  One thread at a time may read.
     """
 
-    def __init__(
-        self,
-        group: str,
-        subscriptions: Mapping[str, str] | None = None,
-        *,
-        name_server: str | Sequence[str] | None = None,
-        consume_from: StartFrom = "last",
-        auto_commit: bool = True,
-        buffer_count_max: int = BUFFER_COUNT_MAX,
-        pull_count_max: int = 32,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        strategy: AllocateStrategy | str = "AVG",
-        rebalance_listener: RebalanceListener | None = None,
-        offset_folder: str | None = None,
-        instance_name: str | None = None,
-        client_ip: str | None = None,
-        env: Environment | None = None,
-        **security: Unpack[SecurityOptions],
-    ) -> None:
-        self.group = group
-        self._inner = AsyncPullConsumer(
-            group,
-            subscriptions,
-            name_server=name_server,
-            consume_from=consume_from,
-            auto_commit=auto_commit,
-            buffer_count_max=buffer_count_max,
-            pull_count_max=pull_count_max,
-            message_model=message_model,
-            strategy=strategy,
-            rebalance_listener=rebalance_listener,
-            offset_folder=offset_folder,
-            instance_name=instance_name,
-            client_ip=client_ip,
-            env=env,
-            **security,
-        )
+    @same_arguments(AsyncPullConsumer)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._inner = AsyncPullConsumer(*arguments, **options)
+        self.group = self._inner.group
 
     def start(self) -> None:
         """Join the group, if topics are subscribed."""
