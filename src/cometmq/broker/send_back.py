@@ -135,6 +135,7 @@ class SendBackProcessor:
         )
         if target.delay_level > 0:
             self._schedule.added(target.delay_level, result.queue_offset, now_ms)
+        state.stats.sent_back(properties[prop.RETRY_TOPIC], header.group)
         # The consumer forgets the message once this is answered, so it has to be as durable as a
         # sent one, and the topic it went to as well.
         if state.config.flush_disk_type != "SYNC_FLUSH":

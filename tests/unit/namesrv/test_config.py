@@ -69,6 +69,19 @@ def test_changes_at_run_time_are_all_or_nothing() -> None:
         updated_config(config, {"orderMessageEnable": "true", "nonsense": "1"})
 
 
+def test_changes_go_to_the_file_of_the_start(tmp_path: Path) -> None:
+    """As with RocketMQ's -c; TOML has no lines of properties, and a given path wins."""
+    path = tmp_path / "namesrv.conf"
+    path.write_text("listenPort=5\n")
+    assert load_name_server_config(str(path)).config.config_store_path == str(path)
+    given = load_name_server_config(str(path), overrides={"configStorePath": "/x"})
+    assert given.config.config_store_path == "/x"
+    toml = tmp_path / "namesrv.toml"
+    toml.write_text("listenPort = 5\n")
+    default = NameServerConfig().config_store_path
+    assert load_name_server_config(str(toml)).config.config_store_path == default
+
+
 def test_toml_with_and_without_a_table(tmp_path: Path) -> None:
     """The same keys, typed; a broken file is named."""
     path = tmp_path / "namesrv.toml"

@@ -453,7 +453,13 @@ def test_configuration_can_be_read_and_changed() -> None:
         assert (await peer.ask(318, body=b"clusterTest=false\n")).code == 0
         assert (await peer.ask(318, body=b"orderMessageEnable=true\n")).code == 0
         assert "orderMessageEnable=true\n" in (await peer.ask(319)).body.decode()
-        assert b"orderMessageEnable=true" in peer.world.node("ns").disk.read_bytes("/ns/p")
+        disk = peer.world.node("ns").disk
+        assert b"orderMessageEnable=true" in disk.read_bytes("/ns/p")
+        disk.write_atomic("/ns/p", b"# ours\nlistenPort = 9\norderMessageEnable=true\n")
+        assert (await peer.ask(318, body=b"orderMessageEnable=false\n")).code == 0
+        text = disk.read_bytes("/ns/p")
+        assert text == b"# ours\nlistenPort = 9\norderMessageEnable=false\n"
+        assert b"orderMessageEnable=true" in disk.read_bytes("/ns/p.bak")
 
     assert run(scenario) is None
 
