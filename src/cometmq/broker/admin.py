@@ -9,8 +9,9 @@ a second.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from cometmq.broker.persistence import group_snapshot
 from cometmq.broker.schedule import ScheduleService
@@ -18,6 +19,7 @@ from cometmq.broker.state import BrokerState, Refusal, answer, refusing
 from cometmq.core.attributes import (
     GROUP_ATTRIBUTES,
     TOPIC_ATTRIBUTES,
+    Attribute,
     altered_attributes,
     parse_attribute_changes,
 )
@@ -46,6 +48,7 @@ from cometmq.wire.headers import CreateTopicHeader
 
 __all__ = ["AdminProcessor"]
 
+C = TypeVar("C", TopicConfig, SubscriptionGroupConfig)
 _UNSET: Final = "not set any response code"
 """What a Java broker says beside code 0 here; tools show it."""
 QUEUE_COUNT_MAX: Final = 65_535
@@ -136,16 +139,7 @@ class AdminProcessor:
         known = self._state.topics.get(config.topic)
         if config.attributes.get("+message.type") == "MIXED":
             raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-        try:
-            attributes = altered_attributes(
-                TOPIC_ATTRIBUTES,
-                known.attributes if known else {},
-                config.attributes,
-                is_new=known is None,
-            )
-        except ConfigError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        return replace(config, attributes=attributes)
+        return _altered(config, known, TOPIC_ATTRIBUTES)
 
     def _check_topic(self, config: TopicConfig) -> None:
         fault = check_topic(config.topic)
@@ -243,16 +237,7 @@ class AdminProcessor:
         if fault is not None:
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
         known = self._state.groups.get(config.group_name)
-        try:
-            attributes = altered_attributes(
-                GROUP_ATTRIBUTES,
-                known.attributes if known else {},
-                config.attributes,
-                is_new=known is None,
-            )
-        except ConfigError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        return replace(config, attributes=attributes)
+        return _altered(config, known, GROUP_ATTRIBUTES)
 
     def delete_group(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
@@ -303,3 +288,17 @@ class AdminProcessor:
         """Serve GET_ALL_DELAY_OFFSET (45)."""
         body = encode_delay_offsets(self._schedule.offsets(), self._schedule.version)
         return answer(request, body=body)
+
+
+def _altered(config: C, known: C | None, rules: Mapping[str, Attribute]) -> C:
+    """Apply the changes that `config` carries in place of its attributes."""
+    try:
+        attributes = altered_attributes(
+            rules,
+            known.attributes if known is not None else {},
+            config.attributes,
+            is_new=known is None,
+        )
+    except ConfigError as error:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    return replace(config, attributes=attributes)
