@@ -44,7 +44,7 @@ config_option = click.option(
     "config_path",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="broker.conf (Java properties) or, ending in .toml, TOML.",
+    help="A .conf file of RocketMQ (Java properties) or, ending in .toml, TOML.",
 )
 store_option = click.option(
     "--store", "store_path", metavar="DIR", help="Store directory (storePathRootDir)."
