@@ -69,6 +69,9 @@ type command struct {
 	Queue         *queue            `json:"queue"`
 	QueueOffset   int64             `json:"queueOffset"`
 	Max           int               `json:"max"`
+	Timeout       int               `json:"timeout"`
+	Message       *wanted           `json:"message"`
+	ReplyBy       string            `json:"replyBy"`
 }
 
 var (
@@ -252,6 +255,32 @@ func send(given command) (any, error) {
 	return results, nil
 }
 
+func request(given command) (any, error) {
+	made, err := message(*given.Message)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := producers[given.Name].Request(
+		context.Background(), time.Duration(given.Timeout)*time.Millisecond, made)
+	if err != nil {
+		return nil, err
+	}
+	return object{"body": mark(reply.Body), "tags": optional(reply.GetTags())}, nil
+}
+
+// reply answers a request with its own body behind "re: ".
+func reply(from rocketmq.Producer, received *primitive.MessageExt) error {
+	// The client takes the body it is given here for properties, so it gets none.
+	made, err := consumer.CreateReplyMessage(received, nil)
+	if err != nil {
+		return err
+	}
+	made.Body = append([]byte("re: "), received.Body...)
+	made.WithTag("reply")
+	_, err = from.SendSync(context.Background(), made)
+	return err
+}
+
 func mark(body []byte) string {
 	if len(body) <= bodyShownBytes {
 		return base64.StdEncoding.EncodeToString(body)
@@ -324,6 +353,11 @@ func startPush(given command) (any, error) {
 	) (consumer.ConsumeResult, error) {
 		for _, received := range messages {
 			emit(object{"event": "message", "name": given.Name, "message": show(received)})
+			if given.ReplyBy != "" {
+				if err := reply(producers[given.ReplyBy], received); err != nil {
+					return consumer.ConsumeRetryLater, err
+				}
+			}
 			if received.ReconsumeTimes < given.FailTimes {
 				if settings, has := primitive.GetConcurrentlyCtx(ctx); has {
 					settings.DelayLevelWhenNextConsume = given.FailLevel
@@ -399,6 +433,8 @@ func run(given command) (any, error) {
 		return shutdown(producers, given.Name)
 	case "send":
 		return send(given)
+	case "request":
+		return request(given)
 	case "push":
 		return startPush(given)
 	case "closePush":

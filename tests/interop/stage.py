@@ -43,7 +43,7 @@ _EVERYONE: Final = frozenset({"async", "batch", "delay", "ordered", "push", "ret
 FEATURES: Final = {
     "java": _EVERYONE
     | {"assigned", "lite", "namespace", "old", "pushes", "query", "request", "vip"},
-    "go": _EVERYONE | {"namespace", "old", "vip"},
+    "go": _EVERYONE | {"namespace", "old", "request", "vip"},
     OURS: _EVERYONE | {"assigned", "lite", "pushes", "query", "request"},
 }
 """What a client can be asked for; a scenario is collected only for clients that have it all."""
