@@ -171,12 +171,18 @@ def as_text(conditions: Conditions, comparisons: list[Comparison]) -> str:
         text += ["", summary(comparisons)]
         text += [f"{one.spec.name.ljust(18)}  {check_text(check)}" for one, check in checks]
     text += [f"{one.spec.name}: {one.note}" for one in good if one.note]
-    skipped = dict.fromkeys(one.skipped for one in comparisons if one.skipped)
-    for why in skipped:
-        names = ", ".join(one.spec.name for one in comparisons if one.skipped == why)
-        text += ["", f"SKIPPED  {names}: {why}"]
-    text += [f"FAILED  {one.spec.name}: {one.error}" for one in comparisons if one.error]
+    text += [""] if any(one.skipped or one.error for one in comparisons) else []
+    text += _grouped("SKIPPED", [(one.spec.name, one.skipped) for one in comparisons])
+    text += _grouped("FAILED", [(one.spec.name, one.error) for one in comparisons])
     return "\n".join(text)
+
+
+def _grouped(word: str, reasons: list[tuple[str, str]]) -> list[str]:
+    """A line for each reason, with the names of all rows that have it."""
+    return [
+        f"{word}  {', '.join(name for name, other in reasons if other == why)}: {why}"
+        for why in dict.fromkeys(why for _, why in reasons if why)
+    ]
 
 
 def as_json(conditions: Conditions, comparisons: list[Comparison]) -> dict[str, Any]:

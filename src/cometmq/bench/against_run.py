@@ -22,6 +22,7 @@ from cometmq.bench.against import Comparison, RowSpec
 from cometmq.bench.java_load import JavaLoad, start_java_load
 from cometmq.bench.java_peer import (
     RATE_HEAP,
+    READY_S_MAX,
     SMALL_HEAP,
     JavaBroker,
     PeerMissing,
@@ -337,7 +338,7 @@ def _restart(plan: Plan, comparison: Comparison, folder: Path, say: Say) -> None
         ("Java", java_broker, comparison.their_values),
     ):
         say(f"restart: filling {plan.restart_gb:g} GB, {name}")
-        with start(60.0) as server:
+        with start(READY_S_MAX) as server:
             order = WorkOrder(
                 load=load,
                 address=server.address,

@@ -25,7 +25,7 @@ from typing import Final
 
 from cometmq.bench.control import wait_until_served
 from cometmq.bench.measure import on_core
-from cometmq.bench.processes import READY_S_MAX, Server, free_ports
+from cometmq.bench.processes import Server, free_ports
 from cometmq.errors import ClientError, CometError
 from cometmq.net.env import system_environment
 from cometmq.net.loop import run
@@ -34,6 +34,7 @@ from cometmq.net.network import TcpNetwork, parse_address
 __all__ = [
     "JAVA_VERSION",
     "RATE_HEAP",
+    "READY_S_MAX",
     "SMALL_HEAP",
     "JavaBroker",
     "PeerMissing",
@@ -49,6 +50,8 @@ JAVA_VERSION: Final = "5.4.0"
 HERE: Final = Path(__file__).resolve().parent / "java"
 FETCH_S_MAX: Final = 600
 BUILD_S_MAX: Final = 120
+READY_S_MAX: Final = 180.0
+"""A JVM among busy processes takes a minute to come up."""
 RATE_HEAP: Final = "4g"
 SMALL_HEAP: Final = "256m"
 NAME_SERVER_HEAP: Final = "256m"
@@ -249,7 +252,7 @@ def start_java_name_server(folder: Path, *, core: int | None = None) -> Iterator
     try:
         while not _is_listening(address):
             if process.poll() is not None or time.monotonic() > begin + READY_S_MAX:
-                raise ClientError(f"the Java name server does not serve: {server.log_tail()}")
+                raise ClientError(f"the Java name server does not serve: {_last_words(server)}")
             time.sleep(0.01)
         server.ready_s = time.monotonic() - begin
         yield server
@@ -323,4 +326,11 @@ def _ready_s(broker: Server, begin: float, ready_s_max: float) -> float:
             return ready - begin
         if broker.process.poll() is not None:
             break
-    raise ClientError(f"the Java broker does not serve; its last lines:\n{broker.log_tail()}")
+    how = "ended" if broker.process.poll() is not None else f"did not serve in {ready_s_max:.0f} s"
+    raise ClientError(f"the Java broker {how}; its last words: {_last_words(broker)}")
+
+
+def _last_words(server: Server) -> str:
+    """The end of a Java server's log, without its logging's talk about itself."""
+    lines = [line for line in server.log_tail().splitlines() if "|-INFO" not in line]
+    return " / ".join(lines[-5:]) or "none"
