@@ -20,7 +20,14 @@ from cometmq.client.message import ReceivedMessage
 from cometmq.client.send import Prepared
 from cometmq.codec.compression import decompress
 from cometmq.codec.properties import decode_properties, encode_properties_text
-from cometmq.errors import CometError, InvalidParameter, NoRoute, ResponseCode, remote_error
+from cometmq.errors import (
+    CodecError,
+    CometError,
+    InvalidParameter,
+    NoRoute,
+    ResponseCode,
+    remote_error,
+)
 from cometmq.model import properties as prop
 from cometmq.model.names import reply_topic
 from cometmq.wire.codes import RequestCode
@@ -85,9 +92,7 @@ class OpenRequests:
         try:
             header = PushReplyHeader.from_command(command)
             properties = decode_properties(header.properties or "")
-            body = command.body
-            if header.sys_flag & _COMPRESSED:
-                body = decompress(body, header.sys_flag)
+            body = _plain(command.body, header.sys_flag)
         except CometError as error:
             log.warning("a reply was not understood: %s", error)
             return command.answer(ResponseCode.SYSTEM_ERROR, "process reply message fail")
@@ -106,6 +111,16 @@ class OpenRequests:
                 )
             )
         return command.answer(ResponseCode.SUCCESS)
+
+
+def _plain(body: bytes, sys_flag: int) -> bytes:
+    if not sys_flag & _COMPRESSED:
+        return body
+    try:
+        return decompress(body, sys_flag)
+    except CodecError:
+        # Go's client 2.1.2 says so of every large reply and never does it; Java's takes it too.
+        return body
 
 
 async def send_reply(

@@ -7,10 +7,26 @@ import pytest
 import cometmq
 from cometmq import Message, ReceivedMessage
 from cometmq.client.request_reply import OpenRequests
+from cometmq.client.send import Prepared
 from cometmq.errors import InvalidParameter, RequestTimeout
 from cometmq.testing.cluster import embedded_cluster
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
+
+PUSH = {
+    "producerGroup": "g",
+    "topic": "c_REPLY_TOPIC",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueId": "0",
+    "sysFlag": "0",
+    "bornTimestamp": "1",
+    "flag": "0",
+    "bornHost": "127.0.0.1:1",
+    "storeHost": "127.0.0.1:2",
+    "storeTimestamp": "2",
+    "properties": "CORRELATION_ID\x01gone\x02",
+}
 
 
 def test_each_request_gets_its_own_reply() -> None:
@@ -85,23 +101,23 @@ def test_a_message_that_is_no_request_cannot_be_answered() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("ext", "code"), [({}, 1), (None, 0)])
-def test_pushes_are_always_answered(ext: dict[str, str] | None, code: int) -> None:
+def test_a_body_that_is_not_compressed_as_it_says_is_taken_as_it_is() -> None:
+    """Go's replies above 4 KiB."""
+
+    async def run() -> bytes:
+        requests = OpenRequests()
+        prepared = Prepared("t", b"?", 0, 0, "UNIQ_KEY\x01id\x02", "id")
+        future = requests.open(prepared, "me", 1000)
+        ext = {**PUSH, "sysFlag": "1", "properties": "CORRELATION_ID\x01id\x02"}
+        push = RemotingCommand.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext, b"plain")
+        assert requests.serve(push).code == 0
+        return (await future).body
+
+    assert asyncio.run(run()) == b"plain"
+
+
+@pytest.mark.parametrize(("ext", "code"), [({}, 1), (PUSH, 0)])
+def test_pushes_are_always_answered(ext: dict[str, str], code: int) -> None:
     """A reply too late is taken, one that cannot be read is refused: the broker never waits."""
-    if ext is None:
-        ext = {
-            "producerGroup": "g",
-            "topic": "c_REPLY_TOPIC",
-            "defaultTopic": "TBW102",
-            "defaultTopicQueueNums": "4",
-            "queueId": "0",
-            "sysFlag": "0",
-            "bornTimestamp": "1",
-            "flag": "0",
-            "bornHost": "127.0.0.1:1",
-            "storeHost": "127.0.0.1:2",
-            "storeTimestamp": "2",
-            "properties": "CORRELATION_ID\x01gone\x02",
-        }
     push = RemotingCommand.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext, b"late")
     assert OpenRequests().serve(push).code == code
