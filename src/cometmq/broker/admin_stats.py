@@ -186,6 +186,8 @@ class StatsProcessor:
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
         """Serve CLEAN_EXPIRED_CONSUMEQUEUE (306): queues without a message in the log go."""
+        self._state.store.clean_expired_queues()
+        log.info("cleaning of queues ordered by %s", connection.peer)
         return answer(request)
 
 

@@ -347,6 +347,24 @@ def test_cleaning_by_order(tmp_path: Path) -> None:
     scenario(tmp_path, story)
 
 
+def test_queues_without_messages_are_cleaned(tmp_path: Path) -> None:
+    """306: a queue whose messages expired with their log file goes, the others stay."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        store = broker.state.store
+        assert (await client.send(b="old")).code == 0
+        while len(store._log.files) < 3:
+            assert (await client.send(bytes(100_000), b="new")).code == 0
+        await eventually(lambda: not store._topics["old"][0].tail)
+        store._retention.drop_files(1)
+        assert (await client.call(Code.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
+        await eventually(lambda: "old" not in store.topics())
+        assert store.queues("new") == [0]
+        assert (await client.send(b="old")).ext_fields["queueOffset"] == "0"
+
+    scenario(tmp_path, story, flushIntervalConsumeQueue=10)
+
+
 def test_deleted_things_have_no_statistics(tmp_path: Path) -> None:
     """215 and 207 take the counters along."""
 
