@@ -94,14 +94,15 @@ class Terminal:
         os.close(self._master)
 
 
-def press_tab(terminal: Terminal) -> None:
-    """Every case of the table, and a list where there is a choice."""
+def press_tab(terminal: Terminal) -> str:
+    """Every case of the table, and a list where there is a choice: what was seen last."""
     for typed, completed in WORDS:
         terminal.type(f"{typed}\t")
         terminal.wait_for(completed)
         terminal.type("\x15\n")  # kill the line, take the next
     terminal.type("cometmq topic \t\t")
     terminal.wait_for(*LISTED)
+    return terminal.screen
 
 
 def test_bash(home: Path) -> None:
@@ -110,7 +111,7 @@ def test_bash(home: Path) -> None:
     try:
         terminal.type(". ./script.bash; bind 'set bell-style none'; echo rea''dy\n")
         terminal.wait_for("ready")
-        press_tab(terminal)
+        assert "status" in press_tab(terminal)
     finally:
         terminal.close()
 
@@ -121,7 +122,7 @@ def test_zsh(home: Path) -> None:
     try:
         terminal.type("autoload -Uz compinit && compinit -D && . ./script.zsh; echo rea''dy\n")
         terminal.wait_for("ready")
-        press_tab(terminal)
+        assert "status" in press_tab(terminal)
     finally:
         terminal.close()
 

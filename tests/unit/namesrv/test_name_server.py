@@ -457,8 +457,8 @@ def test_configuration_can_be_read_and_changed() -> None:
         assert b"orderMessageEnable=true" in disk.read_bytes("/ns/p")
         disk.write_atomic("/ns/p", b"# ours\nlistenPort = 9\norderMessageEnable=true\n")
         assert (await peer.ask(318, body=b"orderMessageEnable=false\n")).code == 0
-        text = disk.read_bytes("/ns/p")
-        assert text == b"# ours\nlistenPort = 9\norderMessageEnable=false\n"
+        written = disk.read_bytes("/ns/p")
+        assert written == b"# ours\nlistenPort = 9\norderMessageEnable=false\n"
         assert b"orderMessageEnable=true" in disk.read_bytes("/ns/p.bak")
 
     assert run(scenario) is None
