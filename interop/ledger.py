@@ -6,11 +6,11 @@ Must not: start or stop anything, or wait.
 
 Theory: a message is *owed* to every group once its send was acknowledged.  One whose send failed
 or was cut off may come or not.  A second delivery is *explained* by a disturbance of its group (a
-member killed, joined or gone, the broker restarted) that lies between the first delivery and the
-second, at most `WINDOW_S` after the first: what is handled is written down every few seconds, and
-what was handled since is handled again by whoever takes the queue over.  A member that joins may
-also read the offset of a queue before its old owner has written it, so `d` may lie that much
-before the first delivery.  Everything else that comes twice is a fault.
+member killed, joined or gone, the broker restarted) that had begun before it, if the first
+delivery lies within the disturbance or at most `WINDOW_S` before or after it: what is handled is
+written down every few seconds, and what was handled since is handled again by whoever takes the
+queue over, who may also read the offset before its old owner has written it.  Everything else
+that comes twice is a fault.
 """
 
 import base64
@@ -29,6 +29,8 @@ WINDOW_S: Final = 20.0
 """Offsets are written every 5 s at the latest; the rest is for a machine that is busy."""
 SIZES: Final = (1, 17, 100, 100, 300, 300, 1000, 1100, 2500, 6000)
 FAULTS_SHOWN: Final = 5
+NEAR_S: Final = 90.0
+UNEXPLAINED: Final = "unexplained"
 
 
 def body_of(number: str) -> bytes:
@@ -49,15 +51,27 @@ def letter_of(topic: str, number: str) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Again:
+    """A delivery after a message's first; times in seconds."""
+
+    number: str
+    first: float
+    second: float
+    story: str
+    """Who got it and from which place, both times."""
+
+
 @dataclass
 class GroupBook:
     """What one group got."""
 
-    first: dict[str, float] = field(default_factory=dict)
+    first: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """When each message came first, and who got it from where."""
     counts: Counter[str] = field(default_factory=Counter)
-    repeated: list[tuple[str, float, str]] = field(default_factory=list)
-    """Number, time and receiver of each delivery after a message's first."""
-    disturbances: list[tuple[float, str]] = field(default_factory=list)
+    repeated: list["Again"] = field(default_factory=list)
+    disturbances: list[tuple[float, float, str]] = field(default_factory=list)
+    """Begin, end and what it was."""
 
 
 class Ledger:
@@ -107,17 +121,21 @@ class Ledger:
             elif not is_right:
                 self.wrong.append(f"{group} got {number} changed: {str(message)[:300]}")
             book.counts[number] += 1
+            story = f"{process} from {message.get('queueId')}/{message.get('queueOffset')}"
             if number in book.first:
-                book.repeated.append((number, now, process))
+                when, who = book.first[number]
+                book.repeated.append(Again(number, when, now, f"{who}, {story}"))
             else:
-                book.first[number] = now
+                book.first[number] = (now, story)
 
-    def note_disturbance(self, groups: list[str], what: str) -> None:
-        """Something happened to the members of these groups."""
-        now = time.monotonic()
+    def note_disturbance(
+        self, groups: list[str], what: str, began: float, after_s: float = 0.0
+    ) -> None:
+        """Something has happened to the members of these groups; `after_s` more to settle."""
+        end = time.monotonic() + after_s
         with self._lock:
             for group in groups:
-                self.groups[group].disturbances.append((now, what))
+                self.groups[group].disturbances.append((began, end, what))
 
     # -- questions --------------------------------------------------------------------------
 
@@ -143,20 +161,34 @@ class Ledger:
         """Second deliveries of each group by what explains them; `unexplained` is a fault."""
         with self._lock:
             return {
-                name: Counter(self._cause(book, *one) for one in book.repeated)
+                name: Counter(self._cause(book, one) for one in book.repeated)
                 for name, book in self.groups.items()
             }
 
     @staticmethod
-    def _cause(book: GroupBook, number: str, again: float, process: str) -> str:
-        first = book.first[number]
+    def _cause(book: GroupBook, again: Again) -> str:
         near = [
-            (abs(when - first), what.split(" ")[0])
-            for when, what in book.disturbances
-            if first - WINDOW_S <= when <= min(first + WINDOW_S, again)
+            (abs(begin - again.first), what)
+            for begin, end, what in book.disturbances
+            if begin <= again.second and begin - WINDOW_S <= again.first <= end + WINDOW_S
         ]
         kills = [one for one in near if one[1] in ("killed", "broker")]
-        return min(kills or near, default=(0.0, "unexplained"))[1]
+        return min(kills or near, default=(0.0, UNEXPLAINED))[1]
+
+    def _unexplained(self, group: str) -> list[str]:
+        """The second deliveries nothing explains, with what is known of them."""
+        book = self.groups[group]
+        return [
+            f"{one.number} ({one.second - one.first:.1f} s apart: {one.story}; disturbances near: "
+            + ", ".join(
+                f"{what} {begin - one.first:+.1f} to {end - one.first:+.1f} s"
+                for begin, end, what in book.disturbances
+                if abs(begin - one.first) < NEAR_S
+            )
+            + ")"
+            for one in book.repeated
+            if self._cause(book, one) == UNEXPLAINED
+        ]
 
     def faults(self) -> list[str]:
         """Everything that must not be."""
@@ -165,6 +197,9 @@ class Ledger:
             if count:
                 found.append(f"{group} never got {count}: {self.missing(group)[:FAULTS_SHOWN]}")
         for group, causes in self.duplicates().items():
-            if causes["unexplained"]:
-                found.append(f"{group} got {causes['unexplained']} twice without a reason")
+            if causes[UNEXPLAINED]:
+                found.append(
+                    f"{group} got {causes[UNEXPLAINED]} twice without a reason: "
+                    + "; ".join(self._unexplained(group)[:FAULTS_SHOWN])
+                )
         return found

@@ -46,6 +46,8 @@ STARTS_MAX: Final = 5
 START_TIMEOUT_S: Final = 120.0
 FRESH_S: Final = 1.0
 """A process that acknowledged or received something within this time is in traffic."""
+RETURN_S: Final = 30.0
+"""After a restart, clients come back at their next heartbeat at the latest."""
 DRAIN_TIMEOUT_S: Final = 180.0
 MEMORY_SAMPLES_MIN: Final = 240
 """One a second."""
@@ -150,6 +152,7 @@ class Soak:
         """A new process consumes in the shared group and in its kind's own."""
         for _ in range(STARTS_MAX):
             peer = self._peer(kind, "member")
+            began = time.monotonic()
             try:
                 self._consume_in(peer, kind)
             except (DriverDied, DriverError) as error:
@@ -157,16 +160,16 @@ class Soak:
                 self._events["starts repeated"] += 1
                 self._note(f"{peer.name}: {error}")
                 self.members[kind].remove(peer)
-                self.ledger.note_disturbance(self._groups_of(kind), f"left {peer.name}")
                 peer.close()
+                self.ledger.note_disturbance(self._groups_of(kind), "killed", began)
             else:
+                self.ledger.note_disturbance(self._groups_of(kind), "joined", began)
                 self._events["joined"] += 1
                 return
         raise RuntimeError(f"no {kind} consumer starts; see the log in {self._folder}")
 
     def _consume_in(self, peer: SoakPeer, kind: str) -> None:
         self.members[kind].append(peer)
-        self.ledger.note_disturbance(self._groups_of(kind), f"joined {peer.name}")
         for group in self._groups_of(kind):
             peer.call(
                 "push",
@@ -177,17 +180,16 @@ class Soak:
                 topics={TOPIC: "*"},
                 timeout_s=START_TIMEOUT_S,
             )
-        self.ledger.note_disturbance(self._groups_of(kind), f"joined {peer.name}")
 
     def leave(self, peer: SoakPeer) -> None:
         """A member says goodbye."""
         self.members[peer.kind].remove(peer)
         groups = self._groups_of(peer.kind)
-        self.ledger.note_disturbance(groups, f"left {peer.name}")
+        began = time.monotonic()
         for group in groups:
             with contextlib.suppress(DriverError):  # a goodbye that was not heard
                 peer.call("closePush", name=f"{group}@{peer.name}", timeout_s=90.0)
-        self.ledger.note_disturbance(groups, f"left {peer.name}")
+        self.ledger.note_disturbance(groups, "left", began)
         # Its last words are still read.
         peer.close()
         self._events["left"] += 1
@@ -201,12 +203,13 @@ class Soak:
         self.report.kills_in_traffic += is_busy
         if peer in self.members[peer.kind]:
             self.members[peer.kind].remove(peer)
-            groups = self._groups_of(peer.kind)
-            self.ledger.note_disturbance(groups, f"killed {peer.name}")
+            began = time.monotonic()
+            peer.close()
+            self.ledger.note_disturbance(self._groups_of(peer.kind), "killed", began)
             self._events["consumers killed"] += 1
         else:
+            peer.close()
             self._events["producers killed"] += 1
-        peer.close()
         self._note(f"{peer.name} was killed")
 
     def _wait_busy(self, peer: SoakPeer) -> None:
@@ -216,13 +219,11 @@ class Soak:
             time.sleep(0.005)
 
     def _restart_broker(self, number: signal.Signals) -> None:
-        groups = list(self.ledger.groups)
-        self.ledger.note_disturbance(groups, "broker stops")
+        began = time.monotonic()
         self.cluster.stop_broker(number)
         self.cluster.start_broker()
         self._memory.clear()  # of another process
-        self.ledger.note_disturbance(groups, "broker is back")
-        # Clients notice within seconds; whatever they repeat meanwhile belongs to it.
+        self.ledger.note_disturbance(list(self.ledger.groups), "broker", began, RETURN_S)
         self._events["broker killed" if number == signal.SIGKILL else "broker restarted"] += 1
 
     # -- traffic ----------------------------------------------------------------------------

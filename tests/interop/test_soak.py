@@ -1,5 +1,6 @@
 """The mixed soak in short; `make soak` runs it for ten minutes."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_the_books_find_what_is_wrong(story: str, fault: str | None) -> None:
     if story == "never sent":
         ledger.note_delivery("m", "g", delivery("z"))
     if story == "doubled after a kill":
-        ledger.note_disturbance(["g"], "killed m")
+        ledger.note_disturbance(["g"], "killed", time.monotonic())
     if story.startswith("doubled"):
         ledger.note_delivery("n", "g", delivery("a"))
     faults = ledger.faults()
