@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 import cometmq
+from cometmq.broker.admin_config import LIVE_KEYS
 from cometmq.broker.config import effective_keys, ignored_keys
 from cometmq.cli import exit_codes
 from cometmq.cli.main import root
@@ -81,6 +82,11 @@ def configuration_page() -> str:
     ]
     for key, (default, accepted) in sorted(effective_keys().items(), key=lambda item: item[0]):
         lines.append(f"| `{key}` | {_code(default)} | {_accepted(accepted)} |")
+    lines += [
+        "",
+        "These change in a running broker (`mqadmin updateBrokerConfig`), the others by a restart:",
+        ", ".join(f"`{key}`" for key in sorted(LIVE_KEYS)) + ".",
+    ]
     lines += ["", "## Name server", "", "| Key | Default |", "|---|---|"]
     names = zip(
         NameServerConfig.__struct_encode_fields__,
