@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cometmq.codec.consume_queue import is_cq_ext_address
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import find_property
 from cometmq.model.names import SCHEDULE_TOPIC
@@ -15,7 +16,7 @@ from cometmq.model.names import SCHEDULE_TOPIC
 if TYPE_CHECKING:
     from cometmq.store.results import IndexKeys
 
-__all__ = ["index_keys_of", "queue_tags_code"]
+__all__ = ["index_keys_of", "is_code_wrong", "queue_tags_code"]
 
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 # A level that is missing in the table delays by a second (store.md 3.3).
@@ -34,6 +35,15 @@ def queue_tags_code(
             return store_ms + (delays_ms[level - 1] if known else _DELAY_MS_FALLBACK)
     raw = find_property(properties, b"TAGS")
     return 0 if raw is None else tags_code(raw.decode("utf-8", "replace"))
+
+
+def is_code_wrong(topic: bytes, stored: int, derived: int) -> bool:
+    """Whether a unit's third number is provably not what its record gives.
+
+    Nobody knows for an address of an extension file, nor for a due time, which was made with the
+    delay levels of its day.
+    """
+    return stored != derived and topic != _SCHEDULE and not is_cq_ext_address(stored)
 
 
 def _level(raw: bytes | None) -> int:

@@ -27,6 +27,7 @@ from cometmq.store.consume_queue import ConsumeQueues
 from cometmq.store.disk import make_durable_directory
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
+from cometmq.store.queue_mender import QueueMender
 from cometmq.store.queue_search import QueueSearch
 from cometmq.store.queue_writer import QueueWriter
 from cometmq.store.reader import QueueReader
@@ -66,7 +67,10 @@ class MessageStore:
         self._index = IndexService(config, disk, workers, clock, lambda: self._log.wrote)
         self._java = JavaCheckpoint(disk, config.root)
         self._search = QueueSearch(self._log, self._queues)
-        self._reader = QueueReader(config, disk, self._log, self._queues, self._search)
+        self._mender = QueueMender(config, disk, self._log, self._queues, self._writer)
+        self._reader = QueueReader(
+            config, disk, self._log, self._queues, self._search, self._mender
+        )
         self._reader.confirmed_offset = lambda: self.confirmed_offset
         self._retention = Retention(
             config,
@@ -178,6 +182,7 @@ class MessageStore:
         self._is_open = False
         self._appender.refuse(StoreClosed(f"store {self.config.root} is closed"))
         try:
+            self._mender.stop()
             self._writer.stop()
             self._index.stop()
             self._flusher.flush_all()

@@ -7,7 +7,7 @@ What can be met, and what is done (q is the record's queue offset, max the queue
 
 =====================  ======================================================================
 q == max               the unit is appended
-q < max, same record   nothing
+q < max, same record   nothing, unless its tags code is wrong: it is corrected
 q < max, other unit    a unit that points at no such record is corrected; else the later record
                        stays (Java numbers again from a lost end; see below)
 q == 0, later record   numbering began again (the queue had been removed): the queue is emptied
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, CqUnit
 from cometmq.codec.stored_message import RECORD_BYTES_MIN
 from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.dispatch import queue_tags_code
+from cometmq.store.dispatch import is_code_wrong, queue_tags_code
 from cometmq.store.log_reader import LogReader
 
 if TYPE_CHECKING:
@@ -166,8 +166,15 @@ class QueueRebuild:
         unit = self._unit(queue, queue_offset)
         if unit is None:
             return True
-        position, size, _ = unit
+        position, size, code = unit
         if position == record.physical_offset and size == record.size:
+            derived = self._code(record)
+            if is_code_wrong(record.topic, code, derived):
+                self._damages.append(
+                    f"{queue.path}: the unit of queue offset {queue_offset} has tags code {code},"
+                    f" its record gives {derived}; corrected"
+                )
+                self._rewrite(queue, record)
             return True
         if queue_offset >= queue.min and not self._is_sound(queue, queue_offset, position, size):
             self._correct(queue, record)
@@ -209,6 +216,9 @@ class QueueRebuild:
             f"{queue.path}: the unit of queue offset {record.queue_offset} does not lead to its"
             f" record; corrected to physical offset {record.physical_offset}, size {record.size}"
         )
+        self._rewrite(queue, record)
+
+    def _rewrite(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
         unit = CqUnit(record.physical_offset, record.size, self._code(record))
         self._queues.rewrite(queue, record.queue_offset, unit)
         self._blocks.pop(queue, None)

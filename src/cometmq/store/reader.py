@@ -1,7 +1,8 @@
-"""Reading queues: `get` with every status of RocketMQ, and the repair of wrong units.
+"""Reading queues: `get` with every status of RocketMQ.
 
-Job: turn (queue, queue offset) into records of the log.  It must not change what is stored,
-except for a unit that provably does not point at its record: that is derived again.
+Job: turn (queue, queue offset) into records of the log.  It must not change what is stored: a unit
+that does not lead to its record is derived again by a worker (queue_mender.py), and the read waits
+for it as it waits for cold bytes.
 
 The usual read (all in memory, units and records agree) is one pass over runs of records
 (record_runs.py); everything else goes unit by unit.
@@ -10,7 +11,7 @@ The usual read (all in memory, units and records agree) is one pass over runs of
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from cometmq.codec.consume_queue import (
     CQ_UNIT,
@@ -33,7 +34,6 @@ from cometmq.store.record_runs import (
     select_units,
     units_struct,
 )
-from cometmq.store.repair import find_record
 from cometmq.store.results import ColdRead, GetResult, GetStatus
 
 if TYPE_CHECKING:
@@ -43,13 +43,14 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
     from cometmq.store.disk import Disk
+    from cometmq.store.queue_mender import QueueMender
     from cometmq.store.queue_search import QueueSearch
 
 __all__ = ["QueueReader"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
-# Lost records are logged once each, and no more than this many.
-_REPORTED_MAX: Final = 10_000
+# A read that may wait derives units again so often, besides once for each message it wants.
+_MENDS_MAX: Final = 8
 
 
 class _Cold(Exception):
@@ -58,6 +59,10 @@ class _Cold(Exception):
     def __init__(self, read: Callable[[], object]) -> None:
         super().__init__("cold")
         self.read = read
+
+
+class _Mended(Exception):
+    """Units were derived again, or are known to be lost: read them once more."""
 
 
 class _Request(NamedTuple):
@@ -84,10 +89,12 @@ class QueueReader:
         log: CommitLog,
         queues: ConsumeQueues,
         search: QueueSearch,
+        mender: QueueMender,
     ) -> None:
         self._log = log
         self._queues = queues
         self._search = search
+        self._mender = mender
         self._runs = RecordRuns(log)
         self._disk = disk
         self._count_max = config.transfer_count_max
@@ -95,8 +102,6 @@ class QueueReader:
         self._filter_units = config.filter_units_max
         self._ext_path = f"{config.root}/consumequeue_ext"
         self._ext_file_bytes = config.consume_queue_ext_file_bytes
-        self._delays_ms = config.delays_ms
-        self._reported: set[str] = set()
         self.confirmed_offset: Callable[[], int] = lambda: self._log.wrote
 
     def distrust(self, stretches: list[tuple[int, int]]) -> None:
@@ -194,6 +199,28 @@ class QueueReader:
 
     def _get_slowly(self, request: _Request) -> GetResult:
         """Unit by unit: filters, limits, cold, removed and damaged records."""
+        for _ in range(request.max_count + _MENDS_MAX):
+            self._mender.settle()
+            try:
+                return self._get_one_by_one(request)
+            except _Mended:
+                continue
+        position = request.queue_offset * CQ_UNIT_BYTES
+        place = position % self._queues.file_bytes
+        raise StoreCorrupt(
+            f"{request.queue.path}/{log_file_name(position - place)}, position {place}: queue"
+            f" offset {request.queue_offset} cannot be read, and deriving it from the commit log"
+            " did not help; look at the disk"
+        )
+
+    def _mend(self, queue: ConsumeQueue, queue_offset: int, allow_cold: bool) -> NoReturn:
+        """Have a worker derive units again, or do it here where waiting is allowed."""
+        if not allow_cold:
+            raise _Cold(lambda: self._mender.mend(queue, queue_offset))
+        self._mender.mend(queue, queue_offset)
+        raise _Mended
+
+    def _get_one_by_one(self, request: _Request) -> GetResult:
         queue, first, end = request.queue, request.first, request.end
         is_filtered = request.codes is not None or request.match is not None
         wanted = min(
@@ -202,13 +229,7 @@ class QueueReader:
         raw = self._units(queue, request.queue_offset, wanted, request.allow_cold)
         if len(raw) < CQ_UNIT_BYTES:
             # Java answers OFFSET_FOUND_NULL and goes on with the next file: messages are lost.
-            position = request.queue_offset * CQ_UNIT_BYTES
-            place = position % self._queues.file_bytes
-            raise StoreCorrupt(
-                f"{queue.path}/{log_file_name(position - place)}, position {place}: the file was"
-                f" cut or removed, queue offset {request.queue_offset} cannot be found; restart"
-                " the broker, which derives the queue from the commit log again"
-            )
+            self._mend(queue, request.queue_offset, request.allow_cold)
         picks, status, examined = self._pick(request, raw)
         chunks = self._chunks(picks, queue, request.allow_cold)
         if None in chunks:
@@ -229,16 +250,23 @@ class QueueReader:
         status = GetStatus.NO_MATCHED_MESSAGE
         codes, match = request.codes, request.match
         min_physical = self._log.min_offset
+        is_min_known = request.queue.min_checked_at == min_physical
         byte_count = 0
         examined = request.queue_offset
         for position, size, code in CQ_UNIT.iter_unpack(raw[: len(raw) // 20 * 20]):
             if picks and (len(picks) >= request.max_count or byte_count + size > request.max_bytes):
                 break
             examined += 1
+            if not (position >= min_physical and 0 < size < PRE_BLANK_SIZE):
+                is_removed = position < min_physical and size > 0 and not is_min_known
+                if is_removed or self._mender.is_lost(request.queue, examined - 1):
+                    status = GetStatus.MESSAGE_WAS_REMOVING
+                    continue
+                if picks:
+                    # What is sound goes first; the next read begins here.
+                    return picks, status, examined - 1
+                self._mend(request.queue, examined - 1, request.allow_cold)
             if codes is not None and code not in codes and not self._is_ext_wanted(request, code):
-                continue
-            if 0 <= position < min_physical and size > 0:
-                status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
             if match is not None:
                 chunk = self._sound_chunk(
@@ -308,9 +336,10 @@ class QueueReader:
     def _sound_chunk(
         self, queue: ConsumeQueue, queue_offset: int, position: int, size: int, allow_cold: bool
     ) -> memoryview | None:
-        """The record of a unit, after a repair if the unit is wrong; None when it is damaged.
+        """The record of a unit; None when it is lost.
 
-        Raises _Cold when the bytes would have to be waited for.
+        Raises _Cold when bytes or the repair of the unit would have to be waited for, _Mended
+        when it was repaired.
         """
         log = self._log
         fault = "the unit is not a valid one"
@@ -318,7 +347,7 @@ class QueueReader:
             chunk = log.read_resident(position, size)
             if chunk is None:
                 if not allow_cold and log.file_at(position) is not None:
-                    raise _Cold(lambda: log.read(position, size))
+                    raise _Cold(lambda: self._warm(queue, queue_offset, position, size))
                 chunk = log.read(position, size)
             found = record_fault(chunk, position, size)
             if found is None and self._runs.touches_damage(position, position + size):
@@ -326,29 +355,15 @@ class QueueReader:
             if found is None:
                 return chunk
             fault = found
-        path = f"{queue.path}, queue offset {queue_offset}"
-        unit = find_record(
-            log, self._queues, queue, queue_offset, self.confirmed_offset(), self._delays_ms
-        )
-        if unit is None:
-            if path not in self._reported and len(self._reported) < _REPORTED_MAX:
-                self._reported.add(path)
-                _LOG.error(
-                    "%s: %s; the record at %s is lost and skipped",
-                    path,
-                    fault,
-                    log.where(position),
-                )
-            return None
-        _LOG.error(
-            "%s: %s; corrected to physical offset %d, size %d",
-            path,
-            fault,
-            unit.physical_offset,
-            unit.size,
-        )
-        self._queues.rewrite(queue, queue_offset, unit)
-        return log.read(unit.physical_offset, unit.size)
+        if not self._mender.is_lost(queue, queue_offset):
+            _LOG.warning("%s, queue offset %d: %s", queue.path, queue_offset, fault)
+            self._mend(queue, queue_offset, allow_cold)
+        return None
+
+    def _warm(self, queue: ConsumeQueue, queue_offset: int, position: int, size: int) -> None:
+        """In a worker: bring a record into memory, and its unit right if it is not the one."""
+        if record_fault(self._log.read(position, size), position, size) is not None:
+            self._mender.mend(queue, queue_offset)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """See `MessageStore.message_at`."""

@@ -69,7 +69,8 @@ def select_units(
 ) -> tuple[list[int], list[int], int] | None:
     """Units whose tags code is wanted: positions, sizes, and how many were looked at.
 
-    None when there are extension addresses among the codes, which need a look elsewhere.
+    None when there are extension addresses among the codes, which need a look elsewhere, or
+    units that are none: what they should be may be wanted.
     """
     positions: list[int] = []
     sizes: list[int] = []
@@ -79,7 +80,7 @@ def select_units(
         block = min(_FILTER_BLOCK_UNITS, count - done)
         units = _MANY_UNITS[block].unpack_from(raw, (start + done) * CQ_UNIT_BYTES)
         block_codes = units[2::3]
-        if min(block_codes) <= _EXT_ADDRESS_MAX:
+        if min(block_codes) <= _EXT_ADDRESS_MAX or min(units[1::3]) <= 0:
             return None
         if not codes.isdisjoint(block_codes):
             for index, code in enumerate(block_codes):

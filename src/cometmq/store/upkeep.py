@@ -104,7 +104,8 @@ class Upkeep:
         return {
             (queue.topic, queue.queue_id): QueueEnd(queue.written, queue.last_physical_end)
             for queue in self._queues
-            if queue.written > queue.min
+            # Also where all messages have expired: the next one goes on with the number.
+            if queue.written > 0
         }
 
     def tick(self, now_ms: int) -> None:
@@ -260,7 +261,7 @@ class Upkeep:
         """After everything was written and synced: the last frame, and a checkpoint for Java."""
         self._writer.on_written = None
         for queue in self._queues:
-            if queue.max > queue.min:
+            if queue.max > 0:
                 unit = self._queues.unit(queue, queue.max - 1)
                 if unit is not None:
                     queue.last_physical_end = unit.physical_offset + unit.size
