@@ -155,6 +155,22 @@ def test_an_interrupted_consumer_commits_what_it_printed(
     assert queue["lag"] == 0
 
 
+def test_onlooking_makes_no_group() -> None:
+    """Reading without a group works where groups must be made by hand, and leaves none behind."""
+    with threaded_cluster({"autoCreateSubscriptionGroup": "false"}) as strict:
+        environment = {"NAMESRV_ADDR": strict.name_server_address}
+
+        def run(*arguments: str) -> Result:
+            return CliRunner(env=environment).invoke(
+                root, arguments, standalone_mode=False, catch_exceptions=False
+            )
+
+        run("topic", "create", "Seen", "--queues", "1")
+        run("produce", "Seen", "hello")
+        assert run("consume", "Seen", "--from", "first", "--until-end").stdout == "hello\n"
+        assert rows(run("group", "list", "--json")) == []
+
+
 def test_fewer_messages_than_asked_for(cometmq: Run) -> None:
     """A script that wanted five and got one can tell."""
     cometmq("topic", "create", "Few", "--queues", "1")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["consume", "moment_of"]
 
-ONLOOKER_GROUP: Final = "cometmq_cli"
+ONLOOKER_GROUP: Final = "TOOLS_CONSUMER"
+"""RocketMQ's own for tools: every broker has it, also where groups are not made by themselves."""
 POLL_MS: Final = 500
 """How soon --wait and --until-end are looked at again; messages themselves come at once."""
 
