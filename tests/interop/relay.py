@@ -54,6 +54,10 @@ _JAVA: Final = {
     "transactionCheckMax": "10000",
     "transactionOpBatchInterval": "200",
 }
+_TABLES: Final = {
+    "topics.json": "topicConfigTable",
+    "subscriptionGroup.json": "subscriptionGroupTable",
+}
 _READY_TIMEOUT_S: Final = 30.0
 _DELETED_TIMEOUT_S: Final = 120.0
 _PULL_COUNT: Final = 32
@@ -68,6 +72,7 @@ def now_ms() -> int:
 class QueueReading:
     """One queue: ends, first store time, each message as stored, offsets by time."""
 
+    queue_id: int
     min_offset: int
     max_offset: int
     earliest_ms: int
@@ -107,6 +112,8 @@ class Reading:
     """Topic, key and index type to digests of the records found, in their order."""
     by_place: dict[int, str] = field(default_factory=dict)
     consumer_offsets: dict[tuple[str, str, int], str] = field(default_factory=dict)
+    settings: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """Topics and groups as the files have them."""
 
     def check_same(self, other: Self, *, besides: Iterable[str] = ()) -> None:
         """Every answer is the same; differing ones are named.
@@ -138,6 +145,8 @@ class Reading:
             for place, raw in queue.records.items():
                 assert after.records.get(place) == raw, f"{key}: message {place} changed"
         assert self.by_place.items() <= later.by_place.items()
+        for which, setting in self.settings.items():
+            assert later.settings.get(which) == setting, which
         for where, value in self.consumer_offsets.items():
             assert int(later.consumer_offsets[where]) >= int(value), where
 
@@ -281,6 +290,9 @@ class Relay:
                     reading.by_place[message.physical_offset] = _digest(answer.body)
             for topic, key, kind in keys:
                 reading.by_key[topic, key, kind] = self._by_key(channel, topic, key, kind)
+            for name, table in _TABLES.items():
+                for entry, setting in self.config(name)[table].items():
+                    reading.settings[table, entry] = setting
             for where in self._known_offsets():
                 reading.consumer_offsets[where] = self._consumer_offset(channel, *where)
             return reading
@@ -301,6 +313,7 @@ class Relay:
     def _ends(self, channel: BlockingChannel, topic: str, queue_id: int) -> QueueReading:
         where = {"topic": topic, "queueId": queue_id}
         return QueueReading(
+            queue_id,
             self._number(channel, RequestCode.GET_MIN_OFFSET, "offset", where),
             self._number(channel, RequestCode.GET_MAX_OFFSET, "offset", where),
             self._number(channel, RequestCode.GET_EARLIEST_MSG_STORETIME, "timestamp", where),

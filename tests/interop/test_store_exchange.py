@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from interop.driver import Peer
+from interop.driver import Message, Peer
 from interop.peers import JAVA_CLIENTS, Unavailable, driver_command
 from tests.interop.relay import LOG_FILE_BYTES, Reading, Relay, now_ms
 from tests.interop.stage import Letter, letter
@@ -262,6 +262,23 @@ class Story:
             if name == topic
         ]
 
+    def pulled(self, topic: str) -> list[Message]:
+        """All messages of a topic as the Java client pulls and decodes them."""
+        consumer = self.start("old")
+        found: list[Message] = []
+        for queue in self.relay.read_ends(topic):
+            place = queue.min_offset
+            while place < queue.max_offset:
+                where = {"topic": topic, "broker": self.relay.broker_name, "id": queue.queue_id}
+                answer = self.peer.call(
+                    "pull", name=consumer, queue=where, expression="*", queueOffset=place, max=32
+                )
+                assert answer["status"] == "FOUND", answer
+                found += answer["messages"]
+                place = answer["next"]
+        self.peer.call("closeOld", name=consumer)
+        return found
+
     def wait_delivered(self, topic: str, *, at_least: bool = False) -> None:
         """Wait until a topic holds each body that is due in it, once (or at least once)."""
         wanted = Counter(self.due[topic])
@@ -353,6 +370,8 @@ def test_a_java_store_serves_with_us_and_goes_back(story: Story) -> None:
         story.wait_delivered(DELAYED)
         first = relay.read_settled(keys=story.keys)
         story.check_acked(first)
+        pulled = story.pulled(PLAIN)
+        assert len(pulled) > 250
         story.write_delayed("between")
         story.write_timed(25)  # due when ours has the directory, even on a busy machine
     foreign = relay.digests(*FOREIGN)
@@ -363,6 +382,7 @@ def test_a_java_store_serves_with_us_and_goes_back(story: Story) -> None:
         assert f"carrying {counts}: this broker" in relay.log_of(ours)
         second = relay.read(keys=story.keys)
         first.check_same(second, besides=(TIMED, TIMER_TOPIC, DELAYED, SCHEDULE_TOPIC))
+        assert story.pulled(PLAIN) == pulled
         story.write_plain("ours")
         story.write_delayed("ours")
         story.write_failing("ours")

@@ -1,0 +1,96 @@
+"""What is still to be delivered keeps its log files, whoever is to deliver it."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.harness import Client, eventually, running, scenario
+
+from cometmq.broker import Broker
+from cometmq.broker.carrying import CarriedGoods, count_filters
+from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
+from cometmq.store.carried import Carried
+from cometmq.store.disk import RealDisk
+
+LEVELS = {"messageDelayLevel": "1s 1h"}
+
+
+async def fill(client: Client, count: int = 15) -> None:
+    """More than one log file of the harness' size."""
+    for _ in range(count):
+        await client.send(bytes(100_000))
+
+
+def test_a_delayed_message_keeps_its_log_file_until_it_is_delivered(tmp_path: Path) -> None:
+    """Its file and all later ones stay; afterwards they go."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await fill(client)
+        await client.send(b"later", i="DELAY\x012\x02", e="1")
+        await fill(client)
+        store = broker.state.store
+        begin = store.max_physical_offset
+        store._retention.drop_files(100)
+        kept = store.min_physical_offset
+        assert 0 < kept <= begin // 2
+        assert await client.messages(queueId="1") == []
+        broker.state.delay.delays_ms = (1_000, 1)
+        schedule = broker._schedule
+        assert schedule is not None
+        (cursor,) = [level for level in schedule._levels.values() if level.next_offset == 0][-1:]
+        cursor.due_ms = 0
+        schedule._tick()
+        await eventually(lambda: store.max_queue_offset("t", 1) == 1)
+        store._retention.drop_files(100)
+        assert store.min_physical_offset > kept
+
+    scenario(tmp_path, story, **LEVELS)
+
+
+def test_what_a_java_broker_left_is_said_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Counts of three kinds; kinds that are not there are not named; held from the oldest on."""
+    (tmp_path / "config").mkdir()
+    filters = {"filterDataByTopic": {"A": {"groupFilterData": {"g": {}, "h": {}}}, "B": {}}}
+    (tmp_path / "config/consumerFilter.json").write_text(json.dumps(filters))
+
+    async def first(broker: Broker, client: Client) -> None:
+        goods = broker.carried
+        assert goods == CarriedGoods(Carried(), Carried(), 2)
+        assert str(goods) == "2 SQL filters"
+        store = broker.state.store
+        for _ in range(3):
+            store.put(HALF_TOPIC, 0, b"half", b"", store_ms=1)
+        store.put(OP_HALF_TOPIC, 0, b"0,1,", b"", store_ms=1)
+        store.put(TIMER_TOPIC, 0, b"timed", b"", store_ms=1)
+        await fill(client)
+
+    scenario(tmp_path, first)
+
+    async def second() -> None:
+        async with running(tmp_path) as broker:
+            goods = broker.carried
+            assert goods is not None
+            assert (goods.timers.count, goods.half_messages.count) == (1, 1)
+            broker.state.store._retention.drop_files(100)
+            assert broker.state.store.min_physical_offset == 0
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(second())
+    said = [record.getMessage() for record in caplog.records]
+    few, line = [text for text in said if text.startswith("carrying")]
+    assert few.startswith("carrying 2 SQL filters: this broker")
+    assert line.startswith("carrying 1 timer message, 1 half message, 2 SQL filters: this broker")
+    (line,) = [text for text in said if "is kept" in text]
+    assert "timer messages for a Java broker need it from physical offset" in line
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"filterDataByTopic":3}', b'{"x":{}}'])
+def test_a_filter_file_that_says_nothing(raw: bytes, tmp_path: Path) -> None:
+    """It is no reason not to start."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/consumerFilter.json").write_bytes(raw)
+    assert count_filters(RealDisk(), str(tmp_path)) == 0
