@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.broker.harness import Client, eventually, running, scenario
@@ -54,7 +55,7 @@ def test_what_a_java_broker_left_is_said_in_one_line(
 ) -> None:
     """Counts of three kinds; kinds that are not there are not named; held from the oldest on."""
     (tmp_path / "config").mkdir()
-    filters = {"filterDataByTopic": {"A": {"groupFilterData": {"g": {}, "h": {}}}, "B": {}}}
+    filters: dict[str, Any] = {"filterDataByTopic": {"A": {"groupFilterData": {"g": {}, "h": {}}}, "B": {}}}
     (tmp_path / "config/consumerFilter.json").write_text(json.dumps(filters))
 
     async def first(broker: Broker, client: Client) -> None:
