@@ -55,8 +55,8 @@ def test_what_a_java_broker_left_is_said_in_one_line(
 ) -> None:
     """Counts of three kinds; kinds that are not there are not named; held from the oldest on."""
     (tmp_path / "config").mkdir()
-    filters: dict[str, Any] = {"filterDataByTopic": {"A": {"groupFilterData": {"g": {}, "h": {}}}, "B": {}}}
-    (tmp_path / "config/consumerFilter.json").write_text(json.dumps(filters))
+    topics: dict[str, Any] = {"A": {"groupFilterData": {"g": {}, "h": {}}}, "B": {}}
+    (tmp_path / "config/consumerFilter.json").write_text(json.dumps({"filterDataByTopic": topics}))
 
     async def first(broker: Broker, client: Client) -> None:
         goods = broker.carried
