@@ -334,6 +334,8 @@ class JavaCluster(Cluster):
             "autoCreateTopicEnable": "true",
             # Walking the wheel of exact timers costs seconds at start; no scenario uses them.
             "timerWheelEnable": "false",
+            # On a machine that is busy it would drop one-way sends that waited for 200 ms.
+            "waitTimeMillsInSendQueue": "60000",
             **self.settings,
         }
         self._write("broker.conf", [f"{name}={value}" for name, value in settings.items()])

@@ -237,7 +237,11 @@ def test_asyncio_clients_work_in_it(secured: Secured) -> None:
             await producer.send_batch(sent[35:50])
             for message in sent[50:]:
                 await producer.send_oneway(message)
-            await asyncio.wait_for(everything.wait(), 60)
+            try:
+                await asyncio.wait_for(everything.wait(), 60)
+            except TimeoutError:
+                missing = {m.properties["n"] for m in sent} - {m.properties["n"] for m in received}
+                raise AssertionError(f"never came: {missing}; 7 was tried {tries}") from None
         async with cometmq.PullConsumer(
             "L_secured_async", {topic: "*"}, consume_from="first", auto_commit=False, **options
         ) as pull:
