@@ -3,14 +3,14 @@
 Job: GET_TOPIC_STATS_INFO (202), GET_CONSUME_STATS (208), QUERY_CONSUME_TIME_SPAN (303),
 QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314), GET_BROKER_CONSUME_STATS (317) and
 QUERY_CONSUME_QUEUE (321).  It must not read on the loop: times come from records, so a worker
-looks them up; what tables hold is copied before.
+looks them up.
 
 Source: AdminBrokerProcessor and ConsumerOffsetManager of RocketMQ 5.4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from cometmq.broker.lookup import in_worker
@@ -20,7 +20,6 @@ from cometmq.errors import CometError, ResponseCode
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
 from cometmq.net.server import Handler, ServerConnection
-from cometmq.store.message_store import MessageStore
 from cometmq.wire.admin_headers import (
     CloneGroupOffsetHeader,
     ConsumeStatsHeader,
@@ -57,9 +56,6 @@ _NEVER: Final = 2**63 - 1
 _UNITS_MAX: Final = 4096
 """Units one 321 may ask for; an answer must stay far below a frame."""
 
-_Place = tuple[MessageQueue, int, int, int]
-"""A queue, its end, the next offset of the group and the next one it pulled up to."""
-
 
 class ProgressProcessor:
     """The processors of codes 202, 208, 303, 308, 314, 317 and 321."""
@@ -91,17 +87,18 @@ class ProgressProcessor:
         topic = self._topic(TopicHeader.from_command(request).topic)
         store, name = self._state.store, topic.topic
         count = max(topic.write_queue_count, topic.read_queue_count)
-        queues = [self._queue(name, queue_id) for queue_id in range(count)]
+        ranges = [
+            (store.min_queue_offset(name, number), store.max_queue_offset(name, number))
+            for number in range(count)
+        ]
 
         def look() -> dict[MessageQueue, TopicOffset]:
-            found = {}
-            for queue in queues:
-                end = store.max_queue_offset(name, queue.queue_id)
-                newest_ms = store.store_time_at(name, queue.queue_id, end - 1) if end else 0
-                found[queue] = TopicOffset(
-                    store.min_queue_offset(name, queue.queue_id), end, newest_ms
+            return {
+                self._queue(name, number): TopicOffset(
+                    first, end, store.store_time_at(name, number, end - 1) if end else 0
                 )
-            return found
+                for number, (first, end) in enumerate(ranges)
+            }
 
         def finish(offsets: dict[MessageQueue, TopicOffset]) -> bytes:
             stats = TopicStats(offsets, self._state.stats.put_tps(name))
@@ -127,15 +124,17 @@ class ProgressProcessor:
         header = ConsumeStatsHeader.from_command(request)
         group = header.consumer_group
         listed = [name for name in (header.topic_list or "").split(";") if name]
-        topics = self._known(listed or self._consumed(group, header.topic))
-        places = [place for topic in topics for place in self._places(group, topic)]
-        store = self._state.store
+        if not listed:
+            named = [header.topic] if header.topic and header.topic.strip() else None
+            owned = self._state.offsets.topics_of(group) if named is None else named
+            listed = self._subscribed(group, owned)
+        topics = self._known(listed)
         tps = sum(self._state.stats.get_tps(topic.topic, group) for topic in topics)
         in_worker(
             self._state,
             request,
             connection,
-            lambda: _progress(store, places),
+            lambda: _progress(self._state, group, topics),
             lambda queues: answer(request, body=encode_consume_stats(ConsumeStats(queues, tps))),
         )
 
@@ -145,30 +144,35 @@ class ProgressProcessor:
         """Serve GET_BROKER_CONSUME_STATS (317): 208 of every group, one item per topic."""
         state = self._state
         is_order = IsOrderHeader.from_command(request).is_order
-        wanted: dict[str, list[tuple[float, list[_Place]]]] = {}
-        for group in state.groups.all():
-            topics = self._known(self._consumed(group, None))
-            wanted[group] = [
-                (state.stats.get_tps(topic.topic, group), self._places(group, topic))
-                for topic in topics
+        owned: dict[str, list[str]] = {group: [] for group in state.groups.all()}
+        for key in state.offsets.all():
+            topic, _, group = key.partition("@")
+            if group in owned:
+                owned[group].append(topic)
+        wanted = {
+            group: [
+                (state.stats.get_tps(topic.topic, group), topic)
+                for topic in self._known(self._subscribed(group, topics))
                 if topic.order or not is_order
             ]
-        store, address = state.store, state.address
+            for group, topics in owned.items()
+        }
 
         def look() -> bytes:
             return encode_broker_consume_stats(
-                address,
+                state.address,
                 {
-                    group: [ConsumeStats(_progress(store, places), tps) for tps, places in items]
+                    group: [
+                        ConsumeStats(_progress(state, group, (topic,)), tps) for tps, topic in items
+                    ]
                     for group, items in wanted.items()
                 },
             )
 
         in_worker(state, request, connection, look, lambda body: answer(request, body=body))
 
-    def _consumed(self, group: str, topic: str | None) -> list[str]:
-        """List the topics of a group: those with offsets, less those it no longer subscribes."""
-        topics = [topic] if topic and topic.strip() else self._state.offsets.topics_of(group)
+    def _subscribed(self, group: str, topics: list[str]) -> list[str]:
+        """Leave out what the members of a group, if there are any, do not subscribe to."""
         online = self._state.consumers.get(group)
         if online is None or not online.subscriptions:
             return topics
@@ -177,16 +181,6 @@ class ProgressProcessor:
     def _known(self, names: Iterable[str]) -> list[TopicConfig]:
         found = [self._state.topics.get(name) for name in dict.fromkeys(names)]
         return [topic for topic in found if topic is not None]
-
-    def _places(self, group: str, topic: TopicConfig) -> list[_Place]:
-        state, name = self._state, topic.topic
-        places: list[_Place] = []
-        for queue_id in range(topic.read_queue_count):
-            consumed = max(0, state.offsets.query(group, name, queue_id) or 0)
-            pulled = state.offsets.pulled.get((name, group, queue_id), 0)
-            end = state.store.max_queue_offset(name, queue_id)
-            places.append((self._queue(name, queue_id), end, consumed, max(consumed, pulled)))
-        return places
 
     def time_spans(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
@@ -319,13 +313,28 @@ class ProgressProcessor:
         in_worker(state, request, connection, look, finish)
 
 
-def _progress(store: MessageStore, places: Sequence[_Place]) -> dict[MessageQueue, QueueProgress]:
-    """Add to each place when the last message the group consumed there was stored."""
+def _progress(
+    state: BrokerState, group: str, topics: Iterable[TopicConfig]
+) -> dict[MessageQueue, QueueProgress]:
+    """Give a group's place in each queue, and when the last message it consumed was stored.
+
+    In a worker: what the loop changes meanwhile is looked up once per queue, never walked.
+    """
+    store, offsets, broker_name = state.store, state.offsets, state.config.broker_name
     found = {}
-    for queue, end, consumed, pulled in places:
-        try:
-            at_ms = store.store_time_at(queue.topic, queue.queue_id, consumed - 1)
-        except CometError:  # a damaged record has no time; the numbers are true all the same
-            at_ms = 0
-        found[queue] = QueueProgress(end, consumed, pulled, max(0, at_ms))
+    for topic in topics:
+        name = topic.topic
+        for queue_id in range(topic.read_queue_count):
+            consumed = max(0, offsets.query(group, name, queue_id) or 0)
+            pulled = offsets.pulled.get((name, group, queue_id), 0)
+            try:
+                at_ms = store.store_time_at(name, queue_id, consumed - 1)
+            except CometError:  # a damaged record has no time; the numbers are true all the same
+                at_ms = 0
+            found[MessageQueue(name, broker_name, queue_id)] = QueueProgress(
+                store.max_queue_offset(name, queue_id),
+                consumed,
+                max(consumed, pulled),
+                max(0, at_ms),
+            )
     return found

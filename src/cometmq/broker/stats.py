@@ -12,7 +12,7 @@ and a counter's first sample is preceded by one of zero.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
 from typing import Final, NamedTuple
 
@@ -35,7 +35,8 @@ _DAY_SAMPLES: Final = 25
 _TOTAL_SAMPLES: Final = 61
 """Ten minutes and one sample: the longest of the three rates of `rates`."""
 _TOPICS_AT_ONCE: Final = 500
-"""Topics looked at in one turn of the loop, so that ten thousand stall nobody."""
+_COUNTERS_AT_ONCE: Final = 1000
+"""Topics and counters looked at in one turn of the loop, so that ten thousand stall nobody."""
 
 
 class _Sample(NamedTuple):
@@ -220,26 +221,37 @@ class BrokerStats:
             self._timer = None
 
     def _due(self) -> None:
-        """Look at some topics a turn of the loop, then take the samples."""
-        self._walk(self._store.topics(), self._now_ms() + SAMPLE_INTERVAL_MS)
-
-    def _walk(self, topics: list[str], next_ms: int) -> None:
-        self.count_puts(topics[:_TOPICS_AT_ONCE])
-        rest = topics[_TOPICS_AT_ONCE:]
-        loop = asyncio.get_running_loop()
-        if rest:
-            self._timer = loop.call_later(0, self._walk, rest, next_ms)
-            return
+        """Count and sample, a piece in each turn of the loop."""
         now_ms = self._now_ms()
-        self.sample(now_ms)
-        self._timer = loop.call_later(max(0, next_ms - now_ms) / 1000, self._due)
+        self._run(self._pieces(now_ms), now_ms + SAMPLE_INTERVAL_MS)
+
+    def _run(self, pieces: Iterator[None], next_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in pieces:
+            self._timer = loop.call_later(0, self._run, pieces, next_ms)
+            return
+        self._timer = loop.call_later(max(0, next_ms - self._now_ms()) / 1000, self._due)
+
+    def _pieces(self, now_ms: int) -> Iterator[None]:
+        topics = self._store.topics()
+        for at in range(0, len(topics), _TOPICS_AT_ONCE):
+            self.count_puts(topics[at : at + _TOPICS_AT_ONCE])
+            yield
+        yield from self._samples(now_ms)
 
     def sample(self, now_ms: int) -> None:
         """Take the samples of one interval, and begin a new day where one has begun."""
+        for _ in self._samples(now_ms):
+            pass
+
+    def _samples(self, now_ms: int) -> Iterator[None]:
         gets = self._counter(BROKER_GETS, self._cluster)
         gets.value, gets.times = self.get_messages, self.found_pulls
-        for counter in self._counters.values():
-            counter.sample(now_ms, self._turn)
+        counters = list(self._counters.values())
+        for at in range(0, len(counters), _COUNTERS_AT_ONCE):
+            for counter in counters[at : at + _COUNTERS_AT_ONCE]:
+                counter.sample(now_ms, self._turn)
+            yield
         self._turn += 1
         self._totals.append(self._total(now_ms))
         del self._totals[:-_TOTAL_SAMPLES]

@@ -318,6 +318,24 @@ def test_statistics(tmp_path: Path) -> None:
     scenario(tmp_path, story)
 
 
+def test_samples_are_taken_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timer counts and samples, a few topics in each turn of the loop."""
+    monkeypatch.setattr("cometmq.broker.stats.SAMPLE_INTERVAL_MS", 5)
+    monkeypatch.setattr("cometmq.broker.stats._TOPICS_AT_ONCE", 1)
+    monkeypatch.setattr("cometmq.broker.stats._COUNTERS_AT_ONCE", 1)
+
+    async def story(broker: Broker, client: Client) -> None:
+        await fill(broker, client)
+        assert (await client.send(b="another")).code == 0
+        stats = broker.state.stats
+        await eventually(lambda: stats.put_messages == 5)
+        await eventually(lambda: stats.put_tps("another") > 0)
+        table = decode_kv_table((await client.call(28)).body)
+        assert len(table["putTps"].split()) == 3
+
+    scenario(tmp_path, story)
+
+
 def test_an_empty_store_has_no_oldest_message(tmp_path: Path) -> None:
     """28 on a fresh broker."""
 
