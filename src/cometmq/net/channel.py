@@ -177,6 +177,11 @@ class Channel(asyncio.Protocol):
         if self._transport is not None and not self.is_closed:
             self._transport.abort()
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection is TLS."""
+        return self._transport is not None and bool(self._transport.get_extra_info("sslcontext"))
+
     def fileno(self) -> int:
         """The socket's descriptor, or -1; a forked child needs it to let go of the socket."""
         if self._transport is None or self.is_closed:
@@ -361,10 +366,12 @@ class ChannelPool:
             channel.close()
         self._channels.clear()
         await asyncio.sleep(0)
-        for _ in range(GOODBYE_TURNS):  # TLS says goodbye and waits for the peer's
-            if all(channel.is_closed for channel in channels):
+        # TLS says goodbye and waits for the peer's; plain connections end by themselves.
+        waiting = [channel for channel in channels if channel.is_encrypted]
+        for _ in range(GOODBYE_TURNS):
+            if all(channel.is_closed for channel in waiting):
                 return
             await asyncio.sleep(GOODBYE_PAUSE_S)
-        for channel in channels:
+        for channel in waiting:
             channel.abort()
         await asyncio.sleep(0)
