@@ -58,7 +58,7 @@ _TABLES: Final = {
     "topics.json": "topicConfigTable",
     "subscriptionGroup.json": "subscriptionGroupTable",
 }
-_READY_TIMEOUT_S: Final = 30.0
+_READY_TIMEOUT_S: Final = 90.0
 _DELETED_TIMEOUT_S: Final = 120.0
 _PULL_COUNT: Final = 32
 

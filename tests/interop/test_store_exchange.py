@@ -18,6 +18,7 @@ from typing import Any, Final
 import pytest
 from interop.driver import Message, Peer
 from interop.peers import JAVA_CLIENTS, Unavailable, driver_command
+from interop.servers import ServerFailed
 from tests.interop.relay import LOG_FILE_BYTES, Reading, Relay, now_ms
 from tests.interop.stage import Letter, letter
 
@@ -348,6 +349,8 @@ def test_a_directory_changes_hands_twice(story: Story) -> None:
         first = relay.read_settled(keys=story.keys)
         story.check_acked(first)
         story.write_delayed("java")
+        with pytest.raises(ServerFailed, match=f"is in use by process {java.broker_process_id}"):
+            ours.start_broker()
     foreign = relay.digests(*FOREIGN)
     with relay.held_by(ours):
         assert "carrying 1 timer message, 1 half message: this" in relay.log_of(ours)
@@ -436,6 +439,8 @@ def test_a_store_of_ours_opens_in_java(story: Story) -> None:
         story.check_acked(second)
     with relay.held_by(ours):
         second.check_same(relay.read(keys=story.keys), besides=(DELAYED, SCHEDULE_TOPIC))
+        with pytest.raises(ServerFailed, match="Lock failed"):
+            java.start_broker()
         story.write_delayed("again")
         story.wait_delivered(DELAYED)
 
