@@ -177,8 +177,6 @@ class Broker:
             self.env.clock.now_ms,
         )
         self.recovery = self._store.load(progress)
-        for damage in self.recovery.damages:
-            log.error("%s", damage)
 
     def _build(self) -> None:
         """Load the tables and make the processors."""

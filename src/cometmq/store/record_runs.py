@@ -217,7 +217,7 @@ class RecordRuns:
 
 
 def inner_fault(chunk: memoryview) -> str | None:
-    """Why the record cannot be decoded; a wrong body is the client's to notice."""
+    """Why the record cannot be decoded; bodies are not looked at."""
     try:
         decode_message(chunk)
     except CodecError as error:

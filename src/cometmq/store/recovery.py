@@ -22,6 +22,13 @@ damaged record that is followed by sound ones that were provably in the log is s
 is not the end of everything.  Sound records behind the end are kept in a file of their own
 before their place is cleared.
 
+A start on the same boot reads the records behind `derived` only, and checks the CRC of the last one
+only.  That is enough: stores into a mapping are in the page cache at once and in one piece each,
+whatever ends the process, and records are copied one after the other.  So all but the last were
+copied in full, and only the last can be torn (`_is_torn`).  What a disk or memory damages later
+is not a matter of how a process ended: readers compare records with their units, and `cometmq
+store verify` checks everything.
+
 What is provably in the log: after our process died and the machine did not (same boot id), all
 of it, since the page cache outlives a process and holds every store of a mapping in full; after a
 power cut, what was flushed; after Java's crash, what was stored before its checkpoint.
@@ -74,6 +81,7 @@ _ZEROS: Final = bytes(1 << 20)
 _NAME_DIGITS: Final = 20
 # Damages are reported one by one up to this many.
 _DAMAGES_MAX: Final = 1000
+_ZERO_STEP: Final = bytes(16)
 _LONG_MAX: Final = (1 << 63) - 1
 
 
@@ -150,7 +158,7 @@ class Recovery:
         report.queues = sum([len(queues) for queues in self._queues.topics.values()])
         report.elapsed_ms = self._clock() - started_ms
         for damage in report.damages[:_DAMAGES_MAX]:
-            _LOG.warning("%s", damage)
+            _LOG.error("%s", damage)
         return report
 
     def _abort(self) -> str | None:
@@ -485,7 +493,8 @@ class Recovery:
     def _is_torn(self, record: ScannedRecord) -> bool:
         """Whether the last record lost its tail: its properties end in zeros (Java takes it)."""
         properties = record.properties
-        is_cut = properties[-1:] == b"\0" or 0 in record.topic
+        # A copy to memory may do the end before the middle, in steps of 16 bytes and more.
+        is_cut = properties[-1:] == b"\0" or 0 in record.topic or _ZERO_STEP in properties
         if not is_cut or record.physical_offset < self.flushed:
             return False
         following = record.physical_offset + record.size

@@ -13,6 +13,7 @@ from cometmq.errors import StoreCorrupt
 from cometmq.store.checkpoint import Progress, QueueEnd, SideFile, SideState, load_side_file
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import MessageStore
+from cometmq.store.results import GetResult
 from cometmq.store.verify import FindingKind, verify_store
 from cometmq.testing.disk import SimDisk
 
@@ -428,3 +429,81 @@ def test_batch_torn_by_a_kill_keeps_its_whole_records() -> None:
     rig.open()
     assert rig.bodies() == [b"%d" % n for n in range(8)]
     assert struct.calcsize(">qiq") == 20
+
+
+def test_a_wrong_tags_code_is_corrected() -> None:
+    """Where the scan sees it: a consumer that filters gets the message."""
+    rig = Rig()
+    for number in range(10):
+        tags = "A" if number % 2 else "B"
+        rig.put(properties=f"TAGS\x01{tags}\x02".encode(), tags_code=ord(tags))
+    rig.put("SCHEDULE_TOPIC_XXXX", 1, properties=b"DELAY\x012\x02", tags_code=4_711)
+    rig.store.close()
+    rig.disk.flip_bit("/store/consumequeue/T/0/" + "0" * 20, 3 * 20 + 19, 2)
+    rig.disk.remove("/store/cometmq.checkpoint")
+    rig.open()
+    assert rig.report.damages == [
+        "/store/consumequeue/T/0: the unit of queue offset 3 has tags code 69, its record gives 65;"
+        " corrected"
+    ]
+    found = rig.store.get("T", 0, 0, 32, codes=frozenset({ord("A")}))
+    assert isinstance(found, GetResult)
+    assert found.count == 5
+    queue = rig.store._queues.find("SCHEDULE_TOPIC_XXXX", 1)
+    assert queue is not None
+    # Made with the delay levels of its day.
+    assert rig.store._queues.unit(queue, 0).tags_code == 4_711  # type: ignore[union-attr]
+    rig.reopen()
+    assert rig.report.damages == []
+
+
+@pytest.mark.parametrize("place", [0, 10, 30, 40])
+def test_a_hole_in_the_last_record(place: int) -> None:
+    """A process that died within the copy of a record: its end may be there, its middle not."""
+    rig = Rig()
+    rig.put(body=b"whole")
+    properties = b"UNIQ_KEY\x01" + b"k" * 60 + b"\x02"
+    end = rig.put(body=b"torn", properties=properties).end_offset
+    log = rig.disk.open_random("/store/commitlog/" + "0" * 20, 0, create=False)
+    log.write(end - len(properties) + place, bytes(20))
+    rig.kill()
+    assert rig.bodies() == [b"whole"]
+    assert rig.put(body=b"next").queue_offset == 1
+    assert rig.bodies() == [b"whole", b"next"]
+
+
+def test_damages_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """By the store, which knows how many are too many; each names its file."""
+    rig = Rig()
+    for _ in range(50):
+        rig.put()
+    rig.store.close()
+    path = "/store/consumequeue/T/0/" + "0" * 20
+    rig.disk.cut(path, 100)
+    caplog.clear()
+    rig.open()
+    assert rig.report.damages
+    logged = [record.getMessage() for record in caplog.records if path in record.getMessage()]
+    assert sorted(logged) == sorted(damage for damage in rig.report.damages if path in damage)
+    assert logged
+
+
+def test_a_queue_that_was_moved_away_is_derived_again() -> None:
+    """What no bounded scan sees is made right by taking the queue's directory away."""
+    rig = Rig(commit_log_file_bytes=16_384)
+    for number in range(600):
+        tags = "A" if number % 2 else "B"
+        rig.put(properties=f"TAGS\x01{tags}\x02".encode(), tags_code=ord(tags))
+        rig.put("Other")
+    rig.store.close()
+    rig.disk.flip_bit("/store/consumequeue/T/0/" + "0" * 20, 3 * 20 + 19, 2)
+    rig.open()
+    assert rig.report.damages == []
+    rig.store.close()
+    assert [finding.position for finding in verify_store(rig.disk, "/store").findings] == [72]
+    rig.disk.rename("/store/consumequeue/T/0", "/elsewhere")
+    rig.open()
+    assert len(rig.bodies()) == 600
+    assert len(rig.bodies("Other")) == 600
+    rig.store.close()
+    assert verify_store(rig.disk, "/store").findings == []
