@@ -490,7 +490,7 @@ def test_brokers_questions_are_answered() -> None:
             asyncio.get_running_loop().create_future()
         )
         broker.push(producer.client_id or "", RemotingCommand.request(39, {}))
-        connection.call(RemotingCommand.request(326, {}), 2_000, answered.set_result)
+        connection.call(RemotingCommand.request(307, {}), 2_000, answered.set_result)
         answer = await answered
         assert answer is not None
         assert answer.code == 3
