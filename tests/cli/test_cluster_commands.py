@@ -131,6 +131,27 @@ def test_group_progress(cometmq: Run) -> None:
     cometmq("group", "offsets", "crew", code=4)
 
 
+def test_a_group_is_moved_under_its_running_members(cometmq: Run, cluster: EmbeddedCluster) -> None:
+    """A consumer that waits at the end prints everything again, and goes on from there."""
+    cometmq("topic", "create", "Moved", "--queues", "1")
+    cometmq("produce", "Moved", "line", "--count", "3")
+    with subprocess.Popen(
+        [sys.executable, "-m", "cometmq", "consume", "Moved", "-g", "movers", "--from", "first"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NAMESRV_ADDR": cluster.name_server_address},
+    ) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(3)] == ["line\n"] * 3
+        (moved,) = rows(
+            cometmq("group", "reset", "movers", "Moved", "--to", "first", "--yes", "--json")
+        )
+        assert moved["consumer_offset"] == 0
+        assert [process.stdout.readline() for _ in range(3)] == ["line\n"] * 3
+        process.terminate()
+        assert process.stdout.read() == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_consumer_commits_what_it_printed(
     cometmq: Run, cluster: EmbeddedCluster, number: signal.Signals

@@ -12,7 +12,7 @@ from typing import Final
 from cometmq.client.arguments import name_list
 from cometmq.client.calls import BrokerCalls
 from cometmq.client.message import ReceivedMessage, split_messages
-from cometmq.client.routes import RouteBook
+from cometmq.client.routes import MASTER_ID, RouteBook
 from cometmq.client.transport import Io
 from cometmq.codec.ids import decode_offset_message_id
 from cometmq.core.selector import publish_queues, subscribe_queues
@@ -48,9 +48,15 @@ from cometmq.wire.admin_bodies import (
     encode_group_config,
 )
 from cometmq.wire.admin_headers import DeleteGroupHeader, TopicHeader
+from cometmq.wire.client_bodies import ResetOffsetBody
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
-from cometmq.wire.headers import CreateTopicHeader, QueryMessageHeader, ViewMessageHeader
+from cometmq.wire.headers import (
+    CreateTopicHeader,
+    QueryMessageHeader,
+    ResetOffsetHeader,
+    ViewMessageHeader,
+)
 from cometmq.wire.route_bodies import decode_cluster_info, decode_kv_table, decode_topic_list
 
 __all__ = ["AdminCalls", "ClusterInfo", "OffsetRange", "QueueProgress"]
@@ -403,9 +409,21 @@ class AdminCalls:
     async def reset_offsets(
         self, group: str, topic: str, *, timestamp_ms: int | None = None
     ) -> dict[MessageQueue, int]:
-        """Move a group to a time (None: to the end) in every queue, and return the new offsets."""
+        """Move a group to a time (None: to the end) in every queue, and return the new offsets.
+
+        Members that are online are told by their brokers (INVOKE_BROKER_TO_RESET_OFFSET) and go on
+        there at once; without members the offsets are stored.
+        """
         route = await self.topic_route(topic)
         offsets: dict[MessageQueue, int] = {}
+        if await self.consumer_list(group):
+            moment = -1 if timestamp_ms is None else timestamp_ms
+            ext = ResetOffsetHeader(topic, group, moment, is_force=True).to_ext()
+            for data in route.broker_datas:
+                command = RemotingCommand.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+                answer = await self._calls.ask(data.broker_addrs[MASTER_ID], command)
+                offsets |= ResetOffsetBody.decode(answer.body).offsets
+            return offsets
         for queue in subscribe_queues(topic, route):
             if timestamp_ms is None:
                 offsets[queue] = await self.max_offset(queue)

@@ -192,9 +192,11 @@ def final_error(topic: str, faults: Sequence[Exception]) -> Exception:
     last = faults[-1]
     if len(faults) == 1:
         return last
+    texts = list(dict.fromkeys(str(fault) for fault in faults))
     failure = SendFailed(
-        f"{len(faults)} tries to send to {topic} failed: "
-        + "; ".join(str(fault) for fault in faults)
+        f"{len(faults)} tries to send to {topic} failed"
+        + (": " if len(texts) > 1 else " for the same reason: ")
+        + "; ".join(texts)
     )
     failure.__cause__ = last
     return failure
