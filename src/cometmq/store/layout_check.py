@@ -9,15 +9,17 @@ found                  made by
 batchconsumequeue/     topics with the attribute queue.type=BatchCQ
 consumequeue/CURRENT   storeType=defaultRocksDB: the queues are a RocksDB database
 dledger-<id>/          enableDLegerCommitLog: the commit log is a Raft log of its own format
+config/topics/CURRENT  the same, and config/rdb/CURRENT configManagerVersion=v2: topics, groups and
+                       offsets are in a database, and the JSON files, if any, are old
 ====================== =====================================================================
 
 Opened all the same, the first would get second queues of another kind, with which Java does not
-start any more; the others would look like stores without messages.
+start any more; the others would look like stores without messages, or without progress.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cometmq.errors import StoreError
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from cometmq.store.disk import Disk
 
 __all__ = ["check_layout"]
+
+_CONFIG_DATABASES: Final = ("topics", "subscriptionGroups", "consumerOffsets", "rdb")
 
 
 def check_layout(disk: Disk, root: str) -> None:
@@ -40,6 +44,8 @@ def check_layout(disk: Disk, root: str) -> None:
         what = f"batch consume queues (batchconsumequeue/) of topics {', '.join(topics[:5])}"
     elif disk.exists(f"{root}/consumequeue/CURRENT"):
         what = "its consume queues in a RocksDB database (storeType=defaultRocksDB)"
+    elif any(disk.exists(f"{root}/config/{name}/CURRENT") for name in _CONFIG_DATABASES):
+        what = "its topics, groups and offsets in a RocksDB database (below config/)"
     else:
         found = [name for name in names if name.startswith("dledger-")]
         if found:

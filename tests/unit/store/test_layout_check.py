@@ -16,6 +16,7 @@ from cometmq.testing.disk import SimDisk
     [
         ("batchconsumequeue/Metrics/0/00000000000000000000", "of topics Metrics, which CometMQ"),
         ("consumequeue/CURRENT", "in a RocksDB database"),
+        ("config/topics/CURRENT", r"groups and offsets in a RocksDB database \(below config/"),
         ("dledger-n0/data/00000000000000000000", r"a DLedger commit log \(dledger-n0/\)"),
     ],
 )
