@@ -46,7 +46,7 @@ FOREIGN: Final = (
     "config/timermetrics",
     "config/consumerFilter.json",
 )
-DELIVERY_TIMEOUT_S: Final = 90.0
+DELIVERY_TIMEOUT_S: Final = 180.0
 
 
 @dataclass
