@@ -248,6 +248,7 @@ def _operation(plan: Plan, comparison: Comparison, say: Say) -> None:
     folder = plan.settings.folder / f"against-{time.monotonic_ns()}"
     folder.mkdir(parents=True)
     steps = {"start-up": _start_up, "idle memory": _idle_memory, "restart": _restart}
+    before = read_machine()
     try:
         steps[comparison.spec.name](plan, comparison, folder, say)
     except PeerMissing:
@@ -256,6 +257,8 @@ def _operation(plan: Plan, comparison: Comparison, say: Say) -> None:
         comparison.error = str(error)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    # All servers have ended and are counted as ours.
+    comparison.stolen_share, comparison.others_share = shares_of_others(before, read_machine())
 
 
 def _start_up(plan: Plan, comparison: Comparison, folder: Path, say: Say) -> None:
