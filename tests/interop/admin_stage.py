@@ -32,7 +32,7 @@ PRODUCERS: Final = "AdmProducers"
 CLIENT: Final = "adm"
 QUEUE_COUNT: Final = 4
 PREPARED_COUNT: Final = 8
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
 _BRACES: Final = re.compile(r"\{([a-z]+(?::\d+)?)\}")
 
 

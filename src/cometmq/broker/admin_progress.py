@@ -326,7 +326,7 @@ def _progress(
         name = topic.topic
         for queue_id in range(topic.read_queue_count):
             consumed = max(0, offsets.query(group, name, queue_id) or 0)
-            pulled = offsets.pulled.get((name, group, queue_id), 0)
+            pulled = state.stats.pulled_offset(name, group, queue_id)
             try:
                 at_ms = store.store_time_at(name, queue_id, consumed - 1)
             except CometError:  # a damaged record has no time; the numbers are true all the same

@@ -242,9 +242,14 @@ class PullProcessor:
             self.hold.park(ParkedPull(request, header, connection, codes, now_ms + timeout_ms))
             return None
         if code is ResponseCode.SUCCESS:
-            state.stats.got(header.topic, header.consumer_group, result.count, result.byte_count)
-            place = header.topic, header.consumer_group, header.queue_id
-            state.offsets.pulled[place] = result.next_queue_offset
+            state.stats.got(
+                header.topic,
+                header.consumer_group,
+                header.queue_id,
+                result.count,
+                result.byte_count,
+                result.next_queue_offset,
+            )
         else:
             state.stats.missed_pulls += 1
         return self._answer(request, code, result, topic, group)

@@ -91,6 +91,18 @@ def _growth(samples: list[_Sample]) -> StatsWindow:
     )
 
 
+class _GroupGets:
+    """What a group got from a topic, and where its last pull of each queue ended."""
+
+    __slots__ = ("message_bytes", "messages", "pulled", "pulls")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.message_bytes = 0
+        self.pulls = 0
+        self.pulled: dict[int, int] = {}
+
+
 class Totals(NamedTuple):
     """Counters of the whole broker, as they stand at one moment."""
 
@@ -115,14 +127,14 @@ class BrokerStats:
         "_counters",
         "_day",
         "_ends",
+        "_forgotten_messages",
+        "_forgotten_pulls",
         "_gets",
         "_now_ms",
         "_store",
         "_timer",
         "_totals",
         "_turn",
-        "found_pulls",
-        "get_messages",
         "get_today",
         "get_yesterday",
         "missed_pulls",
@@ -137,7 +149,9 @@ class BrokerStats:
         self._now_ms = now_ms
         self._cluster = cluster
         self._counters: dict[tuple[str, str], _Counter] = {}
-        self._gets: dict[tuple[str, str], tuple[_Counter, _Counter]] = {}
+        self._gets: dict[tuple[str, str], _GroupGets] = {}
+        self._forgotten_messages = self._forgotten_pulls = 0
+        """Of groups and topics that are gone."""
         self._timer: asyncio.TimerHandle | None = None
         self._turn = 0
         self._totals: list[Totals] = []
@@ -146,8 +160,6 @@ class BrokerStats:
         """Messages stored since the start, up to the last sample."""
         self.put_messages_of_users = 0
         """The same without system topics."""
-        self.get_messages = 0
-        self.found_pulls = 0
         self.missed_pulls = 0
         self.put_yesterday = self.put_today = 0
         """What the totals were when the day before, and this one, began."""
@@ -156,22 +168,39 @@ class BrokerStats:
 
     # -- counting -------------------------------------------------------------------------
 
-    def got(self, topic: str, group: str, messages: int, message_bytes: int) -> None:
-        """Count a pull that brought messages."""
-        pair = self._gets.get((topic, group))
-        if pair is None:
-            key = f"{topic}@{group}"
-            pair = self._gets[topic, group] = (
-                self._counter(GROUP_GETS, key),
-                self._counter(GROUP_GET_BYTES, key),
-            )
-        count, size = pair
-        count.value += messages
-        count.times += 1
-        size.value += message_bytes
-        size.times += 1
-        self.get_messages += messages
-        self.found_pulls += 1
+    def got(
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        messages: int,
+        message_bytes: int,
+        next_queue_offset: int,
+    ) -> None:
+        """Count a pull that brought messages.  HOT: once per pull."""
+        gets = self._gets.get((topic, group))
+        if gets is None:
+            gets = self._gets[topic, group] = _GroupGets()
+        gets.messages += messages
+        gets.message_bytes += message_bytes
+        gets.pulls += 1
+        gets.pulled[queue_id] = next_queue_offset
+
+    def pulled_offset(self, topic: str, group: str, queue_id: int) -> int:
+        """Where the group's last pull of a queue ended: what lies between it and the committed
+        offset is in the consumers' hands.  0 where it got nothing since the start."""
+        gets = self._gets.get((topic, group))
+        return 0 if gets is None else gets.pulled.get(queue_id, 0)
+
+    @property
+    def get_messages(self) -> int:
+        """Messages handed out since the start."""
+        return self._forgotten_messages + sum(gets.messages for gets in self._gets.values())
+
+    @property
+    def found_pulls(self) -> int:
+        """Pulls that brought messages since the start."""
+        return self._forgotten_pulls + sum(gets.pulls for gets in self._gets.values())
 
     def sent_back(self, topic: str, group: str) -> None:
         """Count a message a consumer gave back for another try."""
@@ -187,6 +216,10 @@ class BrokerStats:
         counter = self._counter(name, key)
         counter.value += count
         counter.times += 1
+
+    def _set(self, name: str, key: str, value: int, times: int) -> None:
+        counter = self._counter(name, key)
+        counter.value, counter.times = value, times
 
     def count_puts(self, topics: Iterable[str] | None = None) -> None:
         """Read off the queues what came in since the last time; of all topics by default."""
@@ -245,8 +278,11 @@ class BrokerStats:
             pass
 
     def _samples(self, now_ms: int) -> Iterator[None]:
-        gets = self._counter(BROKER_GETS, self._cluster)
-        gets.value, gets.times = self.get_messages, self.found_pulls
+        self._set(BROKER_GETS, self._cluster, self.get_messages, self.found_pulls)
+        for (topic, group), gets in self._gets.items():
+            key = f"{topic}@{group}"
+            self._set(GROUP_GETS, key, gets.messages, gets.pulls)
+            self._set(GROUP_GET_BYTES, key, gets.message_bytes, gets.pulls)
         counters = list(self._counters.values())
         for at in range(0, len(counters), _COUNTERS_AT_ONCE):
             for counter in counters[at : at + _COUNTERS_AT_ONCE]:
@@ -274,6 +310,10 @@ class BrokerStats:
             self.count_puts((key,))
         elif name == BROKER_PUTS:
             self.count_puts()
+        elif name in (GROUP_GETS, GROUP_GET_BYTES):
+            topic, _, group = key.partition("@")
+            if (topic, group) in self._gets:
+                self._counter(name, key)
         found = self._counters.get((name, key))
         return None if found is None else found.windows()
 
@@ -309,6 +349,7 @@ class BrokerStats:
     def _forget(self, matches: Callable[[str], bool]) -> None:
         for name, key in [pair for pair in self._counters if matches(pair[1])]:
             del self._counters[name, key]
-            if name == GROUP_GETS:
-                topic, _, group = key.partition("@")
-                self._gets.pop((topic, group), None)
+        for topic, group in [pair for pair in self._gets if matches("@".join(pair))]:
+            gets = self._gets.pop((topic, group))
+            self._forgotten_messages += gets.messages
+            self._forgotten_pulls += gets.pulls

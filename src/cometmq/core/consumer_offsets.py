@@ -10,7 +10,7 @@ reset wins over commits until the next pull has taken it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from cometmq.model.topic import DataVersion
 
@@ -29,7 +29,6 @@ class ConsumerOffsetTable:
         "_commits",
         "_resets",
         "_table",
-        "pulled",
         "revision",
         "version",
         "version_step",
@@ -47,9 +46,6 @@ class ConsumerOffsetTable:
         }
         self._resets: dict[str, dict[int, int]] = {}
         self.version_step = version_step
-        self.pulled: dict[tuple[str, str, int], int] = {}
-        """Where the last pull of (topic, group, queue id) ended: what lies between it and the
-        committed offset is in the consumers' hands.  Never written to a file."""
         self._commits = 0
         self.version = version or DataVersion()
         self.revision = 0
@@ -127,16 +123,10 @@ class ConsumerOffsetTable:
     def remove_topic(self, topic: str) -> None:
         """Forget every group's offsets in a deleted topic."""
         self._remove(lambda key: key.startswith(topic + _SEPARATOR))
-        self._forget_pulled(lambda place: place[0] == topic)
 
     def remove_group(self, group: str) -> None:
         """Forget a deleted group's offsets."""
         self._remove(lambda key: key.endswith(_SEPARATOR + group))
-        self._forget_pulled(lambda place: place[1] == group)
-
-    def _forget_pulled(self, matches: Callable[[tuple[str, str, int]], bool]) -> None:
-        for place in [place for place in self.pulled if matches(place)]:
-            del self.pulled[place]
 
     def _remove(self, matches: object) -> None:
         assert callable(matches)

@@ -84,9 +84,9 @@ def test_windows_grow_and_slide() -> None:
 def test_pulls_are_counted_by_group() -> None:
     """Messages, calls and their mean; misses only for the broker."""
     stats = make(Ends(t=0))
-    stats.got("t", "g", 32, 4096)
-    stats.got("t", "g", 8, 1024)
-    stats.got("t", "h", 1, 10)
+    stats.got("t", "g", 0, 32, 4096, 7)
+    stats.got("t", "g", 0, 8, 1024, 7)
+    stats.got("t", "h", 0, 1, 10, 7)
     stats.missed_pulls += 3
     stats.sent_back("t", "g")
     stats.sample(T0_MS)
@@ -97,6 +97,8 @@ def test_pulls_are_counted_by_group() -> None:
     assert (stats.get_messages, stats.found_pulls) == (41, 3)
     assert stats.get_tps("t", "g") == 4.0
     assert stats.get_tps("t", "nobody") == 0.0
+    assert stats.pulled_offset("t", "g", 0) == 7
+    assert (stats.pulled_offset("t", "g", 1), stats.pulled_offset("u", "g", 0)) == (0, 0)
 
 
 def test_rates_of_the_broker() -> None:
@@ -121,7 +123,7 @@ def test_a_day_begins_at_midnight() -> None:
     day_ms = 86_400_000
     for day, count in enumerate((10, 30, 60)):
         ends.ends["t"] = count
-        stats.got("t", "g", count, 1)
+        stats.got("t", "g", 0, count, 1, 7)
         stats.count_puts()
         stats.sample(T0_MS + day * day_ms)
     assert (stats.put_yesterday, stats.put_today, stats.put_messages_of_users) == (30, 60, 60)
@@ -134,9 +136,9 @@ def test_deleted_topics_and_groups_are_forgotten() -> None:
     stats = make(ends)
     ends.ends.update(t=9, u=1)
     stats.count_puts()
-    stats.got("t", "g", 1, 1)
-    stats.got("t", "h", 1, 1)
-    stats.got("u", "g", 1, 1)
+    stats.got("t", "g", 0, 1, 1, 7)
+    stats.got("t", "h", 0, 1, 1, 7)
+    stats.got("u", "g", 0, 1, 1, 7)
     stats.forget_topic("t")
     del ends.ends["t"]
     assert stats.windows(TOPIC_PUTS, "t") is None
@@ -145,10 +147,10 @@ def test_deleted_topics_and_groups_are_forgotten() -> None:
     stats.forget_group("g")
     assert stats.windows(GROUP_GETS, "u@g") is None
     ends.ends["t"] = 4
-    stats.got("t", "g", 2, 2)
+    stats.got("t", "g", 0, 2, 2, 7)
     stats.sample(T0_MS)
     stats.count_puts()
-    assert stats.put_messages == 14
+    assert (stats.put_messages, stats.get_messages, stats.found_pulls) == (14, 5, 4)
     assert windows_of(stats, GROUP_GETS, "t@g")[0].sum == 2
 
 
