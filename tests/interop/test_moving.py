@@ -7,14 +7,14 @@ from signal import SIGKILL
 
 import pytest
 from interop.peers import Unavailable
-from tests.interop.stage import PAIRS, Stage, check_flow, letter, raised
+from tests.interop.stage import SHORT_PAIRS, Stage, check_flow, letter, raised
 
 LEVELS = " ".join(f"{seconds}s" for seconds in range(1, 19))
 """A table of delays that a test can sit through; RocketMQ's own ends at two hours."""
-IDS = [f"{client}@{server}" for client, server in PAIRS]
+IDS = [f"{client}@{server}" for client, server in SHORT_PAIRS]
 
 
-@pytest.fixture(params=PAIRS, ids=IDS)
+@pytest.fixture(params=SHORT_PAIRS, ids=IDS)
 def own_stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     """A client and servers that this test alone uses, with a shorter table of delays."""
     client, server = request.param
