@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,7 @@ import cometmq
 import cometmq.sync
 from cometmq import Message, Tls
 from cometmq.client.security import Security
+from cometmq.client.transport import LOOK_AFTER_S
 from cometmq.errors import AccessDenied, ConfigError, ConnectFailed, TlsFailed
 from cometmq.net.server import ServerConnection
 from cometmq.wire.acl import Credentials, is_signature_right
@@ -314,6 +316,7 @@ def test_questions_go_through_tls_on_both_faces(certificate: tuple[str, str]) ->
             def ask() -> str:
                 with cometmq.sync.Admin(name_server=address, tls=tls) as blocking:
                     blocking.topic_route("t")
+                    time.sleep(2 * LOOK_AFTER_S)  # an idle connection is looked at first
                     return blocking.topic_route("t").queue_datas[0].broker_name
 
             assert await asyncio.to_thread(ask) == broker.name
