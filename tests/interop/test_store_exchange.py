@@ -24,9 +24,11 @@ from tests.interop.stage import Letter, letter
 
 from cometmq.codec.compression import decompress
 from cometmq.codec.stored_message import StoredMessage, decode_messages
+from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from cometmq.store.disk import RealDisk
 from cometmq.store.inspect import read_records
+from cometmq.wire.bodies import group_config_to_json
 from cometmq.wire.codes import RequestCode
 
 PLAIN, DELAYED, TIMED, TRANSACTED, FAILING, FILTERED = (
@@ -316,7 +318,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
     except Unavailable as error:
         pytest.skip(f"stores with Java: {error}")
     # Names of this length come from the broker itself (retries of POP); nobody can ask for them.
-    group = {"groupName": LONG_GROUP, "retryQueueNums": 1}
+    group = group_config_to_json(SubscriptionGroupConfig(LONG_GROUP))
     path = relay.store_path / "config" / "subscriptionGroup.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"subscriptionGroupTable": {LONG_GROUP: group}}), "utf-8")
