@@ -34,7 +34,7 @@ __all__ = ["LIVE_KEYS", "ConfigProcessor", "ConfigWriter"]
 
 log = logging.getLogger("cometmq.broker")
 
-_BLACK_LIST: Final = frozenset({"brokerConfigPath", "configBlackList"})
+_BLACK_LIST: Final = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
 """RocketMQ's own list of keys that no request may touch."""
 LIVE_KEYS: Final = frozenset(
     {

@@ -5,7 +5,8 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from cometmq.model.group import SubscriptionData
 from cometmq.model.queue import MessageQueue
@@ -50,9 +51,12 @@ __all__ = [
 ]
 
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """A member of a producer group; ``remote_ip`` is without its port."""
+    """A member of a producer group; ``remote_ip`` is ``/ip:port``, as Java writes addresses."""
 
     client_id: str
     remote_ip: str
@@ -111,21 +115,31 @@ class QueueTimeSpan:
 
 
 def encode_time_spans(spans: Iterable[QueueTimeSpan]) -> bytes:
-    """Return the answer to QUERY_CONSUME_TIME_SPAN 303."""
+    """Return the answer to QUERY_CONSUME_TIME_SPAN 303; each time also as text, local time."""
     return dumps(
         {
             "consumeTimeSpanSet": [
                 {
                     "consumeTimeStamp": span.consume_timestamp_ms,
+                    "consumeTimeStampStr": _local_time(span.consume_timestamp_ms),
                     "delayTime": span.delay_ms,
                     "maxTimeStamp": span.max_timestamp_ms,
+                    "maxTimeStampStr": _local_time(span.max_timestamp_ms),
                     "messageQueue": queue_to_json(span.queue),
                     "minTimeStamp": span.min_timestamp_ms,
+                    "minTimeStampStr": _local_time(span.min_timestamp_ms),
                 }
                 for span in spans
             ]
         }
     )
+
+
+def _local_time(time_ms: int) -> str:
+    """A time as RocketMQ writes it for people, `2026-11-21#12:41:48:849`."""
+    second, millisecond = divmod(time_ms, 1000)
+    moment = (_EPOCH + timedelta(seconds=second)).astimezone()
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{millisecond:03}"
 
 
 def decode_time_spans(raw: bytes) -> list[QueueTimeSpan]:

@@ -58,6 +58,7 @@ def test_a_change_is_shown_and_written(tmp_path: Path) -> None:
         ("maxMessageSize=1\nbrokerName=x", 29, "brokerName, maxMessageSize cannot change"),
         ("brokerConfigPath=/etc/passwd", 16, "Can not update config in black list."),
         ("configBlackList=", 16, "Can not update config in black list."),
+        ("rocketmqHome=/x", 16, "Can not update config in black list."),
         ("brokerRole=SLAVE", 29, "cannot be served: replication"),
     ],
 )

@@ -1,5 +1,6 @@
 """Bodies of statistics: Java's layout byte by byte, round trips, refusals that name the field."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -35,10 +36,17 @@ def test_layouts_are_javas() -> None:
         b'{"data":{"g":[{"clientId":"c@1","language":"JAVA","lastUpdateTimestamp":9,'
         b'"remoteIP":"/1.2.3.4:5","version":493}]}}'
     )
-    assert stats.encode_time_spans([SPAN]) == (
-        b'{"consumeTimeSpanSet":[{"consumeTimeStamp":3,"delayTime":4,"maxTimeStamp":2,'
-        b'"messageQueue":{"brokerName":"b","queueId":0,"topic":"t"},"minTimeStamp":1}]}'
-    )
+    (span,) = loads_object(stats.encode_time_spans([SPAN]), "303")["consumeTimeSpanSet"]
+    times = {name: span.pop(name) for name in list(span) if name.endswith("Str")}
+    assert span == {
+        "consumeTimeStamp": 3,
+        "delayTime": 4,
+        "maxTimeStamp": 2,
+        "messageQueue": {"brokerName": "b", "queueId": 0, "topic": "t"},
+        "minTimeStamp": 1,
+    }
+    assert [text[-4:] for text in times.values()] == [":003", ":002", ":001"]
+    assert all(re.fullmatch(r"19(69|70)-\d\d-\d\d#\d\d:\d\d:00:00\d", t) for t in times.values())
     assert stats.encode_correction_offsets({0: 5}) == b'{"correctionOffsets":{0:5}}'
     assert stats.encode_stats_windows(WINDOWS) == (
         b'{"statsDay":{"avgpt":0.0,"sum":0,"tps":0.0},"statsHour":{"avgpt":6.0,"sum":4,"tps":5.0},'
