@@ -30,9 +30,11 @@ from cometmq.model.flags import TRANSACTION_PREPARED
 if TYPE_CHECKING:
     from cometmq.store.disk import RandomFile
 
-__all__ = ["LogFiles", "LogReader", "ScannedRecord"]
+__all__ = ["BLOCK_BYTES", "LogFiles", "LogReader", "ScannedRecord", "data_blocks"]
 
 _READ_BYTES: Final = 4 << 20
+BLOCK_BYTES: Final = 1 << 20
+"""Of a file that is searched for data."""
 # total, magic, crc, queue id, (flag), queue offset, physical offset, sys flag, (born),
 # store time, (store host, reconsume times, prepared offset), body length: two IPv4 hosts.
 _HEAD: Final = struct.Struct(">iiii4xqqi8x8xq8x4x8xi")
@@ -108,6 +110,9 @@ class LogReader:
         self._buffer = b""
         self._buffer_start = start
         self._file: _File | None = None
+        self._blocks_of: _File | None = None
+        self._blocks_start = 0
+        self._blocks: list[int] = []
 
     def next_record(self) -> ScannedRecord | None:
         """The next record; None at the end or at a fault (`fault` says which)."""
@@ -291,17 +296,36 @@ class LogReader:
             position = place + 1
         return None
 
-    @staticmethod
-    def _find_magic(file: _File, start: int, limit: int) -> int | None:
+    def _find_magic(self, file: _File, start: int, limit: int) -> int | None:
         """First position in [start, limit) of the file where a record's magic stands."""
-        position = start
-        while position < limit:
-            # Seven bytes more than a step, so that no magic is cut in two.
-            raw = file.file.read(position - file.start, min(_READ_BYTES, limit - position) + 7)
+        # The last file is a gibibyte of which a few pages may be written.  Looked at once: after a
+        # read its neighbours count as data.
+        if self._blocks_of is not file or start < self._blocks_start:
+            self._blocks_of, self._blocks_start = file, start
+            self._blocks = data_blocks(file.file, start - file.start, file.end - file.start)
+        for block in self._blocks:
+            position = max(start, file.start + block)
+            end = min(limit, file.start + block + BLOCK_BYTES)
+            if position >= end:
+                continue
+            # Seven bytes more than a block, so that no magic is cut in two.
+            raw = file.file.read(position - file.start, end - position + 7)
             places = [place for magic in _MAGICS if (place := raw.find(magic, 4)) >= 0]
             if places and position + min(places) - 4 < limit:
                 return position + min(places) - 4
-            if len(raw) < 8:
-                return None
-            position += _READ_BYTES
         return None
+
+
+def data_blocks(file: RandomFile, position: int, end: int) -> list[int]:
+    """Positions in [position, end) of blocks of `BLOCK_BYTES` that may hold data.
+
+    All are found before any is read: reading makes the kernel read ahead, and pages it has read
+    count as data.
+    """
+    blocks: list[int] = []
+    data = file.next_data(position)
+    while data is not None and data < end:
+        block = max(data, position)
+        blocks.append(block)
+        data = file.next_data(block + BLOCK_BYTES)
+    return blocks

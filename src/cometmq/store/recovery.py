@@ -51,7 +51,7 @@ from cometmq.store.commit_log import NEXT_FILE_NAME, log_file_name
 from cometmq.store.dispatch import index_keys_of
 from cometmq.store.file_sizes import check_file_sizes
 from cometmq.store.layout_check import check_layout
-from cometmq.store.log_reader import LogReader, ScannedRecord
+from cometmq.store.log_reader import BLOCK_BYTES, LogReader, ScannedRecord, data_blocks
 from cometmq.store.queue_loader import QueueLoader
 from cometmq.store.queue_rebuild import QueueGap, QueueRebuild
 from cometmq.store.results import RecoveryReport
@@ -77,7 +77,7 @@ _LOG: Final = logging.getLogger("cometmq.store")
 _PROGRESS_EVERY_RECORDS: Final = 1 << 16
 # Keys of so many messages may wait until the store serves; a worker takes them up then.
 _INDEX_WAITING_MAX: Final = 100_000
-_ZEROS: Final = bytes(1 << 20)
+_ZEROS: Final = bytes(BLOCK_BYTES)
 _NAME_DIGITS: Final = 20
 # Damages are reported one by one up to this many.
 _DAMAGES_MAX: Final = 1000
@@ -543,7 +543,7 @@ class Recovery:
         if not log.files or end >= log.files[-1].end:
             return
         mapped = log.files[-1]
-        blocks = self._data_blocks(mapped, end - mapped.start)
+        blocks = data_blocks(mapped.file, end - mapped.start, mapped.size)
         if not blocks:
             return
         self._keep_sound_records(mapped, end, mapped.start + blocks[-1] + len(_ZEROS))
@@ -552,20 +552,6 @@ class Recovery:
             if raw.count(0) != len(raw):
                 mapped.file.write(block, _ZEROS[: len(raw)])
                 self.report.truncated_bytes += len(raw.strip(b"\0"))
-
-    @staticmethod
-    def _data_blocks(mapped: MappedFile, position: int) -> list[int]:
-        """Positions of blocks that may hold data, found before any is read.
-
-        Reading makes the kernel read ahead, and pages it has read count as data.
-        """
-        blocks: list[int] = []
-        data = mapped.file.next_data(position)
-        while data is not None and data < mapped.size:
-            block = max(data, position)
-            blocks.append(block)
-            data = mapped.file.next_data(block + len(_ZEROS))
-        return blocks
 
     def _keep_sound_records(self, mapped: MappedFile, end: int, limit: int) -> None:
         """Copy what is cut off when it holds sound records: nobody can prove they count."""
