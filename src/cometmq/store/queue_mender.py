@@ -36,6 +36,7 @@ _LOG: Final = logging.getLogger("cometmq.store")
 # Behind what was asked for, so much of the log is read at most, for whoever waits.
 _WALK_BYTES_MAX: Final = 64 << 20
 _BLOCK_UNITS: Final = 512
+_TOLD_MAX: Final = 10_000
 # So many units in a row that hold mean that the rest does.
 _SOUND_UNITS: Final = 64
 
@@ -81,6 +82,7 @@ class QueueMender:
         # One at a time: who waited finds it done.
         self._job = threading.Lock()
         self._is_closed = False
+        self._told: set[int] = set()
         self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}
         self._changed: list[tuple[ConsumeQueue, str]] = []
 
@@ -148,12 +150,20 @@ class QueueMender:
         while not self._is_closed:
             record = reader.next_record()
             if record is None and reader.fault is not None:
+                place, fault = reader.position, reader.fault
                 record = reader.resync(reader.end)
+                self._tell(place, fault, reader.end if record is None else record.physical_offset)
             if record is None:
                 return None
             if record.queue_id == queue.queue_id and record.topic == topic and record.is_queued:
                 return record
         return None
+
+    def _tell(self, place: int, fault: str, end: int) -> None:
+        """Name damage in the log, once."""
+        if place not in self._told and len(self._told) < _TOLD_MAX:
+            self._told.add(place)
+            _LOG.error("%s: %s; %d bytes are damaged", self._log.where(place), fault, end - place)
 
     def _begin(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int]:
         """First queue offset in doubt, and where in the log its record can be at the earliest."""
@@ -231,8 +241,7 @@ class QueueMender:
                 self._make_whole(queue, first, number)
                 self._lost.setdefault(queue, []).append((first, number))
                 _LOG.error(
-                    "%s: the records of queue offsets %d to %d are lost and skipped: the log is"
-                    " damaged there (`cometmq store verify` says where)",
+                    "%s: the records of queue offsets %d to %d are lost and skipped",
                     queue.path,
                     first,
                     number - 1,

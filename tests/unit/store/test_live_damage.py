@@ -140,7 +140,9 @@ def test_the_loop_reads_no_log() -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_where_the_log_is_damaged_too(damage: Callable[[Rig], None]) -> None:
+def test_where_the_log_is_damaged_too(
+    damage: Callable[[Rig], None], caplog: pytest.LogCaptureFixture
+) -> None:
     """What is lost is skipped, once searched for and not again; all else is there."""
     rig = filled()
     for queue_offset in (5, 6, 120, 250, 251, 252, 499, COUNT):
@@ -154,6 +156,8 @@ def test_where_the_log_is_damaged_too(damage: Callable[[Rig], None]) -> None:
     # In a run of adjacent records a flipped head may take its neighbours from who decodes.
     assert set(range(COUNT + 1)) - set(found) <= lost
     assert found == sorted(found)
+    assert caplog.text.count("/store/commitlog/" + "0" * 20 + ", position ") >= len(lost) - 2
+    assert "are lost and skipped" in caplog.text
     reads = rig.disk.counts["read"]
     assert read(rig) == found
     assert rig.disk.counts["read"] - reads < 400
