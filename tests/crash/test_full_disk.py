@@ -123,7 +123,7 @@ def test_writes_are_refused_reads_go_on_and_service_returns(
         remark = send_until(client, 14, 0)
         assert re.search(cause, remark), remark
         assert re.search(r"\d+ of 40 MiB are free", remark), remark
-        assert len(stored) > 20
+        assert stored, "nothing was stored before the disk was full"
         assert read_all(client) == stored
         # Two seconds of a full disk: queues, index, offsets and side file fail to be written too.
         for _ in range(10):
