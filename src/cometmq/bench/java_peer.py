@@ -52,6 +52,7 @@ FETCH_S_MAX: Final = 600
 BUILD_S_MAX: Final = 120
 READY_S_MAX: Final = 180.0
 """A JVM among busy processes takes a minute to come up."""
+START_ATTEMPTS: Final = 3
 RATE_HEAP: Final = "4g"
 SMALL_HEAP: Final = "256m"
 NAME_SERVER_HEAP: Final = "256m"
@@ -298,8 +299,25 @@ def start_java_broker(
     """
     folder = folder.resolve()
     with start_java_name_server(folder, core=core) as name_server:
+        broker = _broker_on_free_ports(folder, name_server, core, heap, settings or {}, ready_s_max)
+        try:
+            yield JavaBroker(broker, name_server)
+        finally:
+            broker.stop()
+
+
+def _broker_on_free_ports(
+    folder: Path,
+    name_server: Server,
+    core: int | None,
+    heap: str,
+    settings: Mapping[str, str],
+    ready_s_max: float,
+) -> Server:
+    """A broker that serves; again with other ports where somebody took one meanwhile."""
+    for attempts_left in range(START_ATTEMPTS - 1, -1, -1):
         port = _free_port_with_neighbours()
-        conf = broker_conf(folder / "store", port, name_server.address, settings or {})
+        conf = broker_conf(folder / "store", port, name_server.address, settings)
         path = folder / "broker.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in conf.items()), "utf-8")
         command = [_java(), f"-Xms{heap}", f"-Xmx{heap}", *_BROKER_OPTIONS]
@@ -308,15 +326,20 @@ def start_java_broker(
         command += [f"-Duser.home={folder}", *_OPENED, "-cp", server_class_path()]
         command += ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(path)]
         log = folder / "broker.log"
-        address = f"127.0.0.1:{port}"
         begin = time.monotonic()
         process = _spawn(command, folder, log, core)
-        broker = Server(address, name_server.address, process, log, 0.0)
+        broker = Server(f"127.0.0.1:{port}", name_server.address, process, log, 0.0)
         try:
             broker.ready_s = _ready_s(broker, begin, ready_s_max)
-            yield JavaBroker(broker, name_server)
-        finally:
+        except BaseException as error:
             broker.stop()
+            taken = "already in use" in log.read_text(errors="replace")
+            if not (taken and attempts_left and isinstance(error, ClientError)):
+                raise
+            log.unlink()
+            continue
+        return broker
+    raise AssertionError("the last attempt returned or raised")
 
 
 def _ready_s(broker: Server, begin: float, ready_s_max: float) -> float:
