@@ -97,6 +97,7 @@ class PullLoop:
         "_instance",
         "_loop",
         "_number",
+        "_one_by_one_until",
         "_sent_at",
         "_settings",
         "_sink",
@@ -127,6 +128,8 @@ class PullLoop:
         self._settings = settings
         self._sink = sink
         self._number = 0
+        self._one_by_one_until = -1
+        """Below this queue offset pulls ask for one message, since an answer was damaged."""
         self._broker_id = 0
         self._errors_in_row = 0
         self._sent_at = 0.0
@@ -272,7 +275,8 @@ class PullLoop:
         code = answer.code
         next_offset = header.next_begin_offset
         if code == 0:
-            self._sink.accept(self, self._matching(answer.body), next_offset)
+            messages, next_offset = self._messages(answer.body, next_offset)
+            self._sink.accept(self, self._matching(messages), next_offset)
             self.pull()
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             is_ordered = answer.remark == OFFSET_RESET
@@ -296,31 +300,61 @@ class PullLoop:
             else:
                 self.pull()
 
-    def _matching(self, body: bytes) -> list[ReceivedMessage]:
-        try:
-            messages = split_messages(body, self.queue)
-        except CodecError as error:
-            messages = self._salvage(body, error)
+    def _matching(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
         tags = self.subscription.tags_set
         if not tags:
             return messages
         return [message for message in messages if message.tags in tags]
 
-    def _salvage(self, body: bytes, error: CodecError) -> list[ReceivedMessage]:
-        """What can be read of a damaged answer; the rest is named in the log and passed over."""
+    def _messages(self, body: bytes, next_offset: int) -> tuple[list[ReceivedMessage], int]:
+        """The messages of an answer, and where to go on."""
+        try:
+            return split_messages(body, self.queue), next_offset
+        except CodecError as error:
+            return self._salvage(body, next_offset, error)
+
+    def _salvage(
+        self, body: bytes, next_offset: int, error: CodecError
+    ) -> tuple[list[ReceivedMessage], int]:
+        """What can be read of a damaged answer, and where to go on.
+
+        Damage that hides where the next record begins hides all the rest of the answer, so that is
+        asked for again, one message at a time: the broker looks at each, and only what is damaged
+        is passed over, named in the log.
+        """
         good, broken = decode_messages_lenient(body)
-        log.error(
-            "%s: an answer of %d bytes is damaged (%s); %d messages read, passed over: %s",
-            self.queue,
-            len(body),
-            error,
-            len(good),
-            "; ".join(f"{part.size} bytes at {part.position}: {part.reason}" for part in broken),
-        )
-        return [
+        begin = self.process_queue.pull_offset
+        hides_rest = bool(broken) and broken[-1].position + broken[-1].size == len(body)
+        if hides_rest and begin >= self._one_by_one_until:
+            begin = max((one.queue_offset + 1 for one in good), default=begin)
+            self._one_by_one_until = next_offset
+            log.warning(
+                "%s: an answer of %d bytes is damaged (%s); offsets %d to %d are asked for again,"
+                " one by one",
+                self.queue,
+                len(body),
+                error,
+                begin,
+                next_offset - 1,
+            )
+            next_offset = begin
+            broken = broken[:-1]
+        if broken:
+            log.error(
+                "%s: an answer of %d bytes is damaged (%s); %d messages read, passed over: %s",
+                self.queue,
+                len(body),
+                error,
+                len(good),
+                "; ".join(
+                    f"{part.size} bytes at {part.position}: {part.reason}" for part in broken
+                ),
+            )
+        messages = [
             ReceivedMessage(self.queue, one.queue_offset, one.total_size, b"", 0, one)
             for one in good
         ]
+        return messages, next_offset
 
     def _refused(self, answer: RemotingCommand) -> None:
         code = answer.code
@@ -378,10 +412,11 @@ class PullLoop:
             sys_flag |= PULL_COMMIT_OFFSET
         else:
             commit_offset = 0
+        begin = self.process_queue.pull_offset
         return self._template.encode(
             opaque,
-            self.process_queue.pull_offset,
-            settings.max_count,
+            begin,
+            settings.max_count if begin >= self._one_by_one_until else 1,
             sys_flag,
             commit_offset,
             settings.suspend_ms,

@@ -18,7 +18,7 @@ from cometmq.errors import CometError
 from cometmq.model import MessageQueue
 from cometmq.net.server import ServerConnection
 from cometmq.wire.bodies import ConsumerRunningInfo, ResetOffsetBody
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command import RemotingCommand, encode_command
 from cometmq.wire.headers import SendMessageHeader
 
 Q0 = MessageQueue("t", "broker-a", 0)
@@ -223,8 +223,6 @@ def test_a_damaged_answer_costs_only_what_is_damaged(caplog: pytest.LogCaptureFi
             if command.ext_fields["topic"] == "t":
                 answer = broker.ordinary(command, connection)
                 assert answer is not None
-                from cometmq.wire.command import encode_command
-
                 connection.send(encode_command(answer))
         await until(lambda: len(reader.seen) == 2)
         assert reader.seen == [b"m0", b"m2"]
@@ -232,6 +230,32 @@ def test_a_damaged_answer_costs_only_what_is_damaged(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.ERROR, "cometmq.client"):
         scenario(story)
     assert "damaged" in caplog.text
+
+
+def test_what_damage_hides_is_asked_for_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    """A record of unknown length hides those behind it; only it is passed over in the end."""
+
+    async def story(broker: FakeBroker, consumer: PushConsumer, reader: Reader) -> None:
+        await until(lambda: broker.held)
+        held, broker.held = broker.held, []
+        for number in range(4):
+            broker.store("t", 0, b"m%d" % number, b"")
+        records = broker.queues["t", 0]
+        records[1] = b"\x7f" + records[1][1:]
+        for command, connection in held:
+            if command.ext_fields["topic"] == "t":
+                answer = broker.ordinary(command, connection)
+                assert answer is not None
+                connection.send(encode_command(answer))
+        await until(lambda: len(reader.seen) == 3)
+        assert reader.seen == [b"m0", b"m2", b"m3"]
+        broker.store("t", 0, b"m4", b"")
+        await until(lambda: len(reader.seen) == 4)
+
+    with caplog.at_level(logging.WARNING, "cometmq.client"):
+        scenario(story)
+    assert "offsets 1 to 3 are asked for again, one by one" in caplog.text
+    assert "0 messages read, passed over" in caplog.text
 
 
 def test_an_unheld_answer_does_not_spin() -> None:
