@@ -57,6 +57,7 @@ LIVE_KEYS: Final = frozenset(
         "flushDelayOffsetInterval",
         "litePullMessageEnable",
         "longPollingEnable",
+        "namesrvAddr",
         "notifyConsumerIdsChangedEnable",
         "registerBrokerTimeoutMills",
         "registerNameServerPeriod",

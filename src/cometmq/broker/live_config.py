@@ -81,6 +81,8 @@ class LiveConfig:
         if registration is not None:
             registration.period_ms = config.register_name_server_period
             registration.timeout_ms = config.register_broker_timeout_mills
+            if "namesrvAddr" in keys:
+                registration.change_addresses(config.name_servers())
             if "brokerPermission" in keys:
                 state.topics.touch(state.env.clock.now_ms())
                 registration.table_changed()

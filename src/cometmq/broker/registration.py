@@ -87,6 +87,7 @@ class Registration:
         "_env",
         "_identity",
         "_is_stopped",
+        "_leaving",
         "_name_servers",
         "_pool",
         "_tasks",
@@ -118,7 +119,8 @@ class Registration:
         self.timeout_ms = timeout_ms
         self._pool = ChannelPool(env, on_close=self._lost)
         self._name_servers = {address: _NameServer(address) for address in addresses}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
         self._waiters: dict[_Waiter, None] = {}
         self._changes = 0
         self._is_stopped = False
@@ -130,18 +132,36 @@ class Registration:
         Returns after the first attempt with each of them, successful or not.
         """
         await asyncio.gather(*map(self._tell, self._name_servers.values()))
-        self._tasks = [
-            asyncio.create_task(self._serve(server)) for server in self._name_servers.values()
-        ]
+        for server in self._name_servers.values():
+            self._tasks[server.address] = asyncio.create_task(self._serve(server))
+
+    def change_addresses(self, addresses: Iterable[str]) -> None:
+        """Register with these name servers from now on, and leave those that are not named."""
+        wanted = dict.fromkeys(addresses)
+        for address in [address for address in self._name_servers if address not in wanted]:
+            server = self._name_servers.pop(address)
+            leaving = asyncio.create_task(self._leave(server, self._tasks.pop(address)))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        for address in wanted:
+            if address not in self._name_servers:
+                server = self._name_servers[address] = _NameServer(address)
+                self._tasks[address] = asyncio.create_task(self._serve(server))
+        self._release_told()
+
+    async def _leave(self, server: _NameServer, serving: asyncio.Task[None]) -> None:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await self._unregister(server)
 
     async def stop(self) -> None:
         """Unregister everywhere and close the connections."""
         self._is_stopped = True
         if self._whole_timer is not None:
             self._whole_timer.cancel()
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
         self._tasks.clear()
         for waiter in list(self._waiters):
             self._release(waiter)
@@ -269,13 +289,17 @@ class Registration:
         if not is_told:
             server.needs_all = True
         server.told = max(server.told, change)
+        self._release_told()
+        return is_told
+
+    def _release_told(self) -> None:
+        """Let go of those whose change every name server was told of."""
         for waiter in [
             waiter
             for waiter in self._waiters
             if all(other.told >= waiter.change for other in self._name_servers.values())
         ]:
             self._release(waiter)
-        return is_told
 
     async def _send(
         self, server: _NameServer, code: int, ext: dict[str, str], body: bytes = b""

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.harness import Client, eventually, scenario
+from tests.unit.broker.harness import Client, eventually, running, scenario
 
 from cometmq.broker import Broker, load_config
 from cometmq.broker.admin_config import LIVE_KEYS
 from cometmq.broker.config import effective_keys
 from cometmq.codec.java_properties import parse_properties
+from cometmq.namesrv.config import NameServerConfig
+from cometmq.namesrv.name_server import NameServer
 from cometmq.net.env import system_environment
 from cometmq.store.disk import RealDisk
 from cometmq.wire.bodies import decode_data_version
@@ -93,7 +95,7 @@ def test_odd_bodies(tmp_path: Path) -> None:
 def test_every_live_key_is_one_of_ours() -> None:
     """The list names effective keys only."""
     assert effective_keys().keys() >= LIVE_KEYS
-    assert len(LIVE_KEYS) >= 27
+    assert len(LIVE_KEYS) >= 28
 
 
 def test_keys_take_effect(tmp_path: Path) -> None:
@@ -129,6 +131,49 @@ def test_keys_take_effect(tmp_path: Path) -> None:
         assert state.offsets.version.is_newer_than(before)
 
     scenario(tmp_path, story)
+
+
+def test_name_servers_can_be_replaced(tmp_path: Path) -> None:
+    """The broker registers with the new one and leaves the old one; topics are answered for."""
+
+    async def main() -> None:
+        env = system_environment()
+        servers = [
+            NameServer(
+                NameServerConfig(
+                    listen_port=0,
+                    bind_address="127.0.0.1",
+                    kv_config_path=str(tmp_path / name),
+                    config_store_path=str(tmp_path / name),
+                ),
+                env,
+                RealDisk(),
+            )
+            for name in ("a", "b")
+        ]
+        for server in servers:
+            await server.start()
+        first, second = servers
+        async with running(tmp_path / "store", namesrvAddr=first.address) as broker:
+            client = await Client(env, broker.address).open()
+            assert first.routes.route("TBW102") is not None
+            assert await change(client, f"namesrvAddr={second.address}") == (0, "")
+            await eventually(lambda: second.routes.route("TBW102") is not None)
+            await eventually(lambda: first.routes.route("TBW102") is None)
+            topic = {"topic": "late", "defaultTopic": "TBW102", "readQueueNums": "1"}
+            topic |= {"writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+            made = await client.call(Code.UPDATE_AND_CREATE_TOPIC, {**topic, "order": "false"})
+            assert made.code == 0
+            assert second.routes.route("late") is not None
+            assert (await change(client, "namesrvAddr=nowhere"))[0] == 29
+            assert await change(client, f"namesrvAddr={first.address};{second.address}") == (0, "")
+            await eventually(lambda: first.routes.route("late") is not None)
+            await client.close()
+        assert [server.routes.route("TBW102") for server in servers] == [None, None]
+        for server in servers:
+            await server.stop()
+
+    asyncio.run(main())
 
 
 def test_intervals_take_effect(tmp_path: Path) -> None:
