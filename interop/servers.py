@@ -56,11 +56,13 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._copier: threading.Thread | None = None
         self._is_ready = threading.Event()
+        self._has_ended = False
         self.log_path = folder / f"{name}.log"
 
     def start(self, command: Sequence[str]) -> None:
         """Start it and wait until it serves."""
         self._is_ready.clear()
+        self._has_ended = False
         environment = {k: v for k, v in os.environ.items() if k != "NAMESRV_ADDR"}
         environment["ROCKETMQ_HOME"] = str(self._folder)
         process = subprocess.Popen(
@@ -75,7 +77,7 @@ class Server:
         self._copier = threading.Thread(target=self._copy, args=(process,), daemon=True)
         self._copier.start()
         self._is_ready.wait(START_TIMEOUT_S)
-        if process.poll() is not None or not self._is_ready.is_set():
+        if self._has_ended or process.poll() is not None or not self._is_ready.is_set():
             tail = self.log_path.read_text("utf-8", "replace")[-2000:]
             self.stop(signal.SIGKILL)
             raise ServerFailed(f"{self._name} does not serve; its log ends:\n{tail}")
@@ -111,7 +113,9 @@ class Server:
                 log.flush()
                 if self._ready.encode() in line:
                     self._is_ready.set()
-        self._is_ready.set()
+        if not self._is_ready.is_set():
+            self._has_ended = True
+            self._is_ready.set()
 
 
 class Cluster:
