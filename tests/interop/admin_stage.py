@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interop.driver import Peer
-from interop.peers import mqadmin_command
+from interop.peers import driver_command, mqadmin_command
 from interop.servers import Cluster, JavaCluster, OurCluster
 
 from cometmq.broker.config import ignored_keys
@@ -28,6 +28,7 @@ __all__ = ["Admin", "Answer", "Step", "Table", "both_clusters", "load_table"]
 TOPIC: Final = "AdmTopic"
 ORDERED_TOPIC: Final = "AdmOrder"
 GROUP: Final = "AdmGroup"
+OUR_GROUP: Final = "AdmOurs"
 PRODUCERS: Final = "AdmProducers"
 CLIENT: Final = "adm"
 QUEUE_COUNT: Final = 4
@@ -130,6 +131,8 @@ class Admin:
 
     cluster: Cluster
     peer: Peer
+    ours: Peer
+    """With our own client in it, for a group of its own."""
     names: dict[str, str] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -166,11 +169,21 @@ class Admin:
         found = re.search(r"^(\S+@adm) ", listed, re.MULTILINE)
         assert found is not None, listed
         self.names["client"] = found[1]
+        self.names["ours"] = self.ours.call(
+            "push",
+            name="O",
+            group=OUR_GROUP,
+            topics={TOPIC: "Tag0 || Tag1"},
+            instance="ours",
+            nameServer=self.cluster.name_server,
+        )
+        self.ours.wait_messages("O", lambda got: len(got) >= PREPARED_COUNT)
+        self._until("commits", lambda: self._is_all_committed(OUR_GROUP))
 
-    def _is_all_committed(self) -> bool:
-        """Whether the group has read everything, and has an offset for its retry topic too."""
-        shown = self.run("consumerProgress", "-g", GROUP).out
-        return f"%RETRY%{GROUP} " in shown and "Consume Diff Total: 0" in shown
+    def _is_all_committed(self, group: str = GROUP) -> bool:
+        """Whether a group has read everything, and has an offset for its retry topic too."""
+        shown = self.run("consumerProgress", "-g", group).out
+        return f"%RETRY%{group} " in shown and "Consume Diff Total: 0" in shown
 
     def _send(self, number: int) -> None:
         message = {
@@ -235,12 +248,17 @@ def both_clusters(folder: Path) -> Iterator[tuple[Admin, Admin]]:
         Unavailable: a peer is not to be had on this machine.
     """
     command = mqadmin_command(folder / "home")
+    our_command = driver_command("cometmq", folder / "our-home")
     with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
 
         def start(cluster: Cluster) -> Admin:
             stack.enter_context(cluster)
             name = f"admin-{cluster.kind}"
-            admin = Admin(cluster, stack.enter_context(Peer(name, command, folder / name)))
+            admin = Admin(
+                cluster,
+                stack.enter_context(Peer(name, command, folder / name)),
+                stack.enter_context(Peer(f"ours-{name}", our_command, folder / f"ours-{name}")),
+            )
             admin.prepare()
             return admin
 
