@@ -190,7 +190,8 @@ def test_verify_finds_every_flip(tmp_path: Path) -> None:
     flips = [
         entry
         for entry in expectation("rotten")["flips"]
-        if entry["applied"] and entry["file"].split("/")[0] in {"commitlog", "consumequeue", "index"}
+        if entry["applied"]
+        and entry["file"].split("/")[0] in {"commitlog", "consumequeue", "index"}
     ]
     assert len(flips) == 12
     for entry in flips:
@@ -253,12 +254,22 @@ def test_extension_units_filter_by_their_tags_code(tmp_path: Path) -> None:
             if len(unit) < 5:
                 continue
             real = unit[4]["tagsCode"] if isinstance(unit[4], dict) else unit[4][0]
-            wanted = store.get(queue["topic"], queue["queueId"], unit[0], 1, codes=frozenset({real}),
-                allow_cold=True)
+            wanted = store.get(
+                queue["topic"],
+                queue["queueId"],
+                unit[0],
+                1,
+                codes=frozenset({real}),
+                allow_cold=True,
+            )
             assert not isinstance(wanted, ColdRead)
             assert wanted.status is GetStatus.FOUND
             other = store.get(
-                queue["topic"], queue["queueId"], unit[0], 1, codes=frozenset({real + 1}),
+                queue["topic"],
+                queue["queueId"],
+                unit[0],
+                1,
+                codes=frozenset({real + 1}),
                 allow_cold=True,
             )
             assert not isinstance(other, ColdRead)
@@ -279,9 +290,7 @@ def test_units_come_back_when_one_queue_is_gone(tmp_path: Path) -> None:
     store, report = open_store("clean", root)
     assert "does not end where it did" in report.reason
     [queue] = [
-        q
-        for q in expectation("clean")["queues"]
-        if (q["topic"], q["queueId"]) == ("TopicOne", 0)
+        q for q in expectation("clean")["queues"] if (q["topic"], q["queueId"]) == ("TopicOne", 0)
     ]
     offsets, skipped = read_all(store, "TopicOne", 0)
     assert skipped == []
