@@ -228,7 +228,7 @@ def test_fault_in_a_run_is_answered_and_nothing_is_tried_twice(
         def broken(*_: Any, **__: Any) -> Any:
             raise RuntimeError("a fault of ours")
 
-        monkeypatch.setattr(type(store_of(broker)), "put_many", broken)
+        monkeypatch.setattr(store_of(broker), "put_many", broken)
         query = encode_command(RemotingCommand.request(30, {"topic": "t", "queueId": "0"}))
         answers = await exchange(broker, frame(1) + frame(2, flag=2) + frame(3) + query, 3)
         assert [(answer.opaque, answer.code) for answer in answers] == [(1, 1), (3, 1), (0, 0)]
