@@ -121,7 +121,8 @@ def _look_closer(text: str) -> tuple[tuple[str, str | None, str | None], Shape] 
         if text[at - 1] != "\x02":
             return None
         keys = text[at + 5 : text.find("\x02", at)]
-    if not uniq_key:
+    # An empty value is no value, and then an earlier entry of the same name counts.
+    if not uniq_key or keys == "" or tags == "":
         return None
     return (uniq_key, keys, tags), (tags, code, "WAIT\x01false" not in text)
 

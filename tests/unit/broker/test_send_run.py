@@ -281,6 +281,14 @@ def test_look_agrees_with_the_decoded_properties(entries: list[tuple[str, str]])
     assert shape[2] == ("WAIT\x01false" not in text)
 
 
+def test_an_empty_value_is_no_value() -> None:
+    """The entry before it counts, which only the way with all checks looks for."""
+    look = make_look()
+    for text in ("KEYS\x01a\x02KEYS\x01\x02UNIQ_KEY\x01u\x02", "UNIQ_KEY\x01u\x02TAGS\x01\x02"):
+        assert look(text) is None
+        assert look(text) is None
+
+
 def test_memory_of_shapes_does_not_mix_ids_up() -> None:
     """A second UNIQ_KEY or KEYS in what is remembered would win over the first."""
     look = make_look()
