@@ -157,6 +157,8 @@ class Broker:
             await self._begin()
         except BaseException:
             # Give back what was taken; nothing was acknowledged, so nothing is to be written.
+            if self._state is not None:
+                self._state.stats.stop()
             self._state = None
             await self.stop()
             if self._store is not None:
