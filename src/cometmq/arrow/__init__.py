@@ -1,4 +1,107 @@
-"""Record batches from a store directory or a live topic, with numpy and pyarrow.
+"""A store directory as Arrow record batches, for pandas, Polars, DuckDB and whoever reads Arrow.
 
-It knows nothing of Spark. Empty in this release.
+Job: `scan`, its report and its column names.  It must not know Spark, and it imports numpy and
+pyarrow (extra ``arrow``) only when a scan begins.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cometmq.arrow.options import (
+    ALL_COLUMNS,
+    BATCH_ROWS_DEFAULT,
+    COLUMNS,
+    MODES,
+    ScanReport,
+    parse_options,
+)
+from cometmq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+
+__all__ = ["ALL_COLUMNS", "COLUMNS", "MODES", "ScanReport", "scan"]
+
+
+def scan(
+    path: str | Path,
+    *,
+    topic: str | None = None,
+    queues: Iterable[int] | None = None,
+    starting_offsets: str | Mapping[Any, Any] = "earliest",
+    ending_offsets: str | Mapping[Any, Any] = "latest",
+    starting_timestamp: int | datetime | None = None,
+    ending_timestamp: int | datetime | None = None,
+    tags: str | Iterable[str] | None = None,
+    columns: Iterable[str] | None = None,
+    include_properties: bool = False,
+    mode: str = "PERMISSIVE",
+    batch_rows: int = BATCH_ROWS_DEFAULT,
+    broker: str | None = None,
+    check_crc: bool = False,
+    report: ScanReport | None = None,
+) -> Any:
+    """A `pyarrow.RecordBatchReader` over a store directory, RocketMQ's or ours.
+
+    The directory may belong to a running broker: files are opened for reading only, no lock is
+    taken, and the scan ends where the store ended when it began.  A running CometMQ broker writes
+    its queues about a second behind its log; a scan of a topic sees what is written.
+
+    With `topic` the consume queues lead: queue by queue, by queue offset.  Without it the commit
+    log is walked and every record of every topic comes in log order, system topics included.
+    Bodies come decompressed.  Only the columns asked for are decoded; a map of all properties is
+    made only with `include_properties` (the column is null otherwise).
+
+    - `queues`: queue ids. `starting_offsets` (inclusive) and `ending_offsets` (exclusive):
+      ``"earliest"``, ``"latest"``, ``{0: 1500}``, ``{"Topic": {"broker-a:0": 1500}}`` or JSON.
+      An offset below what the queue still holds begins at its first.
+    - `starting_timestamp` (inclusive), `ending_timestamp` (exclusive): store time, ms since 1970
+      or a datetime with a time zone.
+    - `tags`: ``"A || B"`` or a list; hashes select in the queue, the tags themselves decide.
+    - `columns`: names out of `ALL_COLUMNS`, in the order wanted; default all.
+    - `mode`, for records that do not decode: PERMISSIVE gives a row with the reason in
+      ``_corrupt_record`` (name the column when you name columns), DROPMALFORMED leaves them out
+      and counts them, FAILFAST raises StoreCorrupt naming file and position.  A record that a
+      crash cut off at the end of the log is never a row: recovery cuts it off too.
+    - `check_crc` compares body CRCs and CRC tails: without it a changed byte inside a body is
+      not seen, with it a scan is several times slower.
+    - `batch_rows`: rows of a batch at most; batches also end with a log file and at 64 MiB.
+    - `broker`: what stands in that column; a store does not know its broker's name.
+    - `report` is filled while batches are read.
+
+    Raises ConfigError for a wrong argument or a missing pyarrow, StoreError for a directory
+    without a store, an unknown topic or queue, or an offset beyond a queue's end.
+    """
+    options = parse_options(
+        topic=topic,
+        broker=broker,
+        queues=queues,
+        starting_offsets=starting_offsets,
+        ending_offsets=ending_offsets,
+        starting_timestamp=starting_timestamp,
+        ending_timestamp=ending_timestamp,
+        tags=tags,
+        columns=columns,
+        include_properties=include_properties,
+        mode=mode,
+        batch_rows=batch_rows,
+        check_crc=check_crc,
+    )
+    return _store_scan().scan_store(path, options, ScanReport() if report is None else report)
+
+
+def _store_scan() -> Any:
+    try:
+        import numpy  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"cometmq.arrow needs {error.name}: install the extra, pip install 'cometmq[arrow]'"
+        ) from None
+    from cometmq.arrow import store_scan
+
+    return store_scan

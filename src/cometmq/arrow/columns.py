@@ -1,0 +1,122 @@
+"""The columns of a scan as Arrow types, and what turns plain values into them.
+
+Job: schema, byte ranges to arrays, host fields and message ids to text.  It must not know where
+the bytes came from.  The types are those Spark wants of a Python source: string, binary, map of
+strings, timestamps in microseconds UTC, everything nullable.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cometmq.arrow.options import CORRUPT_COLUMN
+from cometmq.codec.ids import HOST_V4_BYTES, decode_host
+
+__all__ = [
+    "TIME_MAX_MS",
+    "TYPES",
+    "constant",
+    "hosts",
+    "message_ids",
+    "schema_of",
+    "slices",
+    "timestamps",
+]
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+TYPES: Final[dict[str, Any]] = {
+    "topic": pa.string(),
+    "broker": pa.string(),
+    "queueId": pa.int32(),
+    "queueOffset": pa.int64(),
+    "physicalOffset": pa.int64(),
+    "body": pa.binary(),
+    "tags": pa.string(),
+    "keys": pa.string(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "bornTimestamp": _TIME,
+    "storeTimestamp": _TIME,
+    "bornHost": pa.string(),
+    "storeHost": pa.string(),
+    "msgId": pa.string(),
+    "uniqKey": pa.string(),
+    "reconsumeTimes": pa.int32(),
+    "sysFlag": pa.int32(),
+    CORRUPT_COLUMN: pa.string(),
+}
+# Beyond these the microseconds leave 64 bits.
+TIME_MAX_MS: Final = (2**63 - 1) // 1000
+_HEX: Final = np.frombuffer(
+    b"".join(f"{value:02X}".encode() for value in range(256)), dtype=np.uint16
+)
+_ID_CHARACTERS: Final = 32
+
+
+def schema_of(columns: tuple[str, ...]) -> Any:
+    """The schema of these columns, in this order."""
+    return pa.schema([pa.field(name, TYPES[name]) for name in columns])
+
+
+def slices(buffer: Any, start: NDArray[Any], end: NDArray[Any], kind: Any) -> Any:
+    """The byte ranges `start[i]:end[i]` of a buffer as one array, copied once, in C++.
+
+    Ranges ascend, do not overlap and stay below 2**31 (at most a log file).  One array lies over
+    the buffer with ranges in its even places and gaps in its odd ones; `take` gathers the even.
+    """
+    count = len(start)
+    if not count:
+        return pa.array([], kind)
+    offsets = np.empty(2 * count + 1, np.int32)
+    offsets[0:-1:2] = start
+    offsets[1::2] = end
+    offsets[-1] = end[-1]
+    places = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), buffer])
+    return places.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+
+
+def constant(value: str | None, count: int) -> Any:
+    """The same text in every row."""
+    if value is None:
+        return pa.nulls(count, pa.string())
+    return pa.repeat(pa.scalar(value, pa.string()), count)
+
+
+def timestamps(milliseconds: NDArray[np.int64]) -> Any:
+    """Milliseconds since 1970 as timestamps; what does not fit becomes null."""
+    mask = None
+    if len(milliseconds) and (
+        milliseconds.max() > TIME_MAX_MS or milliseconds.min() < -TIME_MAX_MS
+    ):
+        mask = (milliseconds > TIME_MAX_MS) | (milliseconds < -TIME_MAX_MS)
+        milliseconds = np.where(mask, 0, milliseconds)
+    return pa.array(milliseconds * 1000, pa.int64(), mask=mask).view(_TIME)
+
+
+def hosts(raw: NDArray[Any]) -> Any:
+    """8-byte host fields as ``ip:port``; there are few, so each is written once."""
+    packed = pa.array(np.ascontiguousarray(raw).view(np.int64)).dictionary_encode()
+    words = packed.dictionary.to_numpy().tobytes()
+    names = [
+        decode_host(words[place : place + HOST_V4_BYTES])
+        for place in range(0, len(words), HOST_V4_BYTES)
+    ]
+    if len(names) == 1:
+        return constant(names[0], len(packed))
+    return pa.array(names, pa.string()).take(packed.indices)
+
+
+def message_ids(store_hosts: NDArray[Any], physical_offsets: NDArray[Any]) -> Any:
+    """Offset message ids: hex of the 8-byte store host and of the physical offset."""
+    count = len(store_hosts)
+    raw = np.empty((count, 16), np.uint8)
+    raw[:, :8] = np.ascontiguousarray(store_hosts).view(np.uint8).reshape(count, 8)
+    raw[:, 8:] = np.ascontiguousarray(physical_offsets, ">i8").view(np.uint8).reshape(count, 8)
+    text = _HEX[raw]
+    offsets = np.arange(0, (count + 1) * _ID_CHARACTERS, _ID_CHARACTERS, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    )

@@ -1,0 +1,482 @@
+"""Records of one log file as columns: the vectorised decoder.
+
+Job: positions and sizes in, arrays out.  A record that is plainly right (version 1 or 2, IPv4
+hosts, lengths that add up, standing where it says) is decoded with all others of its batch by
+numpy and Arrow; every other one goes to the row decoder of codec, which either decodes it or says
+what is wrong.  So the two cannot disagree about a fault.  It must not choose records.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cometmq.arrow.columns import (
+    TIME_MAX_MS,
+    TYPES,
+    constant,
+    hosts,
+    message_ids,
+    slices,
+    timestamps,
+)
+from cometmq.arrow.options import CORRUPT_COLUMN, ScanOptions
+from cometmq.arrow.property_columns import PropertyBatch, parse_properties
+from cometmq.codec.compression import COMPRESSED_FLAG, decompress
+from cometmq.codec.crc import is_record_crc_right
+from cometmq.codec.properties import PROPERTIES_BYTES_MAX
+from cometmq.codec.stored_message import (
+    BODY_POSITION_V4,
+    BORN_HOST_V6_FLAG,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    STORE_HOST_V6_FLAG,
+    TOPIC_BYTES_MAX_V1,
+    StoredMessage,
+    decode_message,
+)
+from cometmq.errors import CodecError
+
+if TYPE_CHECKING:
+    from cometmq.arrow.store_files import LogFile
+
+__all__ = ["Decoded", "Fault", "Place", "decode_records"]
+
+_HEAD: Final = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">i4"),
+        ("crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_ms", ">i8"),
+        ("born_host", "V8"),
+        ("store_ms", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared", ">i8"),
+        ("body_bytes", ">i4"),
+    ]
+)
+assert _HEAD.itemsize == BODY_POSITION_V4
+_ANY_V6: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
+_PROPERTY_COLUMNS: Final = {"tags": "TAGS", "keys": "KEYS", "uniqKey": "UNIQ_KEY"}
+_LMQ_PREFIX: Final = "%LMQ%"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a consume queue says of the records it points to."""
+
+    topic: str
+    queue_id: int
+    queue_offsets: NDArray[np.int64]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its records name this queue; a light queue points to those of others."""
+        return not self.topic.startswith(_LMQ_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A record that does not decode: its number in the batch, and why."""
+
+    row: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Decoded:
+    """Arrays by column, rows in the order asked for; rows with a fault are left out."""
+
+    rows: NDArray[Any]
+    """Number in the batch of each row that is there."""
+    columns: dict[str, Any]
+    faults: list[Fault] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Plain:
+    """The records decoded together."""
+
+    rows: NDArray[Any]
+    start: NDArray[Any]
+    end: NDArray[Any]
+    head: NDArray[Any]
+    body_end: NDArray[Any]
+    topic_start: NDArray[Any]
+    topic_end: NDArray[Any]
+
+    def keep(self, mask: NDArray[np.bool_]) -> _Plain:
+        """Those of the mask."""
+        return _Plain(
+            self.rows[mask],
+            self.start[mask],
+            self.end[mask],
+            self.head[mask],
+            self.body_end[mask],
+            self.topic_start[mask],
+            self.topic_end[mask],
+        )
+
+
+def decode_records(
+    file: LogFile,
+    start: NDArray[np.int64],
+    size: NDArray[np.int64],
+    options: ScanOptions,
+    place: Place | None,
+) -> Decoded:
+    """Decode the records at these positions of a file; time and tag limits are applied."""
+    plain = _plain_records(file, start, size, place)
+    if "body" in options.columns:
+        compressed = (plain.head["sys_flag"] & COMPRESSED_FLAG) != 0
+        if compressed.any():
+            plain = plain.keep(~compressed)
+    if options.check_crc:
+        plain = plain.keep(_is_crc_right(file, plain))
+    is_slow = np.ones(len(start), np.bool_)
+    is_slow[plain.rows] = False
+    plain = _in_time(plain, options)
+    properties, plain = _properties(file, plain, options, is_slow)
+    topics, plain, properties = _topics(file, plain, properties, options, place, is_slow)
+    if options.tags is not None and properties is not None:
+        wanted = pa.array(options.tags, pa.string())
+        mask = pc.is_in(properties.column("TAGS"), value_set=wanted).to_numpy(zero_copy_only=False)
+        if not mask.all():
+            plain = plain.keep(mask)
+            properties, plain = _properties(file, plain, options, is_slow)
+            topics = None if topics is None else topics.filter(pa.array(mask))
+    columns = _columns(file, plain, properties, topics, options, place)
+    slow = np.flatnonzero(is_slow)
+    if not len(slow):
+        return Decoded(plain.rows, columns)
+    return _with_slow_rows(file, start, size, options, place, Decoded(plain.rows, columns), slow)
+
+
+# -- all at once -------------------------------------------------------------------------
+
+
+def _plain_records(
+    file: LogFile, start: NDArray[np.int64], size: NDArray[np.int64], place: Place | None
+) -> _Plain:
+    """The records that need no second look."""
+    data = file.bytes
+    end = start + size
+    inside = (size >= RECORD_BYTES_MIN) & (start >= 0) & (end <= len(data))
+    # Ranges must ascend to be gathered in one pass; anything else is a damaged queue.
+    reach = np.maximum.accumulate(np.where(inside, end, 0)) if len(end) else end
+    inside[1:] &= start[1:] >= reach[:-1]
+    rows = np.flatnonzero(inside)
+    start, end = start[rows], end[rows]
+    if len(rows):
+        heads = np.ndarray((len(data) - 87,), "V88", file.map, strides=(1,))[start].view(_HEAD)
+    else:
+        heads = np.zeros(0, _HEAD)
+    magic = heads["magic"].astype(np.int32)
+    body_bytes = heads["body_bytes"].astype(np.int64)
+    body_end = start + BODY_POSITION_V4 + body_bytes
+    is_v2 = magic == MAGIC_V2
+    topic_start = body_end + 1 + is_v2
+    is_good = (
+        (heads["size"] == end - start)
+        & ((magic == MAGIC_V1) | is_v2)
+        & (heads["physical_offset"] == start + file.start)
+        & ((heads["sys_flag"] & _ANY_V6) == 0)
+        & (body_bytes >= 0)
+        & (topic_start + 2 <= end)
+    )
+    if place is not None and place.is_own:
+        is_good &= heads["queue_id"] == place.queue_id
+        is_good &= heads["queue_offset"] == place.queue_offsets[rows]
+    plain = _Plain(rows, start, end, heads, body_end, topic_start, topic_start)
+    if not is_good.all():
+        plain = plain.keep(is_good)
+        is_v2 = is_v2[is_good]
+    return _plain_tails(data, plain, is_v2)
+
+
+def _plain_tails(data: NDArray[np.uint8], plain: _Plain, is_v2: NDArray[np.bool_]) -> _Plain:
+    """Those of them whose topic and properties fill the record to its end."""
+    length = data[plain.body_end].astype(np.int64)
+    is_good = length <= TOPIC_BYTES_MAX_V1
+    if is_v2.any():
+        length = np.where(is_v2, (length << 8) | data[plain.topic_start - 1], length)
+    plain.topic_end = plain.topic_start + length
+    is_good &= plain.topic_end + 2 <= plain.end
+    if not is_good.all():
+        plain = plain.keep(is_good)
+    high = data[plain.topic_end].astype(np.int64)
+    length = (high << 8) | data[plain.topic_end + 1]
+    is_good = (plain.topic_end + 2 + length == plain.end) & (length <= PROPERTIES_BYTES_MAX)
+    return plain if is_good.all() else plain.keep(is_good)
+
+
+def _is_crc_right(file: LogFile, plain: _Plain) -> NDArray[np.bool_]:
+    """Whether body CRC and CRC tail hold; the one check that looks at each record by itself."""
+    view = memoryview(file.map)
+    crc32 = zlib.crc32
+    body_start = plain.start + BODY_POSITION_V4
+    found = np.array(
+        [
+            crc32(view[begin:end])
+            for begin, end in zip(body_start.tolist(), plain.body_end.tolist(), strict=True)
+        ],
+        np.int64,
+    )
+    right: NDArray[np.bool_] = ((found & 0x7FFFFFFF) == plain.head["crc"]) | (
+        body_start == plain.body_end
+    )
+    for row, (begin, end) in enumerate(zip(plain.start.tolist(), plain.end.tolist(), strict=True)):
+        if view[end - 1] == 2 and is_record_crc_right(view[begin:end]) is False:
+            right[row] = False
+    return right
+
+
+def _in_time(plain: _Plain, options: ScanOptions) -> _Plain:
+    if options.starting_ms is None and options.ending_ms is None:
+        return plain
+    store_ms = plain.head["store_ms"].astype(np.int64)
+    mask = np.ones(len(store_ms), np.bool_)
+    if options.starting_ms is not None:
+        mask &= store_ms >= options.starting_ms
+    if options.ending_ms is not None:
+        mask &= store_ms < options.ending_ms
+    return plain.keep(mask)
+
+
+def _properties(
+    file: LogFile, plain: _Plain, options: ScanOptions, is_slow: NDArray[np.bool_]
+) -> tuple[PropertyBatch | None, _Plain]:
+    """Parsed properties if a column or the tags want them; odd rows become slow ones."""
+    columns = options.columns
+    is_wanted = (
+        options.tags is not None
+        or any(name in columns for name in _PROPERTY_COLUMNS)
+        or ("properties" in columns and options.include_properties)
+    )
+    if not is_wanted:
+        return None, plain
+    found = parse_properties(file.buffer, plain.topic_end + 2, plain.end)
+    # More than once: what is odd in one way hides what is odd in another.
+    while found.odd.any():
+        is_slow[plain.rows[found.odd]] = True
+        plain = plain.keep(~found.odd)
+        found = parse_properties(file.buffer, plain.topic_end + 2, plain.end)
+    return found, plain
+
+
+def _topics(
+    file: LogFile,
+    plain: _Plain,
+    properties: PropertyBatch | None,
+    options: ScanOptions,
+    place: Place | None,
+    is_slow: NDArray[np.bool_],
+) -> tuple[Any, _Plain, PropertyBatch | None]:
+    """The records' own topics, when no queue names them; each is checked to be UTF-8 once."""
+    if place is not None:
+        return None, plain, properties
+    raw = slices(file.buffer, plain.topic_start, plain.topic_end, pa.binary()).dictionary_encode()
+    is_text = np.array([_is_text(topic) for topic in raw.dictionary.to_pylist()], np.bool_)
+    if not is_text.all():
+        mask = is_text[raw.indices.to_numpy()]
+        is_slow[plain.rows[~mask]] = True
+        plain = plain.keep(mask)
+        properties, plain = _properties(file, plain, options, is_slow)
+        return _topics(file, plain, properties, options, place, is_slow)
+    return raw.dictionary.cast(pa.string()).take(raw.indices), plain, properties
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _columns(
+    file: LogFile,
+    plain: _Plain,
+    properties: PropertyBatch | None,
+    topics: Any,
+    options: ScanOptions,
+    place: Place | None,
+) -> dict[str, Any]:
+    head = plain.head
+    count = len(plain.rows)
+    made: dict[str, Any] = {}
+    for name in options.columns:
+        if name == "topic":
+            made[name] = topics if place is None else constant(place.topic, count)
+        elif name == "broker":
+            made[name] = constant(options.broker, count)
+        elif name == "queueId":
+            made[name] = _queue_ids(head, place, count)
+        elif name == "queueOffset":
+            own = head["queue_offset"] if place is None else place.queue_offsets[plain.rows]
+            made[name] = pa.array(own.astype(np.int64))
+        elif name == "physicalOffset":
+            made[name] = pa.array(plain.start + file.start)
+        elif name == "body":
+            body_start = plain.start + BODY_POSITION_V4
+            made[name] = slices(file.buffer, body_start, plain.body_end, pa.binary())
+        elif name in _PROPERTY_COLUMNS:
+            assert properties is not None
+            made[name] = properties.column(_PROPERTY_COLUMNS[name])
+        elif name == "properties":
+            is_filled = options.include_properties and properties is not None
+            made[name] = properties.as_map() if is_filled and properties is not None else None
+            if made[name] is None:
+                made[name] = pa.nulls(count, TYPES[name])
+        elif name == CORRUPT_COLUMN:
+            made[name] = pa.nulls(count, pa.string())
+        else:
+            made[name] = _head_column(name, head)
+    return made
+
+
+def _queue_ids(head: NDArray[Any], place: Place | None, count: int) -> Any:
+    if place is None:
+        return pa.array(head["queue_id"].astype(np.int32))
+    return pa.array(np.full(count, place.queue_id, np.int32))
+
+
+def _head_column(name: str, head: NDArray[Any]) -> Any:
+    if name == "bornTimestamp":
+        return timestamps(head["born_ms"].astype(np.int64))
+    if name == "storeTimestamp":
+        return timestamps(head["store_ms"].astype(np.int64))
+    if name == "bornHost":
+        return hosts(head["born_host"])
+    if name == "storeHost":
+        return hosts(head["store_host"])
+    if name == "msgId":
+        return message_ids(head["store_host"], head["physical_offset"])
+    if name == "reconsumeTimes":
+        return pa.array(head["reconsume_times"].astype(np.int32))
+    return pa.array(head["sys_flag"].astype(np.int32))
+
+
+# -- one by one --------------------------------------------------------------------------
+
+
+def _with_slow_rows(
+    file: LogFile,
+    start: NDArray[np.int64],
+    size: NDArray[np.int64],
+    options: ScanOptions,
+    place: Place | None,
+    decoded: Decoded,
+    slow: NDArray[Any],
+) -> Decoded:
+    """The same with the rows that were left to the row decoder, in their places."""
+    rows: list[int] = []
+    values: dict[str, list[Any]] = {name: [] for name in options.columns}
+    for row in slow.tolist():
+        found = _decode_row(file, int(start[row]), int(size[row]), options, place, row)
+        if isinstance(found, Fault):
+            decoded.faults.append(found)
+        elif found is not None:
+            rows.append(row)
+            for name in options.columns:
+                values[name].append(found[name])
+    if rows:
+        order = np.concatenate((decoded.rows, np.array(rows, np.int64)))
+        take = np.argsort(order)
+        decoded.rows = order[take]
+        for name in options.columns:
+            more = pa.array(values[name], TYPES[name])
+            decoded.columns[name] = pa.concat_arrays([decoded.columns[name], more]).take(
+                pa.array(take)
+            )
+    return decoded
+
+
+def _decode_row(
+    file: LogFile, start: int, size: int, options: ScanOptions, place: Place | None, row: int
+) -> dict[str, Any] | Fault | None:
+    """One record's values; None when time or tags leave it out."""
+    if start < 0 or size < RECORD_BYTES_MIN or start + size > file.size:
+        return Fault(row, f"a record of {size} bytes cannot stand here in {file.size} bytes")
+    try:
+        # From its own bytes only, so that a size that is too large is seen.
+        message = decode_message(file.map[start : start + size], 0, check_crc=options.check_crc)
+    except CodecError as error:
+        return Fault(row, str(error).removeprefix("record at position 0: "))
+    reason = _misplaced(message, file.start + start, size, place, row)
+    if reason is not None:
+        return Fault(row, reason)
+    if options.starting_ms is not None and message.store_timestamp_ms < options.starting_ms:
+        return None
+    if options.ending_ms is not None and message.store_timestamp_ms >= options.ending_ms:
+        return None
+    if options.tags is not None and message.properties.get("TAGS") not in options.tags:
+        return None
+    body = message.body
+    if "body" in options.columns:
+        try:
+            body = decompress(body, message.sys_flag)
+        except CodecError as error:
+            return Fault(row, str(error))
+    return _row_values(message, body, options, place, row)
+
+
+def _misplaced(
+    message: StoredMessage, physical_offset: int, size: int, place: Place | None, row: int
+) -> str | None:
+    if message.total_size != size:
+        return f"its unit says {size} bytes, the record {message.total_size}"
+    if message.physical_offset != physical_offset:
+        return f"it says physical offset {message.physical_offset}, it stands at {physical_offset}"
+    if place is None or not place.is_own:
+        return None
+    expected = (place.queue_id, int(place.queue_offsets[row]))
+    if (message.queue_id, message.queue_offset) != expected:
+        return (
+            f"it says queue {message.queue_id}, offset {message.queue_offset}; its unit is"
+            f" offset {expected[1]} of queue {expected[0]}"
+        )
+    return None
+
+
+def _row_values(
+    message: StoredMessage, body: bytes, options: ScanOptions, place: Place | None, row: int
+) -> dict[str, Any]:
+    properties = message.properties
+    return {
+        "topic": message.topic if place is None else place.topic,
+        "broker": options.broker,
+        "queueId": message.queue_id if place is None else place.queue_id,
+        "queueOffset": message.queue_offset if place is None else int(place.queue_offsets[row]),
+        "physicalOffset": message.physical_offset,
+        "body": body,
+        "tags": properties.get("TAGS"),
+        "keys": properties.get("KEYS"),
+        "properties": list(properties.items()) if options.include_properties else None,
+        "bornTimestamp": _microseconds(message.born_timestamp_ms),
+        "storeTimestamp": _microseconds(message.store_timestamp_ms),
+        "bornHost": message.born_address,
+        "storeHost": message.store_address,
+        "msgId": message.offset_message_id,
+        "uniqKey": properties.get("UNIQ_KEY"),
+        "reconsumeTimes": message.reconsume_times,
+        "sysFlag": message.sys_flag,
+        CORRUPT_COLUMN: None,
+    }
+
+
+def _microseconds(milliseconds: int) -> int | None:
+    return milliseconds * 1000 if -TIME_MAX_MS <= milliseconds <= TIME_MAX_MS else None

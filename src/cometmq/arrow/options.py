@@ -1,0 +1,260 @@
+"""What a scan is asked for, checked before a file is opened.
+
+Job: turn keywords into one frozen value, or say which one is wrong and what was meant.  It must
+not touch files or import pyarrow, so that a mistake is named even where pyarrow is missing.
+
+Offsets are written as Spark's Kafka source writes them: ``earliest``, ``latest``, or per queue
+``{0: 1500, 1: 900}``, ``{"Topic": {"0": 1500}}`` or ``{"Topic": {"broker-a:0": 1500}}``, also as
+JSON text; -2 is earliest and -1 latest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Final
+
+from cometmq.errors import ConfigError
+
+__all__ = [
+    "ALL_COLUMNS",
+    "BATCH_ROWS_DEFAULT",
+    "COLUMNS",
+    "CORRUPT_COLUMN",
+    "EARLIEST",
+    "LATEST",
+    "MODES",
+    "ScanOptions",
+    "ScanReport",
+    "nearest",
+    "parse_options",
+]
+
+COLUMNS: Final = (
+    "topic",
+    "broker",
+    "queueId",
+    "queueOffset",
+    "physicalOffset",
+    "body",
+    "tags",
+    "keys",
+    "properties",
+    "bornTimestamp",
+    "storeTimestamp",
+    "bornHost",
+    "storeHost",
+    "msgId",
+    "uniqKey",
+    "reconsumeTimes",
+    "sysFlag",
+)
+CORRUPT_COLUMN: Final = "_corrupt_record"
+ALL_COLUMNS: Final = (*COLUMNS, CORRUPT_COLUMN)
+MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+BATCH_ROWS_DEFAULT: Final = 32_768
+_BATCH_ROWS_MAX: Final = 1 << 22
+EARLIEST: Final = -2
+LATEST: Final = -1
+_NAMED_OFFSETS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """A checked scan. Offsets: of every queue (None), or by queue id; times are ms."""
+
+    topic: str | None
+    broker: str | None
+    queues: frozenset[int] | None
+    starting_offset: int
+    starting_offsets: dict[int, int]
+    ending_offset: int
+    ending_offsets: dict[int, int]
+    starting_ms: int | None
+    ending_ms: int | None
+    tags: tuple[str, ...] | None
+    columns: tuple[str, ...]
+    include_properties: bool
+    mode: str
+    batch_rows: int
+    check_crc: bool
+
+
+@dataclass(slots=True)
+class ScanReport:
+    """What a scan met, filled while it is read."""
+
+    rows: int = 0
+    """Rows handed out, damaged ones included."""
+    corrupt: int = 0
+    """Records that did not decode: rows with a reason (PERMISSIVE) or dropped."""
+    dropped: int = 0
+    """Those of them that were dropped (DROPMALFORMED)."""
+    torn: int = 0
+    """Records a crash cut off at the log's end; no mode hands them out."""
+    expired: int = 0
+    """Units whose records retention has deleted."""
+
+
+def nearest(value: object, known: Iterable[str]) -> str:
+    """`; did you mean X?` when one of `known` is close, otherwise nothing."""
+    names = list(known)
+    folded = {name.casefold(): name for name in names}
+    close = get_close_matches(str(value).casefold(), folded, n=1, cutoff=0.5)
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""
+
+
+def parse_options(
+    *,
+    topic: str | None,
+    broker: str | None,
+    queues: Iterable[int] | None,
+    starting_offsets: Any,
+    ending_offsets: Any,
+    starting_timestamp: int | datetime | None,
+    ending_timestamp: int | datetime | None,
+    tags: str | Iterable[str] | None,
+    columns: Iterable[str] | None,
+    include_properties: bool,
+    mode: str,
+    batch_rows: int,
+    check_crc: bool,
+) -> ScanOptions:
+    """Check every keyword of `scan`; ConfigError names the wrong one and the nearest right one."""
+    if mode not in MODES:
+        raise ConfigError(
+            f"mode {mode!r} is unknown: expected {', '.join(MODES)}{nearest(mode, MODES)}"
+        )
+    if isinstance(batch_rows, bool) or not isinstance(batch_rows, int):
+        raise ConfigError(f"batch_rows must be an integer, got {batch_rows!r}")
+    if not 1 <= batch_rows <= _BATCH_ROWS_MAX:
+        raise ConfigError(f"batch_rows {batch_rows} is not in 1..{_BATCH_ROWS_MAX}")
+    if topic is not None and not (isinstance(topic, str) and topic):
+        raise ConfigError(f"topic must be a name, got {topic!r}")
+    start, starts = _offsets("starting_offsets", starting_offsets, topic, EARLIEST)
+    end, ends = _offsets("ending_offsets", ending_offsets, topic, LATEST)
+    if topic is None and queues is not None:
+        raise ConfigError("queues needs a topic: a scan of the whole log has no queues to choose")
+    starting_ms = _timestamp("starting_timestamp", starting_timestamp)
+    ending_ms = _timestamp("ending_timestamp", ending_timestamp)
+    if starting_ms is not None and ending_ms is not None and starting_ms > ending_ms:
+        raise ConfigError(f"starting_timestamp {starting_ms} is after ending_timestamp {ending_ms}")
+    return ScanOptions(
+        topic=topic,
+        broker=broker,
+        queues=_queues(queues),
+        starting_offset=start,
+        starting_offsets=starts,
+        ending_offset=end,
+        ending_offsets=ends,
+        starting_ms=starting_ms,
+        ending_ms=ending_ms,
+        tags=_tags(tags),
+        columns=_columns(columns, mode),
+        include_properties=include_properties,
+        mode=mode,
+        batch_rows=batch_rows,
+        check_crc=check_crc,
+    )
+
+
+def _columns(columns: Iterable[str] | None, mode: str) -> tuple[str, ...]:
+    if columns is None:
+        return ALL_COLUMNS if mode == "PERMISSIVE" else COLUMNS
+    if isinstance(columns, str):
+        raise ConfigError(f"columns must be a list of names, got {columns!r}: write [{columns!r}]")
+    chosen = tuple(columns)
+    if not chosen:
+        raise ConfigError("columns is empty: name at least one, or leave it out for all")
+    for name in chosen:
+        if name not in ALL_COLUMNS:
+            raise ConfigError(
+                f"column {name!r} is unknown{nearest(name, ALL_COLUMNS)}"
+                f" The columns are {', '.join(ALL_COLUMNS)}"
+            )
+        if chosen.count(name) > 1:
+            raise ConfigError(f"column {name!r} is named twice")
+    return chosen
+
+
+def _queues(queues: Iterable[int] | None) -> frozenset[int] | None:
+    if queues is None:
+        return None
+    chosen = frozenset(queues)
+    for queue_id in chosen:
+        if isinstance(queue_id, bool) or not isinstance(queue_id, int) or queue_id < 0:
+            raise ConfigError(f"queues holds {queue_id!r}: expected queue ids, 0 and up")
+    return chosen
+
+
+def _tags(tags: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if tags is None:
+        return None
+    names = tags.split("||") if isinstance(tags, str) else list(tags)
+    chosen = tuple(dict.fromkeys(name.strip() for name in names))
+    if chosen == ("*",):
+        return None
+    if not chosen or not all(chosen):
+        raise ConfigError(f"tags {tags!r} names no tag: write 'A || B', a list of tags, or '*'")
+    return chosen
+
+
+def _timestamp(name: str, value: int | datetime | None) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ConfigError(f"{name} {value} has no time zone: say which, or give ms since 1970")
+        return int(value.timestamp() * 1000)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} must be ms since 1970 or a datetime, got {value!r}")
+    return value
+
+
+def _offsets(name: str, value: Any, topic: str | None, default: int) -> tuple[int, dict[int, int]]:
+    """The offset of every queue, and those of single queues."""
+    if isinstance(value, str) and not value.lstrip().startswith("{"):
+        if value not in _NAMED_OFFSETS:
+            raise ConfigError(
+                f"{name} {value!r} is unknown: expected earliest, latest or offsets by queue"
+                f"{nearest(value, _NAMED_OFFSETS)}"
+            )
+        offset = _NAMED_OFFSETS[value]
+        if topic is None and offset != default:
+            raise ConfigError(f"{name} needs a topic: the log is not numbered by queue")
+        return offset, {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ConfigError(f"{name} {value!r} is not JSON: {error}") from None
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} must be earliest, latest or offsets by queue, got {value!r}")
+    if topic is None:
+        raise ConfigError(f"{name} needs a topic: the log is not numbered by queue")
+    if any(isinstance(item, Mapping) for item in value.values()):
+        unknown = [key for key in value if key != topic]
+        if unknown:
+            raise ConfigError(
+                f"{name} speaks of topic {unknown[0]!r}, the scan is of topic {topic!r}"
+            )
+        value = value[topic]
+    return default, {_queue_id(name, key): _offset(name, item) for key, item in value.items()}
+
+
+def _queue_id(name: str, key: object) -> int:
+    text = str(key).rpartition(":")[2]
+    if isinstance(key, bool) or not text.isascii() or not text.isdigit():
+        raise ConfigError(f"{name} names queue {key!r}: expected an id, or BROKER:ID")
+    return int(text)
+
+
+def _offset(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
+        raise ConfigError(
+            f"{name} holds {value!r}: expected a queue offset, -2 (earliest) or -1 (latest)"
+        )
+    return value

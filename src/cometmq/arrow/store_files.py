@@ -1,0 +1,207 @@
+"""The files of a store directory, mapped for reading.
+
+Job: log files as buffers, consume queues as arrays of units, where the log's data end.  It opens
+files for reading only, takes no lock and keeps what it saw when it opened: a broker may write on.
+It must not judge records.
+
+A queue's files are full-size and zero where nothing was written yet; a lost head is zeros or
+pre-blank units (size 0x7FFFFFFF).  Both ends are cut off, and what lies between is units.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cometmq.arrow.options import nearest
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
+from cometmq.errors import StoreError
+from cometmq.store.consume_queue import queue_id_of
+
+__all__ = ["LogFile", "LogFiles", "QueueFiles", "queues_of"]
+
+UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
+assert UNIT.itemsize == CQ_UNIT_BYTES
+_NAME_DIGITS: Final = 20
+_FILE_BYTES_MAX: Final = 2**31 - 1
+_BLOCK_BYTES: Final = 1 << 20
+
+
+class LogFile:
+    """One file of the log, mapped when first looked at."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.start = int(path.name)
+        self.size = path.stat().st_size
+        if self.size > _FILE_BYTES_MAX:
+            raise StoreError(f"{path} has {self.size} bytes: log files end at {_FILE_BYTES_MAX}")
+        self._map: mmap.mmap | None = None
+        self._last_data = -1
+        self._first_empty = self.size
+
+    @property
+    def end(self) -> int:
+        """Physical offset behind the file."""
+        return self.start + self.size
+
+    @property
+    def map(self) -> mmap.mmap:
+        """The file's bytes."""
+        if self._map is None:
+            with self.path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
+        return self._map
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """The same as an array."""
+        return np.frombuffer(self.map, np.uint8)
+
+    @property
+    def buffer(self) -> Any:
+        """The same as an Arrow buffer."""
+        return pa.py_buffer(self.map)
+
+    def has_data(self, position: int) -> bool:
+        """Whether a byte at or behind this position is not zero; holes are skipped, not read."""
+        if position <= self._last_data:
+            return True
+        if position >= self._first_empty:
+            return False
+        here = position
+        with self.path.open("rb", buffering=0) as file:
+            while here < self.size:
+                try:
+                    here = os.lseek(file.fileno(), here, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno != errno.ENXIO:
+                        raise
+                    break
+                block = np.frombuffer(os.pread(file.fileno(), _BLOCK_BYTES, here), np.uint8)
+                found = np.flatnonzero(block)
+                if len(found):
+                    self._last_data = here + int(found[-1])
+                    return True
+                here += _BLOCK_BYTES
+        self._first_empty = position
+        return False
+
+
+class LogFiles:
+    """The commit log of a directory."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise StoreError(f"{root} is not a directory: give the store's root")
+        folder = root / "commitlog"
+        if not folder.is_dir():
+            raise StoreError(f"{root} holds no commitlog: it is not the root of a store")
+        self.root = root
+        self.files = [
+            file
+            for file in (LogFile(path) for path in _numbered(folder))
+            # Made ahead and then given up: nothing to map.
+            if file.size
+        ]
+        self._starts = np.array([file.start for file in self.files], np.int64)
+
+    @property
+    def start(self) -> int:
+        """Physical offset at which the log begins."""
+        return self.files[0].start if self.files else 0
+
+    def find(self, physical_offsets: NDArray[np.int64]) -> NDArray[Any]:
+        """Number of the file each offset lies in; -1 where there is none."""
+        if not self.files:
+            return np.full(len(physical_offsets), -1, np.int64)
+        found = np.searchsorted(self._starts, physical_offsets, "right") - 1
+        ends = np.array([file.end for file in self.files], np.int64)
+        found[(found < 0) | (physical_offsets >= ends[found])] = -1
+        return found
+
+    def is_behind_data(self, physical_end: int) -> bool:
+        """Whether the log holds nothing at or behind this physical offset."""
+        for file in reversed(self.files):
+            if physical_end <= file.start:
+                if file.has_data(0):
+                    return False
+                continue
+            return not file.has_data(physical_end - file.start)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFiles:
+    """A consume queue: `units` of queue offsets `start` and up."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+    files: tuple[tuple[int, Path], ...]
+    """(first queue offset, path), oldest first."""
+
+    def units(self, start: int, end: int) -> NDArray[Any]:
+        """Units of these queue offsets, a copy."""
+        parts = []
+        for first, path in self.files:
+            count = path.stat().st_size // CQ_UNIT_BYTES
+            begin, stop = max(start, first), min(end, first + count)
+            if begin < stop:
+                place = (begin - first) * CQ_UNIT_BYTES
+                parts.append(np.fromfile(path, UNIT, stop - begin, offset=place))
+        return np.concatenate(parts) if parts else np.zeros(0, UNIT)
+
+
+def queues_of(root: Path, topic: str) -> list[QueueFiles]:
+    """The queues of a topic by id; StoreError names the nearest topic when there is none."""
+    base = root / "consumequeue"
+    topics = sorted(path.name for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
+    if topic not in topics:
+        hint = nearest(topic, topics)
+        raise StoreError(f"{base} holds no topic {topic!r}, but {len(topics)} others{hint}")
+    found = []
+    for path in (base / topic).iterdir():
+        queue_id = queue_id_of(path.name)
+        if queue_id is not None:
+            found.append(_open_queue(topic, queue_id, path))
+    return sorted(found, key=lambda queue: queue.queue_id)
+
+
+def _open_queue(topic: str, queue_id: int, folder: Path) -> QueueFiles:
+    files = [(int(path.name) // CQ_UNIT_BYTES, path) for path in _numbered(folder)]
+    start = end = files[0][0] if files else 0
+    for first, path in files:
+        written = _written(path)
+        if len(written):
+            start = first + int(written[0])
+            break
+    for first, path in reversed(files):
+        written = _written(path)
+        if len(written):
+            end = first + int(written[-1]) + 1
+            break
+    return QueueFiles(topic, queue_id, start, max(start, end), tuple(files))
+
+
+def _written(path: Path) -> NDArray[Any]:
+    size = np.fromfile(path, UNIT, path.stat().st_size // CQ_UNIT_BYTES)["size"]
+    return np.flatnonzero((size != 0) & (size != PRE_BLANK_SIZE))
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """Files named by 20 digits, in order."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if len(path.name) == _NAME_DIGITS and path.name.isascii() and path.name.isdigit()
+    )
