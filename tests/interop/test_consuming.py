@@ -325,7 +325,7 @@ def check_restart(stage: Stage, signal_number: Signals) -> None:
     stage.cluster.start_broker()
     results = sending.result(120.0)
     stage.wait_route(topic)
-    stage.settle(topic, [(stage.peer, theirs), (stage.ours, ours)])
+    stage.settle(topic, [(stage.peer, theirs), (stage.ours, ours)], timeout_s=90.0)
     assert [r["status"] for r in results] == ["SEND_OK"] * len(letters)
     # A send that was cut off and repeated, and a pull whose offset was not stored, come twice.
     for received in (stage.peer.messages(theirs), stage.ours.messages(ours)):
