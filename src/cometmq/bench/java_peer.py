@@ -27,9 +27,10 @@ from cometmq.bench.control import wait_until_served
 from cometmq.bench.measure import on_core
 from cometmq.bench.processes import Server, free_ports
 from cometmq.errors import ClientError, CometError
+from cometmq.net.channel import ChannelPool
 from cometmq.net.env import system_environment
 from cometmq.net.loop import run
-from cometmq.net.network import TcpNetwork, parse_address
+from cometmq.net.network import TcpNetwork
 
 __all__ = [
     "JAVA_VERSION",
@@ -217,13 +218,14 @@ def _spawn(command: list[str], home: Path, log: Path, core: int | None) -> subpr
 
 
 def _is_listening(address: str) -> bool:
-    host, port = parse_address(address)
-
     async def dial() -> bool:
+        pool = ChannelPool(system_environment())
         try:
-            await TcpNetwork().connect(host, port, asyncio.Protocol, 500)
+            await pool.get(address, 500)
         except CometError:
             return False
+        finally:
+            await pool.close()
         return True
 
     return run(dial())
