@@ -435,8 +435,12 @@ class Relay:
 
     def log_files(self) -> list[str]:
         """Names of the commit-log files; without the one Java reserves ahead."""
-        paths = sorted((self.store_path / "commitlog").iterdir())
-        return [path.name for path in paths if path.read_bytes().strip(b"\0")]
+        found: list[str] = []
+        for path in sorted((self.store_path / "commitlog").iterdir()):
+            with contextlib.suppress(FileNotFoundError):  # it may go at this moment
+                if path.read_bytes().strip(b"\0"):
+                    found.append(path.name)
+        return found
 
     def make_old(self, names: Iterable[str]) -> None:
         """Let log files look a week old."""

@@ -458,8 +458,8 @@ def test_killed_brokers_hand_the_store_over(story: Story) -> None:
     foreign = relay.digests(*FOREIGN)
     for word in ("second", "fourth"):
         relay.take(ours)
-        counts = "1 timer message, 2 half messages, 1 SQL filter"
-        assert f"carrying {counts}: this broker" in relay.log_of(ours)
+        # A killed Java broker may not have written its filters, which it does every ten seconds.
+        assert "carrying 1 timer message, 2 half messages" in relay.log_of(ours)
         second = relay.read(keys=story.keys)
         first.check_kept(second)
         story.check_acked(second)
