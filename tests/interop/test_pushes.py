@@ -113,6 +113,8 @@ def test_reset_offset(stage: Stage, consumer: tuple[str, str, str, list[dict[str
 @pytest.mark.parametrize("asker", ["theirs", "ours"])
 def test_request_and_reply(stage: Stage, asker: str) -> None:
     """324 and 325 bring a reply, 326 takes it to the asker; each request gets its own."""
+    if asker == "theirs" and stage.client.startswith("java-5.3"):
+        pytest.skip("Java's client 5.3.3 loses replies that come quickly, also from RocketMQ's own")
     topic = stage.topic()
     asking, answering = (stage.peer, stage.ours) if asker == "theirs" else (stage.ours, stage.peer)
     replier = stage.producer(by=answering)
