@@ -33,6 +33,8 @@ PRODUCERS: Final = "AdmProducers"
 CLIENT: Final = "adm"
 QUEUE_COUNT: Final = 4
 PREPARED_COUNT: Final = 8
+_BODIES: Final = Path("/tmp/rocketmq/msgbodys")
+"""Where mqadmin puts the bodies it shows; it knows no other place."""
 _PATIENCE_S: Final = 120.0
 _BRACES: Final = re.compile(r"\{([a-z]+(?::\d+)?)\}")
 
@@ -224,6 +226,11 @@ class Admin:
             filled += ["-n", self.cluster.name_server]
         return filled
 
+    def remove_bodies(self) -> None:
+        """Remove the files that mqadmin's queries leave behind, one for each message shown."""
+        for value in self.names.values():
+            (_BODIES / value).unlink(missing_ok=True)
+
     def _named(self, text: str) -> str:
         for name, value in self.names.items():
             if not name.startswith("at:"):
@@ -266,4 +273,8 @@ def both_clusters(folder: Path) -> Iterator[tuple[Admin, Admin]]:
         timers = {"timerWheelEnable": "true"}
         clusters = (JavaCluster(folder / "java", settings=timers), OurCluster(folder / "ours"))
         theirs, ours = pool.map(start, clusters)
-        yield theirs, ours
+        try:
+            yield theirs, ours
+        finally:
+            theirs.remove_bodies()
+            ours.remove_bodies()
