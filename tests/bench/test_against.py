@@ -2,6 +2,10 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,7 @@ from cometmq.bench.java_peer import PeerMissing, broker_conf, fetch_jars, load_p
 from cometmq.bench.loads import Round
 from cometmq.bench.main import run
 from cometmq.bench.measure import Conditions
+from cometmq.bench.processes import Server
 from cometmq.bench.suite import Settings
 from cometmq.bench.verify import VerifyFailed
 from cometmq.errors import ConfigError
@@ -240,6 +245,25 @@ def test_rounds_that_ran_at_once_are_joined() -> None:
     both = joined([one_round(10, p99_us=5.0), one_round(20, p99_us=7.0, acknowledged=3)])
     assert (both.rate, both.p99_us, both.acknowledged, both.read_back) == (30, 7.0, 3, 30)
     assert both.p50_us is None
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_the_side_that_is_not_measured_stands_still(tmp_path: Path) -> None:
+    """It is stopped and goes on, and one that stands still can be ended."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    server = Server("", "", process, tmp_path / "log", 0.0)
+    try:
+        server.pause()
+        deadline = time.monotonic() + 30
+        state = ""
+        while state != "T" and time.monotonic() < deadline:
+            state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0]
+        assert state == "T"
+        server.stop()
+        assert process.returncode == -signal.SIGTERM
+    finally:
+        server.kill()
 
 
 def test_spreads_are_shown_from_two_figures_on() -> None:
