@@ -14,6 +14,7 @@ and the version before is kept as ``.bak``.  A broker without one writes, like R
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Final
@@ -82,6 +83,8 @@ class ConfigWriter:
 
     def __init__(self, disk: Disk, path: str | None, store_path: str) -> None:
         self._disk = disk
+        # Two requests may come to two workers; the second has to see what the first wrote.
+        self._lock = threading.Lock()
         self.path = path or f"{store_path}/config/broker.properties"
 
     def write(self, changes: Mapping[str, str]) -> None:
@@ -91,7 +94,8 @@ class ConfigWriter:
             StoreError: the disk does not take it; the file is as it was.
         """
         try:
-            self._write(changes)
+            with self._lock:
+                self._write(changes)
         except (OSError, ValueError) as error:
             raise StoreError(f"{self.path} could not be written: {error}") from error
 

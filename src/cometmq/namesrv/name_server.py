@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -52,6 +53,7 @@ class NameServer:
         self._server = RemotingServer(
             env, self._processor.handlers(), on_close=self._connection_closed
         )
+        self._config_lock = threading.Lock()
         self._scan: asyncio.TimerHandle | None = None
         self._port = 0
 
@@ -123,13 +125,15 @@ class NameServer:
         disk = self._disk
 
         def work() -> None:
-            make_durable_directory(disk, str(PurePosixPath(path).parent))
-            text = config.properties_text()
-            if disk.exists(path):
-                before = disk.read_bytes(path)
-                disk.write_atomic(path + ".bak", before)
-                text = merge_properties(before.decode("utf-8", "replace"), changes)
-            disk.write_atomic(path, text.encode())
+            # Two requests may come to two workers; the second has to see what the first wrote.
+            with self._config_lock:
+                make_durable_directory(disk, str(PurePosixPath(path).parent))
+                text = config.properties_text()
+                if disk.exists(path):
+                    before = disk.read_bytes(path)
+                    disk.write_atomic(path + ".bak", before)
+                    text = merge_properties(before.decode("utf-8", "replace"), changes)
+                disk.write_atomic(path, text.encode())
 
         def written(result: BaseException | None) -> None:
             if result is None:

@@ -221,6 +221,23 @@ def test_the_file_of_the_start_is_written_line_by_line(tmp_path: Path) -> None:
     assert (again.long_polling_enable, again.file_reserved_time) == (False, 5)
 
 
+def test_changes_at_once_are_all_written(tmp_path: Path) -> None:
+    """Requests that come together are written one after the other."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        numbers = range(40, 60)
+        keys = ("defaultQueryMaxNum", "shortPollingTimeMills", "fileReservedTime")
+        texts = [f"{keys[number % 3]}={number}" for number in numbers]
+        answers = await asyncio.gather(*(change(client, text) for text in texts))
+        assert {code for code, _ in answers} == {0}
+        written = parse_properties((tmp_path / "config" / "broker.properties").read_text())
+        assert sorted(written) == sorted(keys)
+        shown = broker.config.to_properties()
+        assert all(int(shown[key]) in numbers for key in keys)
+
+    scenario(tmp_path, story)
+
+
 def test_toml_is_not_written(tmp_path: Path) -> None:
     """A TOML file has no lines of properties to replace."""
     path = tmp_path / "broker.toml"
