@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cometmq.client import fork
+from cometmq.client.assignment import Assignment
 from cometmq.client.awaited import AwaitedTopics
 from cometmq.client.calls import BrokerCalls
 from cometmq.client.instance import ClientInstance
@@ -49,7 +50,7 @@ from cometmq.net.channel import Channel
 from cometmq.wire.bodies import ConsumerData
 from cometmq.wire.command import RemotingCommand
 
-__all__ = ["Assignment", "GroupConsumer", "RebalanceListener"]
+__all__ = ["GroupConsumer", "RebalanceListener"]
 
 log = logging.getLogger("cometmq.client")
 
@@ -65,34 +66,6 @@ WATCH_INTERVAL_S: Final = 10.0
 WATCH_PATIENCE_MS: Final = 60_000
 """Longer than the longest held pull (15 or 20 s, plus the broker's 5 s sweep) by far."""
 REBALANCE_RETRY_S: Final = 1.0
-
-
-class Assignment:
-    """One queue in our hands."""
-
-    __slots__ = (
-        "committed",
-        "failed_count",
-        "loop",
-        "process_queue",
-        "queue",
-        "sampled",
-        "state",
-        "watch",
-    )
-
-    def __init__(self, queue: MessageQueue, process_queue: ProcessQueue, watch: QueueWatch) -> None:
-        self.queue = queue
-        self.process_queue = process_queue
-        self.watch = watch
-        self.committed = -1
-        """The offset last handed to the offset store."""
-        self.failed_count = 0
-        self.sampled: tuple[int, int, int, int] = (0, 0, 0, 0)
-        """(ms, finished, failed, pulls) at the watchdog's last look, for rates."""
-        self.loop: PullLoop = None  # type: ignore[assignment]
-        self.state: Any = None
-        """What the kind of consumer keeps per queue."""
 
 
 class GroupConsumer:

@@ -264,6 +264,7 @@ class CoroutineDispatcher:
                 continue
             except Exception as error:
                 value = _verdict_of_error(error, work[0] if takes_lists else work)
+            assigned.process_queue.handler_s += clock() - now
             if current.pop(number, None) is None:
                 task.uncancel()  # expired, and the handler swallowed the cancellation
             elif takes_lists:
@@ -460,6 +461,7 @@ class ThreadDispatcher:
             outcomes = chunk.outcomes
             if outcomes is None or chunk.expired:
                 continue
+            chunk.assigned.process_queue.handler_s += chunk.seconds
             if outcomes:
                 seconds = chunk.seconds / len(outcomes)
                 self._seconds_per_message += 0.2 * (seconds - self._seconds_per_message)

@@ -4,7 +4,7 @@ Job: two small values; the rules are in ``pull_consumer``.
 Must not: decide anything.
 """
 
-from cometmq.client.group_consumer import Assignment
+from cometmq.client.assignment import Assignment
 from cometmq.client.message import ReceivedMessage
 
 __all__ = ["PulledBatch", "QueueHold"]

@@ -23,7 +23,8 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from cometmq.client.arguments import queue_list, subscription_map
-from cometmq.client.group_consumer import Assignment, GroupConsumer, RebalanceListener
+from cometmq.client.assignment import Assignment
+from cometmq.client.group_consumer import GroupConsumer, RebalanceListener
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
 from cometmq.client.pull_buffer import PulledBatch, QueueHold

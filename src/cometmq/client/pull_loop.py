@@ -110,6 +110,8 @@ class PullLoop:
         "last_error",
         "process_queue",
         "pull_count",
+        "pull_s",
+        "pulled_count",
         "queue",
         "subscription",
     )
@@ -142,6 +144,9 @@ class PullLoop:
         self.is_stopped = False
         self.last_error: str | None = None
         self.pull_count = 0
+        """Pulls that brought messages, and the seconds and messages of all of them."""
+        self.pull_s = 0.0
+        self.pulled_count = 0
         self._sub_version = subscription.sub_version
         if settings.sends_expression and subscription.expression_type != SQL92:
             self._sub_version = 0  # as Java's lite consumer: the request carries the expression
@@ -252,7 +257,6 @@ class PullLoop:
         if number != self._number or self.is_stopped:
             return
         self.is_pulling = False
-        self.pull_count += 1
         try:
             if isinstance(answer, Exception):
                 self._broker_id = 0
@@ -276,6 +280,9 @@ class PullLoop:
         next_offset = header.next_begin_offset
         if code == 0:
             messages, next_offset = self._messages(answer.body, next_offset)
+            self.pull_count += 1
+            self.pull_s += self._loop.time() - self._sent_at
+            self.pulled_count += len(messages)
             self._sink.accept(self, self._matching(messages), next_offset)
             self.pull()
         elif code == ResponseCode.PULL_OFFSET_MOVED:

@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from cometmq.client.arguments import subscription_map
-from cometmq.client.group_consumer import Assignment, GroupConsumer, RebalanceListener
+from cometmq.client.assignment import Assignment
+from cometmq.client.group_consumer import GroupConsumer, RebalanceListener
 from cometmq.client.handlers import (
     CoroutineDispatcher,
     Handler,

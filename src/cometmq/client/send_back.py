@@ -24,7 +24,7 @@ from cometmq.wire.command import RemotingCommand
 from cometmq.wire.headers import SendMessageHeader
 
 if TYPE_CHECKING:
-    from cometmq.client.group_consumer import Assignment
+    from cometmq.client.assignment import Assignment
 
 __all__ = ["SendBack"]
 

@@ -11,7 +11,8 @@ from cometmq.core.watchdog import Progress, Verdict
 from cometmq.errors import CometError
 
 if TYPE_CHECKING:
-    from cometmq.client.group_consumer import Assignment, GroupConsumer
+    from cometmq.client.assignment import Assignment
+    from cometmq.client.group_consumer import GroupConsumer
 
 __all__ = ["status_table", "watch_queue"]
 
@@ -35,14 +36,9 @@ async def watch_queue(consumer: "GroupConsumer", assignment: "Assignment") -> No
         process_queue.pull_offset, process_queue.count, process_queue.finished_count, end
     )
     now_ms = consumer.now_ms()
-    if process_queue.finished_count != assignment.sampled[1]:
+    if process_queue.finished_count != assignment.sampled.finished:
         process_queue.last_consume_ms = now_ms
-    assignment.sampled = (
-        now_ms,
-        process_queue.finished_count,
-        assignment.failed_count,
-        loop.pull_count,
-    )
+    assignment.sampled = assignment.sample(now_ms)
     verdict = assignment.watch.look(progress, now_ms)
     if verdict is Verdict.PULL_STUCK and not consumer.is_paused(assignment):
         log.error(
@@ -64,12 +60,17 @@ async def watch_queue(consumer: "GroupConsumer", assignment: "Assignment") -> No
 
 
 def status_table(consumer: "GroupConsumer") -> dict[str, dict[str, Any]]:
-    """Rates per topic since the last look, in Java's spelling (``ConsumeStatus``)."""
+    """Rates per topic since the last look, in Java's spelling (``ConsumeStatus``).
+
+    Rates are messages a second; the RTs are milliseconds a message in the handler (to the
+    resolution of the loop's clock) and milliseconds a pull that brought messages.
+    """
     now_ms = consumer.now_ms()
     table: dict[str, dict[str, Any]] = {}
+    work: dict[str, list[float]] = {}
     for queue, assignment in consumer.assignments.items():
-        since_ms, finished, failed, pulls = assignment.sampled
-        seconds = max(1, now_ms - (since_ms or consumer.started_ms)) / 1000
+        before, now = assignment.sampled, assignment.sample(now_ms)
+        seconds = max(1, now_ms - (before.at_ms or consumer.started_ms)) / 1000
         row = table.setdefault(
             queue.topic,
             {
@@ -81,10 +82,17 @@ def status_table(consumer: "GroupConsumer") -> dict[str, dict[str, Any]]:
                 "pullTPS": 0.0,
             },
         )
-        failed_now = assignment.failed_count - failed
-        done_now = assignment.process_queue.finished_count - finished
-        row["consumeFailedMsgs"] += assignment.failed_count
-        row["consumeFailedTPS"] += failed_now / seconds
-        row["consumeOKTPS"] += max(0, done_now - failed_now) / seconds
-        row["pullTPS"] += (assignment.loop.pull_count - pulls) / seconds
+        failed, done = now.failed - before.failed, now.finished - before.finished
+        row["consumeFailedMsgs"] += now.failed
+        row["consumeFailedTPS"] += failed / seconds
+        row["consumeOKTPS"] += max(0, done - failed) / seconds
+        row["pullTPS"] += (now.pulled - before.pulled) / seconds
+        sums = work.setdefault(queue.topic, [0.0, 0.0, 0.0, 0.0])
+        sums[0] += now.handler_s - before.handler_s
+        sums[1] += done
+        sums[2] += now.pull_s - before.pull_s
+        sums[3] += now.pulls - before.pulls
+    for topic, (handler_s, handled, pull_s, pulls) in work.items():
+        table[topic]["consumeRT"] = 1000 * handler_s / handled if handled else 0.0
+        table[topic]["pullRT"] = 1000 * pull_s / pulls if pulls else 0.0
     return table

@@ -49,6 +49,7 @@ class ProcessQueue:
         "broker_max_offset",
         "dropped",
         "finished_count",
+        "handler_s",
         "last_consume_ms",
         "last_pull_ms",
         "pull_offset",
@@ -60,6 +61,8 @@ class ProcessQueue:
         self.pull_offset = pull_offset
         self.size_bytes = 0
         self.finished_count = 0
+        self.handler_s = 0.0
+        """Seconds its messages spent in the handler."""
         self.broker_max_offset = pull_offset
         self.last_pull_ms = now_ms
         self.last_consume_ms = now_ms

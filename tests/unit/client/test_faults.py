@@ -489,7 +489,14 @@ def test_state_is_told() -> None:
         assert info.queue_table[Q0]["droped"] is False
         assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
         assert info.properties["PROP_THREADPOOL_CORE_SIZE"] == "20"
-        assert info.status_table["t"]["consumeOKTPS"] > 0
+        rates = info.status_table["t"]
+        assert rates["consumeOKTPS"] > 0
+        assert rates["pullTPS"] == rates["consumeOKTPS"]
+        consumer.assignments[Q0].process_queue.handler_s = 0.25
+        consumer.assignments[Q0].loop.pull_s = 0.125
+        answer = await ask(broker, consumer, RemotingCommand.request(307, ext))
+        rates = ConsumerRunningInfo.decode(answer.body).status_table["t"]
+        assert (rates["consumeRT"], rates["pullRT"]) == (250.0, 125.0)
         assert "Thread" in (info.jstack or "")
         assert {s.topic for s in info.subscriptions} == {"t", "%RETRY%g"}
         wrong = await ask(

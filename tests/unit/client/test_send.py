@@ -87,7 +87,7 @@ def test_compression_that_does_not_help_is_left_out() -> None:
         (Message("t", "text"), "str; encode it"),  # type: ignore[arg-type]
         (Message("bad topic", b"x"), "illegal characters"),
         (Message("", b"x"), "blank"),
-        (Message("t" * 128, b"x"), "max length 127"),
+        (Message("t" * 128, b"x"), "max length: 127"),
         (Message("t", b"x", tags="a\x01b"), "tag"),
         (Message("t", b"x", keys="a\x02"), "keys"),
         (Message("t", b"x", message_group="\x01"), "message group"),
