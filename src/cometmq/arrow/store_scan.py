@@ -199,8 +199,10 @@ class _Scan:
     def _file_batches(self, file: LogFile, *, is_last: bool) -> Iterator[Any]:
         position = 0
         while position < file.size:
-            starts, position = self._walk(file, position)
-            is_done, damage, following = self._look_at_stop(file, position, starts, is_last=is_last)
+            starts, position, is_astray = self._walk(file, position)
+            is_done, damage, following = self._look_at_stop(
+                file, position, is_astray=is_astray, is_last=is_last
+            )
             if starts:
                 begin = np.array(starts, np.int64)
                 size = np.diff(np.append(begin, position))
@@ -211,8 +213,8 @@ class _Scan:
                 return
             position = following
 
-    def _walk(self, file: LogFile, position: int) -> tuple[list[int], int]:
-        """Where records begin, and where the next would."""
+    def _walk(self, file: LogFile, position: int) -> tuple[list[int], int, bool]:
+        """Where records begin, where the next would, and whether one stands there that misleads."""
         data, end = file.map, file.size
         unpack = _LENGTH_AND_MAGIC.unpack_from
         starts: list[int] = []
@@ -221,27 +223,28 @@ class _Scan:
         while position + 8 <= end and len(starts) < rows and position < stop:
             size, magic = unpack(data, position)
             if magic not in {MAGIC_V1, MAGIC_V2} or not RECORD_BYTES_MIN <= size <= end - position:
+                if magic != MAGIC_BLANK and starts and not _is_record(file, starts[-1]):
+                    # The record before led astray: its size is what is wrong.
+                    return starts, starts.pop(), True
                 break
             append(position)
             position += size
-        return starts, position
+        return starts, position, False
 
     def _look_at_stop(
-        self, file: LogFile, position: int, starts: list[int], *, is_last: bool
+        self, file: LogFile, position: int, *, is_astray: bool, is_last: bool
     ) -> tuple[bool, _Damage | None, int]:
         """Why the walk stopped: (the file is done, what is damaged, where to go on)."""
         if position + 8 > file.size:
             return True, None, file.size
         size, magic = _LENGTH_AND_MAGIC.unpack_from(file.map, position)
-        if magic == MAGIC_BLANK:
-            return True, None, file.size
-        if magic in {MAGIC_V1, MAGIC_V2} and RECORD_BYTES_MIN <= size <= file.size - position:
-            return False, None, position
-        if is_last and not file.has_data(position):
-            return True, None, file.size
-        if starts and not _is_record(file, starts[-1]):
-            # The record before led astray: its size is what is wrong.
-            position = starts.pop()
+        if not is_astray:
+            if magic == MAGIC_BLANK:
+                return True, None, file.size
+            if magic in {MAGIC_V1, MAGIC_V2} and RECORD_BYTES_MIN <= size <= file.size - position:
+                return False, None, position
+            if is_last and not file.has_data(position):
+                return True, None, file.size
         following = _next_record(file, position + 1)
         if following is None and is_last:
             self.report.torn += 1

@@ -1,0 +1,129 @@
+"""Rows a second of `cometmq.arrow.scan` on one core, over a store it makes.
+
+    nice .venv/bin/python bench/scan_store.py [--records 1000000] [--rounds 5] [--store DIR]
+
+Records have bodies of 100-200 bytes and four properties and lie in four queues in turn, as the
+figures in docs/reference/layout.md's neighbours were taken.  Prints each round and the median;
+the time is the process's CPU time beside the wall clock, as other programs may share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import struct
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+
+from cometmq.arrow import ALL_COLUMNS, scan
+from cometmq.codec.consume_queue import CQ_UNIT
+from cometmq.codec.java_hash import tags_code
+from cometmq.codec.properties import encode_properties
+from cometmq.codec.stored_message import encode_message
+
+QUEUES = 4
+FIVE = ["topic", "queueId", "queueOffset", "body", "storeTimestamp"]
+HOST = bytes([10, 0, 0, 7, 0, 0, 0x2A, 0x9F])
+START_MS = 1_700_000_000_000
+
+
+def make_store(root: Path, records: int) -> None:
+    """One log file (at most 2 GiB) and four queues of topic Bench."""
+    chance = random.Random(5)
+    (root / "commitlog").mkdir(parents=True)
+    units: list[bytearray] = [bytearray() for _ in range(QUEUES)]
+    position = 0
+    with (root / "commitlog" / f"{0:020d}").open("wb") as log:
+        for number in range(records):
+            queue_id = number % QUEUES
+            tag = "ABCDE"[number % 5]
+            properties = {
+                "UNIQ_KEY": f"7F000001006930946E0969A1{number:08X}",
+                "KEYS": f"order-{number}",
+                "TAGS": tag,
+                "CLUSTER": "DefaultCluster",
+            }
+            record = encode_message(
+                "Bench",
+                chance.randbytes(chance.randint(100, 200)),
+                encode_properties(properties),
+                queue_id=queue_id,
+                flag=0,
+                queue_offset=number // QUEUES,
+                physical_offset=position,
+                sys_flag=0,
+                born_timestamp_ms=START_MS + number,
+                born_host=struct.pack(">4BI", 10, 0, 0, number % 8, 50_000),
+                store_timestamp_ms=START_MS + number,
+                store_host=HOST,
+                reconsume_times=0,
+                prepared_transaction_offset=0,
+            )
+            units[queue_id] += CQ_UNIT.pack(position, len(record), tags_code(tag))
+            log.write(record)
+            position += len(record)
+        log.write(bytes(4096))
+    for queue_id, raw in enumerate(units):
+        folder = root / "consumequeue" / "Bench" / str(queue_id)
+        folder.mkdir(parents=True)
+        (folder / f"{0:020d}").write_bytes(raw + bytes(-len(raw) % 6_000_000))
+    print(f"store of {records:,} records, {position / 1e6:,.0f} MB of log")
+
+
+def measure(name: str, root: Path, rounds: int, **options: object) -> None:
+    """Scan it all some times, dropping each batch."""
+    walls, cpus = [], []
+    for _ in range(rounds):
+        wall, cpu = time.perf_counter(), time.process_time()
+        rows = sum(batch.num_rows for batch in scan(root, **options))  # type: ignore[arg-type]
+        walls.append(rows / (time.perf_counter() - wall) / 1e6)
+        cpus.append(rows / (time.process_time() - cpu) / 1e6)
+    text = " ".join(f"{rate:.2f}" for rate in walls)
+    print(
+        f"{name:34} median {median(walls):5.2f} M rows/s, best {max(walls):5.2f},"
+        f" of its CPU time {median(cpus):5.2f}   rounds: {text}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Make or take a store, then the rows of the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--store", type=Path, help="a folder to keep the store in")
+    arguments = parser.parse_args()
+    # One core: nothing of Arrow's may spread.
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    print(f"pyarrow {pa.__version__}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    with tempfile.TemporaryDirectory() as folder:
+        root = arguments.store or Path(folder) / "store"
+        if not root.exists():
+            make_store(root, arguments.records)
+        rounds = arguments.rounds
+        measure("topic, 5 columns", root, rounds, topic="Bench", columns=FIVE)
+        measure("topic, 1 column", root, rounds, topic="Bench", columns=["queueOffset"])
+        measure("topic, all without properties", root, rounds, topic="Bench")
+        measure(
+            "topic, all with properties",
+            root,
+            rounds,
+            topic="Bench",
+            columns=ALL_COLUMNS,
+            include_properties=True,
+        )
+        measure(
+            "topic, 5 columns, CRC checked", root, 1, topic="Bench", columns=FIVE, check_crc=True
+        )
+        measure("log, 5 columns", root, rounds, columns=FIVE)
+        measure("log, all with properties", root, rounds, include_properties=True)
+
+
+if __name__ == "__main__":
+    main()
