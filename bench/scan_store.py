@@ -2,9 +2,9 @@
 
     nice .venv/bin/python bench/scan_store.py [--records 1000000] [--rounds 5] [--store DIR]
 
-Records have bodies of 100-200 bytes and four properties and lie in four queues in turn, as the
-figures in docs/reference/layout.md's neighbours were taken.  Prints each round and the median;
-the time is the process's CPU time beside the wall clock, as other programs may share the machine.
+Records have bodies of 100-200 bytes and four properties and lie in four queues in turn: what the
+targets were set for.  Prints each round and the median, by the wall clock and by
+CPU time, as other programs may share the machine.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.golden.store.java_stores import expectation, unpack
+
 from cometmq.arrow import ScanReport, scan
 from cometmq.errors import StoreCorrupt
-
-from tests.golden.store.java_stores import expectation, unpack
 
 if TYPE_CHECKING:
     from pathlib import Path
