@@ -281,7 +281,7 @@ def test_with_real_threads(disk: RealDisk, tmp_path: Path, is_sync: bool) -> Non
         commit_log_file_bytes=262_144,
         is_sync_flush=is_sync,
         # The store's clock runs faster here than the disk.
-        sync_flush_timeout_ms=10_000_000,
+        sync_flush_timeout_ms=10**15,
         consume_queue_flush_interval_ms=500,
     )
     answers: list[bool] = []
@@ -309,6 +309,7 @@ def test_with_real_threads(disk: RealDisk, tmp_path: Path, is_sync: bool) -> Non
     while rig.store.confirmed_offset < rig.store.max_physical_offset or len(answers) % 6_000:
         rig.tick(20)
         workers.poll()
+        time.sleep(0.001)  # the threads need the interpreter
     bodies = [rig.bodies("T", queue_id) for queue_id in range(5)]
     assert [len(each) for each in bodies] == [1_200] * 5
     assert answers == ([True] * 6_000 if is_sync else [])
