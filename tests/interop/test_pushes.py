@@ -12,6 +12,8 @@ from tests.interop.stage import Stage, bodies_of, letter
 from cometmq.testing.raw_client import RawClient
 from cometmq.wire.codes import RequestCode
 
+LOSES_REPLIES = "Java's client 5.3.3 loses replies that come quickly, also from RocketMQ's own"
+
 
 @pytest.fixture
 def consumer(stage: Stage) -> tuple[str, str, str, list[dict[str, Any]]]:
@@ -114,7 +116,7 @@ def test_reset_offset(stage: Stage, consumer: tuple[str, str, str, list[dict[str
 def test_request_and_reply(stage: Stage, asker: str) -> None:
     """324 and 325 bring a reply, 326 takes it to the asker; each request gets its own."""
     if asker == "theirs" and stage.client.startswith("java-5.3"):
-        pytest.skip("Java's client 5.3.3 loses replies that come quickly, also from RocketMQ's own")
+        pytest.skip(LOSES_REPLIES)
     topic = stage.topic()
     asking, answering = (stage.peer, stage.ours) if asker == "theirs" else (stage.ours, stage.peer)
     replier = stage.producer(by=answering)
@@ -138,6 +140,8 @@ def test_request_and_reply(stage: Stage, asker: str) -> None:
 @pytest.mark.needs("request")
 def test_a_request_nobody_answers_times_out(stage: Stage) -> None:
     """The asker is told so, and its next request is answered."""
+    if stage.client.startswith("java-5.3"):
+        pytest.skip(LOSES_REPLIES)
     topic = stage.topic()
     producer = stage.producer()
     body = base64.b64encode(b"anybody?").decode()
