@@ -10,7 +10,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Final
 
-from cometmq.errors import CometError, remote_error
+from cometmq.errors import CometError, RemoteError, remote_error
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import Environment
 from cometmq.wire.command import RemotingCommand
@@ -18,12 +18,13 @@ from cometmq.wire.command import RemotingCommand
 if TYPE_CHECKING:
     from cometmq.bench.frames import Targets  # brings numpy, which --help does without
 
-__all__ = ["create_topics", "join_group", "max_offset", "wait_until_served"]
+__all__ = ["create_topics", "join_group", "max_offset", "wait_route", "wait_until_served"]
 
 TIMEOUT_MS: Final = 10_000
 POLL_S: Final = 0.002
 CREATES_IN_FLIGHT: Final = 64
-UPDATE_AND_CREATE_TOPIC, GET_MAX_OFFSET, HEART_BEAT = 17, 30, 34
+ROUTE_S_MAX: Final = 30.0
+UPDATE_AND_CREATE_TOPIC, GET_MAX_OFFSET, HEART_BEAT, GET_ROUTE = 17, 30, 34, 105
 SUCCESS, TOPIC_NOT_EXIST = 0, 17
 
 
@@ -58,6 +59,28 @@ async def create_topics(env: Environment, address: str, targets: Targets) -> Non
                 for index in range(begin, end)
             ]
             await asyncio.gather(*(_ask(pool, address, command) for command in commands))
+    finally:
+        await pool.close()
+
+
+async def wait_route(env: Environment, name_server: str, topic: str) -> None:
+    """Until a name server knows where a topic is; a Java broker tells it later than the creator.
+
+    Raises:
+        RemoteError: after `ROUTE_S_MAX` it still does not.
+    """
+    pool = ChannelPool(env)
+    deadline = env.clock.monotonic() + ROUTE_S_MAX
+    try:
+        while True:
+            try:
+                await _ask(pool, name_server, RemotingCommand.request(GET_ROUTE, {"topic": topic}))
+            except RemoteError as error:
+                if error.code != TOPIC_NOT_EXIST or env.clock.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(0.05)
+            else:
+                return
     finally:
         await pool.close()
 

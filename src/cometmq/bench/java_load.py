@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.bench.control import create_topics
+from cometmq.bench.control import create_topics, wait_route
 from cometmq.bench.frames import ID_DIGITS, MESSAGES_PER_FRAME_MAX, FrameRing, Targets
 from cometmq.bench.generator import Sent
 from cometmq.bench.java_peer import load_program
@@ -137,7 +137,9 @@ class JavaLoad:
         targets = Targets(prefix, 1, call.queues)
         if call.mode == "consume":
             return self._consume(call, server, targets, messages)
-        run(create_topics(system_environment(), server.address, targets))
+        env = system_environment()
+        run(create_topics(env, server.address, targets))
+        run(wait_route(env, server.name_server, targets.topic(0)))
         out = self._folder / f"acks-{self._number}"
         timed = self._command(
             server, out, do="send", topic=targets.topic(0), mode=call.mode, threads=call.threads,
