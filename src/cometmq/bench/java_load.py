@@ -38,6 +38,8 @@ __all__ = ["JavaBodies", "JavaCall", "JavaLoad", "start_java_load"]
 
 DIGITS: Final = b"0123456789"
 FILL_BATCH: Final = 100
+DISPATCH_S_MAX: Final = 20.0
+"""What is missing for longer is lost."""
 CONSUME_S_MAX: Final = 120.0
 Ints = npt.NDArray[np.int64]
 
@@ -146,8 +148,8 @@ class JavaLoad:
             body=call.body_bytes, batch=call.batch_count, seconds=seconds, warmUp=warm_up_s,
         )  # fmt: skip
         acknowledged = _expanded(_longs(out, 3), call.batch_count if call.mode == "batch" else 1)
-        reader = run(read_back(JavaBodies(targets, call.body_bytes), server.address))
-        return timed.round(compare_rows(acknowledged, reader), latencies=True)
+        verdict = _verified(acknowledged, JavaBodies(targets, call.body_bytes), server)
+        return timed.round(verdict, latencies=True)
 
     def _consume(self, call: JavaCall, server: Server, targets: Targets, messages: int) -> Round:
         seed = int(targets.prefix[6:15])
@@ -229,6 +231,18 @@ async def _fill(order: WorkOrder) -> tuple[FrameRing, Sent]:
     if sent.refused:
         raise VerifyFailed(f"the fill was refused: {dict(sent.refused)}")
     return ring, sent
+
+
+def _verified(acknowledged: Ints, bodies: JavaBodies, server: Server) -> Verdict:
+    """What was acknowledged is there; a Java broker makes its queues behind its answers."""
+    deadline = time.monotonic() + DISPATCH_S_MAX
+    while True:
+        try:
+            return compare_rows(acknowledged, run(read_back(bodies, server.address)))
+        except VerifyFailed as error:
+            if time.monotonic() >= deadline:
+                raise VerifyFailed(f"{server.address}: {error}") from error
+            time.sleep(0.5)
 
 
 def _longs(path: Path, columns: int) -> Ints:
