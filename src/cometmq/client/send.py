@@ -161,7 +161,10 @@ class SendCodec:
         if type(body) is not bytes or not body or message.topic not in self._known_topics:
             body = self._checked_body(message)
         message_id = self.new_id()
-        properties = self.properties_text(message, message_id).encode()
+        try:
+            properties = self.properties_text(message, message_id).encode()
+        except UnicodeEncodeError:
+            raise LocalProtocolError("the properties hold half a surrogate pair") from None
         size = BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties)
         if size > self.message_bytes_max:
             raise LocalProtocolError(

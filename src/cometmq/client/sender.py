@@ -14,7 +14,13 @@ from cometmq.client.producer_core import ProducerCore, TopicQueues
 from cometmq.client.send import Prepared
 from cometmq.client.sending import InFlight, Lanes, Sending
 from cometmq.core.selector import QueueSelector
-from cometmq.errors import ClientClosed, ConnectFailed, NoRoute, RequestTimeout
+from cometmq.errors import (
+    ClientClosed,
+    ConnectFailed,
+    LocalProtocolError,
+    NoRoute,
+    RequestTimeout,
+)
 from cometmq.model import Message, MessageQueue, SendResult
 from cometmq.net.channel import Channel
 
@@ -96,7 +102,6 @@ class Sender:
             self, prepared, future, started, timeout_ms, core.tries - 1, deadline, lane.queue
         )
         body = prepared.body
-        self.in_flight.begin(len(body))
         opaque = channel.next_opaque()
         frame = lane.encode(
             opaque,
@@ -107,6 +112,8 @@ class Sender:
             prepared.properties,
             body,
         )
+        # Behind whatever may refuse the message: a send that never began would never end.
+        self.in_flight.begin(len(body))
         channel.call(opaque, frame, deadline, sending)
         return future
 
@@ -170,7 +177,11 @@ class Sender:
     def _write(self, sending: Sending, queue: MessageQueue, channel: Channel) -> None:
         sending.tries_left -= 1
         opaque = channel.next_opaque()
-        frame = self.core.codec.frame(sending.prepared, queue, opaque)
+        try:
+            frame = self.core.codec.frame(sending.prepared, queue, opaque)
+        except LocalProtocolError as error:
+            sending.fail(error)
+            return
         channel.call(opaque, frame, sending.deadline, sending)
 
     def _later(self, sending: Sending, work: Coroutine[Any, Any, None]) -> None:

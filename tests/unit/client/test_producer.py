@@ -496,3 +496,21 @@ def test_brokers_questions_are_answered() -> None:
         assert answer.code == 3
 
     scenario(story)
+
+
+def test_a_message_that_cannot_be_encoded_leaves_nothing_in_flight() -> None:
+    """Half a surrogate pair is refused on every way to send, and the producer still stops."""
+
+    async def story(broker: FakeBroker, producer: Producer) -> None:
+        bad = Message("t", b"x", tags="\ud800")
+        await producer.send(Message("t", b"first"))
+        for send in (
+            lambda: producer.send(bad),
+            lambda: producer.send(bad, timeout_ms=1_000),
+            lambda: producer.send_batch([bad]),
+        ):
+            with pytest.raises(LocalProtocolError, match="surrogate"):
+                await send()
+        await asyncio.wait_for(producer.flush(), 1)
+
+    assert scenario(story).codes().count(310) == 1
