@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test demo bench bench-java fuzz interop soak docs lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test demo bench bench-java fuzz interop spark soak docs lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ tidy:  ## the house rules that are tests
 check: lint types arch tidy  ## everything static; run it before each commit
 
 test:  ## the whole suite; T=path picks files, SEED=n replays an order, FAST=1 leaves out the slow ones
-	$(BIN)pytest $(if $(SEED),--randomly-seed=$(SEED)) $(if $(FAST),-m "not slow") $(T)
+	$(BIN)pytest -n 2 $(if $(SEED),--randomly-seed=$(SEED)) $(if $(FAST),-m "not slow") $(T)
 
 demo:  ## 336,776 flights through a cluster of its own, every count checked
 	$(BIN)cometmq demo
@@ -50,6 +50,9 @@ fuzz:  ## spoilt frames, records and bodies at every decoder; ARGS="--seconds 60
 
 interop:  ## RocketMQ's own clients and servers against ours; ARGS="-k retry"
 	INTEROP=full $(BIN)pytest -m interop tests/interop $(ARGS)
+
+spark:  ## Spark with kills, clusters and every page; ARGS="-k archive"
+	SPARK=full $(BIN)pytest tests/spark tests/docs $(ARGS)
 
 soak:  ## ten minutes of mixed clients that come, go and are killed; ARGS="--seconds 60 --seed 7"
 	$(BIN)python -m interop.soak $(ARGS)

@@ -1,6 +1,14 @@
-"""What every test shares: hypothesis settings, and that a run without a test is a failure."""
+"""What every test shares: hypothesis settings, lanes, and that a run without a test is a failure.
+
+Two processes share the tests (``-n 2``).  A file stays in one process, and so do all files of a
+folder that shares something dear: the one Spark session, the foreign peers.
+
+Tests marked ``full`` belong to the long lanes: ``make spark`` (``SPARK=full``) and ``make interop``
+(``INTEROP=full``); a plain run leaves them out and says how many.
+"""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +20,35 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("default")
+
+
+TESTS = Path(__file__).resolve().parent
+ONE_PROCESS = {"interop", "spark"}
+REAL = {"adversity", "bench", "cli", "crash", "docs", "interop", "prefork", "spark"}
+"""Folders whose tests use real processes, sockets and clocks.  On a busy machine one of them may
+lose a race of its own making; it runs once more, and the summary names it as rerun (``R``)."""
+
+
+def is_lane_on(folder: str) -> bool:
+    """Whether tests marked `full` in this folder run."""
+    return os.environ.get("INTEROP" if folder == "interop" else "SPARK") == "full"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Say which process takes a test, which runs again, and leave out the long lanes."""
+    left_out = []
+    for item in items:
+        path = item.path.relative_to(TESTS) if TESTS in item.path.parents else item.path
+        folder = path.parts[0]
+        group = folder if folder in ONE_PROCESS else str(path)
+        item.add_marker(pytest.mark.xdist_group(group))
+        if folder in REAL:
+            item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
+        if item.get_closest_marker("full") is not None and not is_lane_on(folder):
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 class ExecutedCount:

@@ -1,8 +1,4 @@
-"""Pairs of client and servers as a fixture; scenarios of the long lane only on request.
-
-`make interop` sets `INTEROP=full`; a plain pytest run takes the scenarios that are not marked
-`full`, so that it stays short.
-"""
+"""Pairs of client and servers as a fixture; a plain run takes few pairs, `make interop` all."""
 
 import contextlib
 import os
@@ -21,7 +17,6 @@ TIMEOUT_S = 900
 
 def pytest_configure(config: pytest.Config) -> None:
     """The markers of this folder."""
-    config.addinivalue_line("markers", "full: an interop scenario that only `make interop` runs")
     config.addinivalue_line("markers", "needs(*features): clients without them are left out")
 
 
@@ -37,19 +32,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark this folder's tests, and leave the long lane out of a plain run."""
-    here = [item for item in items if HERE in item.path.parents]
-    left_out = []
-    for item in here:
+    """Mark this folder's tests; `tests/conftest.py` leaves the long lane out of a plain run."""
+    for item in items:
+        if HERE not in item.path.parents:
+            continue
         item.add_marker("interop")
         item.add_marker("processes")
         item.add_marker("slow")
         item.add_marker(pytest.mark.timeout(TIMEOUT_S, func_only=False))
-        if item.get_closest_marker("full") is not None and not IS_FULL:
-            left_out.append(item)
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")
