@@ -4,6 +4,7 @@
 """
 
 import inspect
+import sys
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -259,9 +260,12 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
 
 
 def main() -> None:
-    """Write the pages in place."""
+    """Write the pages in place, or into the directory given as argument."""
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     for name, page in PAGES.items():
-        (HERE / name).write_text(page(), encoding="utf-8")
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
