@@ -12,6 +12,7 @@ from typing import Final
 from cometmq.bench.against import Comparison
 from cometmq.bench.against_report import check_text, number_text, spread_text, summary
 from cometmq.bench.measure import Conditions, median_of
+from cometmq.page import document
 
 __all__ = ["as_page", "bars"]
 
@@ -21,23 +22,9 @@ LABEL_WIDTH: Final = 46
 FIGURE_WIDTH: Final = 90
 
 STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 68rem; padding: 0 1rem;
-       color: #1c2430; background: #fff; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #dde3ea;
-         vertical-align: middle; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 .ours { fill: #2563eb; } .java { fill: #9aa5b1; }
 .spread { stroke: #1c2430; stroke-width: 1.5; }
-svg text { font: 12px system-ui, sans-serif; fill: #1c2430; }
-.met { color: #15803d; } .missed { color: #b91c1c; font-weight: 600; }
-small { color: #5b6673; }
-@media (prefers-color-scheme: dark) {
-  body { background: #14181f; color: #e6eaf0; } th, td { border-color: #303846; }
-  svg text { fill: #e6eaf0; } .spread { stroke: #e6eaf0; } small { color: #a3adba; }
-  .met { color: #4ade80; } .missed { color: #f87171; }
-}
+@media (prefers-color-scheme: dark) { .spread { stroke: #e6eaf0; } }
 """
 
 
@@ -126,10 +113,6 @@ def as_page(conditions: Conditions, comparisons: list[Comparison]) -> str:
     good = [one for one in comparisons if one.has_figures]
     rates = [one for one in good if one.spec.is_rate]
     text = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        f"<title>CometMQ beside RocketMQ's Java broker</title><style>{STYLE}</style></head><body>",
-        "<h1>CometMQ beside RocketMQ's Java broker</h1>",
         f"<p>{escape(summary(comparisons))}. Bars are medians over the rounds, thin lines their "
         "spread. The ratio says how many times better CometMQ is; below it that of each pair of "
         "neighbouring rounds.</p>",
@@ -147,4 +130,5 @@ def as_page(conditions: Conditions, comparisons: list[Comparison]) -> str:
         f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
         for name, value in conditions.rows
     ]
-    return "\n".join([*text, "</table></body></html>", ""])
+    title = "CometMQ beside RocketMQ's Java broker"
+    return document(title, [*text, "</table>"], style=STYLE)

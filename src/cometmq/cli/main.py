@@ -8,13 +8,13 @@ against the commands' own texts.
 import signal
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from types import FrameType
 from typing import Any, Final
 
 import click
 
 from cometmq import __version__
+from cometmq.cli.lazy import LazyGroup
 
 __all__ = ["COMMANDS", "LazyGroup", "main", "root"]
 
@@ -37,6 +37,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "topic": ("cometmq.cli.topic", "topic", "List, create, delete and look at topics."),
     "group": ("cometmq.cli.group", "group", "List consumer groups and look at their progress."),
     "store": ("cometmq.cli.store", "store", "Read a store directory without a broker."),
+    "pipeline": (
+        "cometmq.cli.pipeline",
+        "pipeline",
+        "Archive, replay and analyse messages with Spark.",
+    ),
     "demo": (
         "cometmq.cli.demo",
         "demo",
@@ -47,42 +52,9 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported on first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the table's order."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module that holds ``cmd_name``."""
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        command = getattr(import_module(entry[0]), entry[1])
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest the nearest name for an unknown one."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else " See 'cometmq --help'."
-            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command list, without importing any of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
-
-
 @click.command(
     cls=LazyGroup,
+    table=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="cometmq")

@@ -1,0 +1,118 @@
+"""What the pipeline commands share: their Spark options, the session, the last word.
+
+Job: `spark_options`, `open_session`, `finish`.  Nothing heavy is imported before a command runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cometmq.cli.options import is_quiet
+
+if TYPE_CHECKING:
+    from cometmq.spark.progress import Progress, Summary
+    from cometmq.spark.report import Report
+
+__all__ = ["finish", "open_progress", "open_session", "parse_time_ms", "spark_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def spark_options(function: F) -> F:
+    """`--master`, `--conf`, `--report` and `--json`, as ``master``, ``conf``, ``report_path``,
+    ``as_json``."""
+    options = (
+        click.option(
+            "--master",
+            metavar="URL",
+            envvar="COMETMQ_SPARK_MASTER",
+            default="local[*]",
+            show_default=True,
+            show_envvar=True,
+            help="Where Spark runs.",
+        ),
+        click.option(
+            "--conf",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="A Spark setting, spark.driver.memory=4g; may be repeated.",
+        ),
+        click.option(
+            "--report",
+            "report_path",
+            metavar="FILE",
+            type=click.Path(dir_okay=False),
+            help="Write a page with tables and charts to FILE.",
+        ),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def open_session(name: str, master: str, conf: tuple[str, ...] = ()) -> Any:
+    """A Spark session for `cometmq pipeline NAME`.
+
+    Raises:
+        ConfigError: PySpark or Java is missing, or a ``--conf`` is no KEY=VALUE; the text says
+            what to type.
+    """
+    settings: dict[str, str] = {}
+    for pair in conf:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.startswith("spark."):
+            raise click.BadParameter(
+                f"{pair!r} is no Spark setting: write spark.KEY=VALUE", param_hint="--conf"
+            )
+        settings[key] = value
+    from cometmq.spark import session
+
+    return session(f"cometmq {name}", master=master, **settings)
+
+
+def open_progress(ctx: click.Context, what: str, total: int | None = None) -> Progress:
+    """Progress on stderr, silent with `-q`."""
+    from cometmq.spark.progress import Progress
+
+    return Progress(what, total=total, quiet=is_quiet(ctx))
+
+
+def finish(
+    summary: Summary, *, as_json: bool, report: Report | None = None, report_path: str | None = None
+) -> int:
+    """Write the report where one is wanted, print the summary, and give the exit code."""
+    from cometmq.cli.exit_codes import FAILED
+    from cometmq.cli.output import print_json
+
+    if report is not None and report_path is not None:
+        summary.report_path = str(report.write(report_path))
+    if as_json:
+        print_json(summary.as_json())
+    else:
+        print(summary.as_text())
+    return 0 if summary.is_good else FAILED
+
+
+def parse_time_ms(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """A click callback: milliseconds since 1970, or an ISO time (UTC where no zone is given)."""
+    if value is None:
+        return None
+    if value.lstrip("-").isdigit() and len(value) > 4:
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is no time: write 2026-11-22, 2026-11-22T10:30, 2026-11-22T10:30:00+01:00 "
+            "or milliseconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
