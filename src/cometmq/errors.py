@@ -11,6 +11,7 @@
     |  `- StoreClosed > StoreFailed
     |- ClientError            our client could not do what was asked
     |  |- RequestTimeout | ConnectFailed > TlsFailed | NoRoute | ClientClosed | SendFailed
+    |  `- OffsetOutOfRange
     `- ConfigError            a setting is wrong
 
 Put and send *statuses* (a flush timed out, a replica is missing) are values in the result, not
@@ -41,6 +42,7 @@ __all__ = [
     "MessageRefused",
     "NoPermission",
     "NoRoute",
+    "OffsetOutOfRange",
     "QueryNotFound",
     "RemoteError",
     "RemoteProtocolError",
@@ -282,6 +284,23 @@ class ClientClosed(ClientError):
 
 class SendFailed(ClientError):
     """Every try of a send failed; ``__cause__`` is the last one and the text lists all."""
+
+
+class OffsetOutOfRange(ClientError):
+    """The broker does not hold the queue offset asked for: expired, or not written yet.
+
+    ``queue_offset`` was asked for; the queue holds ``min_offset`` up to, not including,
+    ``max_offset``.
+    """
+
+    def __init__(self, text: str, queue_offset: int, min_offset: int, max_offset: int) -> None:
+        super().__init__(text, queue_offset, min_offset, max_offset)
+        self.queue_offset = queue_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ConfigError(CometError):

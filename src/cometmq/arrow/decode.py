@@ -45,7 +45,7 @@ from cometmq.codec.stored_message import (
 from cometmq.errors import CodecError
 
 if TYPE_CHECKING:
-    from cometmq.arrow.store_files import LogFile
+    from cometmq.arrow.records import RecordBytes
 
 __all__ = ["Decoded", "Fault", "Place", "decode_records"]
 
@@ -132,7 +132,7 @@ class _Plain:
 
 
 def decode_records(
-    file: LogFile,
+    file: RecordBytes,
     start: NDArray[np.int64],
     size: NDArray[np.int64],
     options: ScanOptions,
@@ -169,7 +169,7 @@ def decode_records(
 
 
 def _plain_records(
-    file: LogFile, start: NDArray[np.int64], size: NDArray[np.int64], place: Place | None
+    file: RecordBytes, start: NDArray[np.int64], size: NDArray[np.int64], place: Place | None
 ) -> _Plain:
     """The records that need no second look."""
     data = file.bytes
@@ -192,11 +192,12 @@ def _plain_records(
     is_good = (
         (heads["size"] == end - start)
         & ((magic == MAGIC_V1) | is_v2)
-        & (heads["physical_offset"] == start + file.start)
         & ((heads["sys_flag"] & _ANY_V6) == 0)
         & (body_bytes >= 0)
         & (topic_start + 2 <= end)
     )
+    if file.start is not None:
+        is_good &= heads["physical_offset"] == start + file.start
     if place is not None and place.is_own:
         is_good &= heads["queue_id"] == place.queue_id
         is_good &= heads["queue_offset"] == place.queue_offsets[rows]
@@ -223,7 +224,7 @@ def _plain_tails(data: NDArray[np.uint8], plain: _Plain, is_v2: NDArray[np.bool_
     return plain if is_good.all() else plain.keep(is_good)
 
 
-def _is_crc_right(file: LogFile, plain: _Plain) -> NDArray[np.bool_]:
+def _is_crc_right(file: RecordBytes, plain: _Plain) -> NDArray[np.bool_]:
     """Whether body CRC and CRC tail hold; the one check that looks at each record by itself."""
     view = memoryview(file.map)
     crc32 = zlib.crc32
@@ -257,7 +258,7 @@ def _in_time(plain: _Plain, options: ScanOptions) -> _Plain:
 
 
 def _properties(
-    file: LogFile, plain: _Plain, options: ScanOptions, is_slow: NDArray[np.bool_]
+    file: RecordBytes, plain: _Plain, options: ScanOptions, is_slow: NDArray[np.bool_]
 ) -> tuple[PropertyBatch | None, _Plain]:
     """Parsed properties if a column or the tags want them; odd rows become slow ones."""
     columns = options.columns
@@ -278,7 +279,7 @@ def _properties(
 
 
 def _topics(
-    file: LogFile,
+    file: RecordBytes,
     plain: _Plain,
     properties: PropertyBatch | None,
     options: ScanOptions,
@@ -308,7 +309,7 @@ def _is_text(raw: bytes) -> bool:
 
 
 def _columns(
-    file: LogFile,
+    file: RecordBytes,
     plain: _Plain,
     properties: PropertyBatch | None,
     topics: Any,
@@ -329,7 +330,7 @@ def _columns(
             own = head["queue_offset"] if place is None else place.queue_offsets[plain.rows]
             made[name] = pa.array(own.astype(np.int64))
         elif name == "physicalOffset":
-            made[name] = pa.array(plain.start + file.start)
+            made[name] = pa.array(head["physical_offset"].astype(np.int64))
         elif name == "body":
             body_start = plain.start + BODY_POSITION_V4
             made[name] = slices(file.buffer, body_start, plain.body_end, pa.binary())
@@ -374,7 +375,7 @@ def _head_column(name: str, head: NDArray[Any]) -> Any:
 
 
 def _with_slow_rows(
-    file: LogFile,
+    file: RecordBytes,
     start: NDArray[np.int64],
     size: NDArray[np.int64],
     options: ScanOptions,
@@ -406,7 +407,7 @@ def _with_slow_rows(
 
 
 def _decode_row(
-    file: LogFile, start: int, size: int, options: ScanOptions, place: Place | None, row: int
+    file: RecordBytes, start: int, size: int, options: ScanOptions, place: Place | None, row: int
 ) -> dict[str, Any] | Fault | None:
     """One record's values; None when time or tags leave it out."""
     if start < 0 or size < RECORD_BYTES_MIN or start + size > file.size:
@@ -416,7 +417,8 @@ def _decode_row(
         message = decode_message(file.map[start : start + size], 0, check_crc=options.check_crc)
     except CodecError as error:
         return Fault(row, str(error).removeprefix("record at position 0: "))
-    reason = _misplaced(message, file.start + start, size, place, row)
+    physical_offset = message.physical_offset if file.start is None else file.start + start
+    reason = _misplaced(message, physical_offset, size, place, row)
     if reason is not None:
         return Fault(row, reason)
     if options.starting_ms is not None and message.store_timestamp_ms < options.starting_ms:

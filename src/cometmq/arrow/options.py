@@ -109,19 +109,19 @@ def nearest(value: object, known: Iterable[str]) -> str:
 
 def parse_options(
     *,
-    topic: str | None,
-    broker: str | None,
-    queues: Iterable[int] | None,
-    starting_offsets: Any,
-    ending_offsets: Any,
-    starting_timestamp: int | datetime | None,
-    ending_timestamp: int | datetime | None,
-    tags: str | Iterable[str] | None,
-    columns: Iterable[str] | None,
-    include_properties: bool,
-    mode: str,
-    batch_rows: int,
-    check_crc: bool,
+    topic: str | None = None,
+    broker: str | None = None,
+    queues: Iterable[int] | None = None,
+    starting_offsets: Any = "earliest",
+    ending_offsets: Any = "latest",
+    starting_timestamp: int | datetime | None = None,
+    ending_timestamp: int | datetime | None = None,
+    tags: str | Iterable[str] | None = None,
+    columns: Iterable[str] | None = None,
+    include_properties: bool = False,
+    mode: str = "PERMISSIVE",
+    batch_rows: int = BATCH_ROWS_DEFAULT,
+    check_crc: bool = False,
 ) -> ScanOptions:
     """Check every keyword of `scan`; ConfigError names the wrong one and the nearest right one."""
     if mode not in MODES:

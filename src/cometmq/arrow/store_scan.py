@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import re
 import struct
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,9 +23,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cometmq.arrow.columns import TYPES, schema_of
+from cometmq.arrow.batches import BatchMaker, Damage
+from cometmq.arrow.columns import schema_of
 from cometmq.arrow.decode import Decoded, Fault, Place, decode_records
-from cometmq.arrow.options import CORRUPT_COLUMN, EARLIEST, LATEST, ScanOptions, ScanReport
+from cometmq.arrow.options import EARLIEST, LATEST, ScanOptions, ScanReport
 from cometmq.arrow.store_files import LogFile, LogFiles, QueueFiles, queues_of
 from cometmq.codec.consume_queue import PRE_BLANK_SIZE
 from cometmq.codec.java_hash import tags_code
@@ -37,13 +37,13 @@ from cometmq.codec.stored_message import (
     RECORD_BYTES_MIN,
     decode_message,
 )
-from cometmq.errors import CodecError, StoreCorrupt, StoreError
+from cometmq.errors import CodecError, StoreError
 from cometmq.model.names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["scan_store"]
+__all__ = ["StoreScan", "chosen_queues", "next_record", "scan_store"]
 
 _LOGGER: Final = logging.getLogger(__name__)
 _LENGTH_AND_MAGIC: Final = struct.Struct(">ii")
@@ -54,34 +54,19 @@ _INT_MIN: Final = -(2**31)
 _INT_MAX: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Damage:
-    """A record or stretch that does not decode."""
-
-    row: int
-    file: Path
-    position: int
-    physical_offset: int
-    reason: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.file}, position {self.position}: {self.reason}"
-
-
 def scan_store(path: str | Path, options: ScanOptions, report: ScanReport) -> Any:
     """A RecordBatchReader over a store directory; see `cometmq.arrow.scan`."""
     log = LogFiles(Path(path))
     schema = schema_of(options.columns)
-    scan = _Scan(log, options, report, schema)
+    scan = StoreScan(log, options, report, schema)
     if options.topic is None:
         batches = scan.log_batches()
     else:
-        batches = scan.queue_batches(_chosen_queues(log.root, options.topic, options))
+        batches = scan.queue_batches(chosen_queues(log.root, options.topic, options))
     return pa.RecordBatchReader.from_batches(schema, scan.counted(batches))
 
 
-def _chosen_queues(
+def chosen_queues(
     root: Path, topic: str, options: ScanOptions
 ) -> list[tuple[QueueFiles, int, int]]:
     """(queue, first offset, offset behind the last) of the queues asked for."""
@@ -108,8 +93,8 @@ def _chosen_queues(
     return chosen
 
 
-class _Scan:
-    """One scan under way."""
+class StoreScan:
+    """One scan under way, or the part of one that a span holds (see `store_spans`)."""
 
     def __init__(
         self, log: LogFiles, options: ScanOptions, report: ScanReport, schema: Any
@@ -117,7 +102,7 @@ class _Scan:
         self.log = log
         self.options = options
         self.report = report
-        self.schema = schema
+        self.maker = BatchMaker(options, report, schema)
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches that have rows; at the end a warning if something was wrong."""
@@ -182,8 +167,11 @@ class _Scan:
             following = self.log.files[number + 1 :]
             if self._is_too_old(following[:1]):
                 continue
-            is_last = not any(any(later.map[:8]) for later in following)
-            yield from self._file_batches(file, is_last=is_last)
+            yield from self.file_batches(file, 0, file.size, is_last=self.is_last(number))
+
+    def is_last(self, number: int) -> bool:
+        """Whether no later file of the log holds anything."""
+        return not any(any(later.map[:8]) for later in self.log.files[number + 1 :])
 
     def _is_too_old(self, following: list[LogFile]) -> bool:
         """Whether the next file begins before the time asked for, so that this one is not."""
@@ -196,10 +184,12 @@ class _Scan:
             return False
         return first.store_timestamp_ms < starting_ms
 
-    def _file_batches(self, file: LogFile, *, is_last: bool) -> Iterator[Any]:
-        position = 0
-        while position < file.size:
-            starts, position, is_astray = self._walk(file, position)
+    def file_batches(
+        self, file: LogFile, position: int, until: int, *, is_last: bool
+    ) -> Iterator[Any]:
+        """The records that begin in these file positions; `position` is where one begins."""
+        while position < until:
+            starts, position, is_astray = self._walk(file, position, until)
             is_done, damage, following = self._look_at_stop(
                 file, position, is_astray=is_astray, is_last=is_last
             )
@@ -208,18 +198,18 @@ class _Scan:
                 size = np.diff(np.append(begin, position))
                 yield self._decode(file, begin + file.start, size, None)
             if damage is not None:
-                yield self._damaged([damage], None)
+                yield self.maker.damaged([damage], None)
             if is_done:
                 return
             position = following
 
-    def _walk(self, file: LogFile, position: int) -> tuple[list[int], int, bool]:
+    def _walk(self, file: LogFile, position: int, until: int) -> tuple[list[int], int, bool]:
         """Where records begin, where the next would, and whether one stands there that misleads."""
         data, end = file.map, file.size
         unpack = _LENGTH_AND_MAGIC.unpack_from
         starts: list[int] = []
         append = starts.append
-        rows, stop = self.options.batch_rows, position + _BATCH_BYTES_MAX
+        rows, stop = self.options.batch_rows, min(until, position + _BATCH_BYTES_MAX)
         while position + 8 <= end and len(starts) < rows and position < stop:
             size, magic = unpack(data, position)
             if magic not in {MAGIC_V1, MAGIC_V2} or not RECORD_BYTES_MIN <= size <= end - position:
@@ -233,7 +223,7 @@ class _Scan:
 
     def _look_at_stop(
         self, file: LogFile, position: int, *, is_astray: bool, is_last: bool
-    ) -> tuple[bool, _Damage | None, int]:
+    ) -> tuple[bool, Damage | None, int]:
         """Why the walk stopped: (the file is done, what is damaged, where to go on)."""
         if position + 8 > file.size:
             return True, None, file.size
@@ -245,14 +235,17 @@ class _Scan:
                 return False, None, position
             if is_last and not file.has_data(position):
                 return True, None, file.size
-        following = _next_record(file, position + 1)
+        following = next_record(file, position + 1)
         if following is None and is_last:
             self.report.torn += 1
             return True, None, file.size
         what = f"no record begins here (size {size}, magic {magic & 0xFFFFFFFF:#010x})"
         end = file.size if following is None else following
-        damage = _Damage(
-            0, file.path, position, file.start + position, f"{what}; the next is at {end}"
+        damage = Damage(
+            0,
+            f"{file.path}, position {position}",
+            file.start + position,
+            f"{what}; the next is at {end}",
         )
         return following is None, damage, end
 
@@ -283,50 +276,9 @@ class _Scan:
                 continue
             path = self.log.root / "commitlog" if file is None else file.path
             place_in_file = offset if file is None else offset - file.start
-            damages.append(_Damage(fault.row, path, place_in_file, offset, fault.reason))
-        if decoded.columns:
-            arrays = [decoded.columns[name] for name in self.options.columns]
-            batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        else:
-            batch = pa.RecordBatch.from_pylist([], schema=self.schema)
-        if not damages:
-            return batch
-        more = self._damaged(damages, place)
-        if not more.num_rows:
-            return batch
-        order = np.concatenate(
-            (decoded.rows, np.array([damage.row for damage in damages], np.int64))
-        )
-        both = pa.Table.from_batches([batch, more]).take(pa.array(np.argsort(order)))
-        return both.combine_chunks().to_batches()[0]
-
-    def _damaged(self, damages: list[_Damage], place: Place | None) -> Any:
-        """Rows for what does not decode; none where it is dropped, an error where it must not be.
-
-        A queue still knows topic, queue and offset of such a record; the log only its position.
-        """
-        self.report.corrupt += len(damages)
-        if self.options.mode == "FAILFAST":
-            raise StoreCorrupt(f"{damages[0].text}; mode PERMISSIVE or DROPMALFORMED reads on")
-        if self.options.mode == "DROPMALFORMED":
-            self.report.dropped += len(damages)
-            return pa.RecordBatch.from_pylist([], schema=self.schema)
-        known: dict[str, list[Any]] = {
-            "broker": [self.options.broker] * len(damages),
-            "physicalOffset": [damage.physical_offset for damage in damages],
-            CORRUPT_COLUMN: [damage.text for damage in damages],
-        }
-        if place is not None:
-            known["topic"] = [place.topic] * len(damages)
-            known["queueId"] = [place.queue_id] * len(damages)
-            known["queueOffset"] = [int(place.queue_offsets[damage.row]) for damage in damages]
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(known.get(name, [None] * len(damages)), TYPES[name])
-                for name in self.options.columns
-            ],
-            schema=self.schema,
-        )
+            where = f"{path}, position {place_in_file}"
+            damages.append(Damage(fault.row, where, offset, fault.reason))
+        return self.maker.batch(decoded, damages, place)
 
 
 def _is_record(file: LogFile, position: int) -> bool:
@@ -343,7 +295,7 @@ def _is_record(file: LogFile, position: int) -> bool:
     return message.physical_offset == file.start + position
 
 
-def _next_record(file: LogFile, position: int) -> int | None:
+def next_record(file: LogFile, position: int) -> int | None:
     """Where the next sound record begins; None when none does."""
     for found in _MAGIC.finditer(file.map, position + 4):
         if _is_record(file, found.start() - 4):

@@ -1,0 +1,343 @@
+"""A running cluster as Arrow readers see it: topics, queues, bounds, progress.
+
+Job: `LiveCluster`, which finds the brokers of a topic, asks them and asks again when a connection
+is lost or a broker has moved, for a limited time; and `read_span`, the records between two offsets
+of a queue as record batches.  It must not know Spark, need an event loop or decode a record.
+
+It works in processes that were forked or that unpickled it: nothing is opened before it is used,
+a child process leaves its parent's connections alone, and what is pickled is how it was made.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+
+from cometmq.arrow.span import read_span
+from cometmq.client import fork
+from cometmq.client.admin_calls import AdminCalls
+from cometmq.client.calls import BrokerCalls
+from cometmq.client.options import ClientOptions
+from cometmq.client.routes import MASTER_ID, RouteBook
+from cometmq.client.transport import BlockingIo, run_inline
+from cometmq.core.selector import subscribe_queues
+from cometmq.errors import (
+    BrokerBusy,
+    ClientClosed,
+    ClientError,
+    ConfigError,
+    ConnectFailed,
+    NoRoute,
+    RemoteError,
+    RequestTimeout,
+    ResponseCode,
+    ServiceNotAvailable,
+    remote_error,
+)
+from cometmq.model import MessageQueue, SubscriptionGroupConfig
+from cometmq.model.names import TOOLS_GROUP
+from cometmq.wire.admin_bodies import decode_topic_stats, encode_group_config
+from cometmq.wire.admin_headers import TopicHeader
+from cometmq.wire.codes import RequestCode
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.headers import OffsetResponseHeader, QueryConsumerOffsetHeader
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from cometmq.net.env import Environment
+    from cometmq.net.tls import Tls
+
+__all__ = ["LiveCluster", "QueueId", "read_span"]
+
+T = TypeVar("T")
+
+TIMEOUT_MS: Final = 10_000
+RETRY_MS: Final = 30_000
+"""How long a broker that does not answer is asked again: longer than one needs to restart."""
+_PAUSE_S: Final = 0.1
+_PAUSE_S_MAX: Final = 1.0
+_PASSING: Final = (ConnectFailed, RequestTimeout, BrokerBusy, ServiceNotAvailable)
+"""Faults that may be gone a moment later."""
+
+
+class QueueId(NamedTuple):
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker}:{self.queue_id}"
+
+
+class LiveCluster:
+    """The brokers a name server knows, asked over blocking connections, one per broker and thread.
+
+    A broker that does not answer is looked up and asked again for `retry_ms`; then the last fault
+    is raised.  Every single wait ends after `timeout_ms`.  A name server that has never answered
+    is an error at once.
+
+    - `group` is the consumer group that pulls name; by default one that every broker has.
+    - `access_key`, `secret_key`, `security_token`, `tls`: as for every client of CometMQ.
+    """
+
+    def __init__(
+        self,
+        name_server: str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        retry_ms: int = RETRY_MS,
+        group: str = TOOLS_GROUP,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        security_token: str | None = None,
+        tls: Tls | bool | None = None,
+        env: Environment | None = None,
+    ) -> None:
+        if retry_ms < 0:
+            raise ConfigError(f"retry_ms is {retry_ms}; it must not be negative")
+        self._recipe: dict[str, Any] = {
+            "timeout_ms": timeout_ms,
+            "retry_ms": retry_ms,
+            "group": group,
+            "access_key": access_key,
+            "secret_key": secret_key,
+            "security_token": security_token,
+            "tls": tls,
+        }
+        options = ClientOptions.of(
+            name_server,
+            env=env,
+            request_timeout_ms=timeout_ms,
+            access_key=access_key,
+            secret_key=secret_key,
+            security_token=security_token,
+            tls=tls,
+        )
+        self.name_server = name_server
+        self.group = group
+        self.timeout_ms = timeout_ms
+        self.security = options.security
+        self._retry_ms = retry_ms
+        self._clock = options.env.clock
+        self._io = BlockingIo(options.env, security=options.security)
+        self._routes = RouteBook(self._io, options.name_servers, timeout_ms)
+        self._admin = AdminCalls(self._io, self._routes, timeout_ms)
+        self._calls = BrokerCalls(self._io, timeout_ms)
+        self._is_closed = False
+        fork.register(self)
+
+    def __reduce__(self) -> tuple[Callable[..., LiveCluster], tuple[str, dict[str, Any]]]:
+        return _remake, (self.name_server, self._recipe)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; safe to repeat."""
+        self._is_closed = True
+        self._io.close()
+
+    def after_fork(self) -> None:
+        """In a child process: leave the parent's connections alone, make new ones."""
+        self._io.after_fork()
+
+    # -- what there is ----------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """Sorted names of all topics but RocketMQ's own."""
+        return self._patiently(self._admin.topic_list)
+
+    def queues(self, topic: str) -> list[QueueId]:
+        """The readable queues of a topic, as its brokers' masters have them now.
+
+        Raises NoRoute for a topic nobody knows, and when its brokers have no master left.
+        """
+        route = self._patiently(lambda: self._admin.topic_route(topic))
+        masters = {
+            data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs
+        }
+        found = [QueueId(*queue) for queue in subscribe_queues(topic, route)]
+        queues = [queue for queue in found if queue.broker in masters]
+        if not queues:
+            raise NoRoute(
+                f"no master of topic {topic} lets its queues be read: {len(found)} queues on"
+                f" {len(route.broker_datas)} brokers, {len(masters)} masters"
+            )
+        return queues
+
+    def bounds(self, queues: Iterable[QueueId]) -> dict[QueueId, tuple[int, int]]:
+        """The first offset of each queue and the one behind its last, as the store has them.
+
+        One request per broker and topic.  NoRoute for a queue that its broker does not have.
+        """
+        wanted = list(queues)
+        parts: dict[tuple[str, str], list[QueueId]] = defaultdict(list)
+        for queue in wanted:
+            parts[queue.topic, queue.broker].append(queue)
+        found: dict[QueueId, tuple[int, int]] = {}
+        for (topic, _), part in parts.items():
+            command = RemotingCommand.request(
+                RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic).to_ext()
+            )
+            answer = self.ask(part[0], command)
+            if answer.code != 0:
+                raise remote_error(answer.code, answer.remark)
+            stats = decode_topic_stats(answer.body).offsets
+            ranges = {item.queue_id: at for item, at in stats.items()}
+            for queue in part:
+                item = ranges.get(queue.queue_id)
+                if item is None:
+                    raise NoRoute(
+                        f"{queue.broker} has no queue {queue.queue_id} of topic {topic}, only"
+                        f" {sorted(ranges)}"
+                    )
+                # An empty queue: Java says -1 where there was never a message.
+                found[queue] = max(0, item.min_offset), max(0, item.max_offset)
+        return {queue: found[queue] for queue in wanted}
+
+    def offset_at(self, queue: QueueId, time_ms: int) -> int:
+        """The first offset stored at or after a time, ms since 1970; the end if there is none."""
+        return self._at(queue, lambda at: self._calls.search_offset(at, _wire(queue), time_ms))
+
+    # -- progress of groups -----------------------------------------------------------------
+
+    def commit(self, group: str, offsets: Mapping[QueueId, int]) -> None:
+        """Store a group's next offsets and wait for the brokers' word; an unknown group is made."""
+        for queue, queue_offset in offsets.items():
+
+            async def commit(at: str, queue: QueueId = queue, value: int = queue_offset) -> None:
+                await self._calls.commit(at, group, _wire(queue), value, wait=True)
+
+            try:
+                self._at(queue, commit)
+            except RemoteError as error:
+                if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+                command = RemotingCommand.request(
+                    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                    {},
+                    encode_group_config(SubscriptionGroupConfig(group)),
+                )
+                answer = self.ask(queue, command)
+                if answer.code != 0:
+                    raise remote_error(answer.code, answer.remark) from error
+                self._at(queue, commit)
+
+    def committed(self, group: str, queues: Iterable[QueueId]) -> dict[QueueId, int | None]:
+        """A group's stored offset of each queue, None where it has none."""
+        return {queue: self._committed(group, queue) for queue in queues}
+
+    def _committed(self, group: str, queue: QueueId) -> int | None:
+        # Without the last field a broker says 0 for a young queue, stored or not.
+        header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id, False)
+        command = RemotingCommand.request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
+        answer = self.ask(queue, command)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if answer.code != 0:
+            raise remote_error(answer.code, answer.remark)
+        return OffsetResponseHeader.from_command(answer).queue_offset
+
+    # -- asking -----------------------------------------------------------------------------
+
+    def ask(self, queue: QueueId, command: RemotingCommand) -> RemotingCommand:
+        """The answer of the queue's broker, whatever its code."""
+        return self._at(queue, lambda at: self._io.request(at, command, self.timeout_ms))
+
+    def address(self, queue: QueueId, *, is_fresh: bool = False) -> str:
+        """Where the queue's broker listens; `is_fresh` asks the name server again."""
+        at = None if is_fresh else self._routes.address(queue.broker)
+        if at is None:
+            run_inline(self._admin.topic_route(queue.topic))
+            at = self._routes.address(queue.broker)
+        if at is None:
+            raise NoRoute(
+                f"no broker {queue.broker} with topic {queue.topic} is registered at"
+                f" {self.name_server}"
+            )
+        return at
+
+    def patience(self) -> Patience:
+        """Says how long to ask again, from now on."""
+        return Patience(self, self._retry_ms)
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass."""
+        run_inline(self._io.sleep(seconds))
+
+    def now_s(self) -> float:
+        """Seconds that never go back."""
+        return self._clock.monotonic()
+
+    def check_open(self) -> None:
+        """Raise ClientClosed after `close`."""
+        if self._is_closed:
+            raise ClientClosed("this LiveCluster is closed; make another")
+
+    def has_answered(self) -> bool:
+        """Whether a name server ever answered."""
+        return self._routes.has_answered
+
+    def _at(self, queue: QueueId, call: Callable[[str], Coroutine[Any, Any, T]]) -> T:
+        """Call the broker of a queue, looked up anew after each passing fault."""
+        self.check_open()
+        patience = self.patience()
+        while True:
+            try:
+                return run_inline(call(self.address(queue, is_fresh=patience.is_tried)))
+            except (*_PASSING, NoRoute) as error:
+                patience.wait_after(error)
+
+    def _patiently(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask the name servers; again, if they once answered and now do not."""
+        self.check_open()
+        patience = self.patience()
+        while True:
+            try:
+                return run_inline(call())
+            except _PASSING as error:
+                patience.wait_after(error)
+
+
+class Patience:
+    """How often one thing is tried: until its time is up, with growing pauses."""
+
+    def __init__(self, cluster: LiveCluster, retry_ms: int) -> None:
+        self._cluster = cluster
+        self._deadline_s = cluster.now_s() + retry_ms / 1000
+        self._pause_s = _PAUSE_S
+        self.is_tried = False
+        """Whether it failed once."""
+
+    def wait_after(self, error: ClientError | RemoteError) -> None:
+        """Wait before the next try, or raise the error: it is permanent, or the time is up."""
+        cluster = self._cluster
+        left_s = self._deadline_s - cluster.now_s()
+        if left_s <= 0 or not cluster.has_answered():
+            raise error
+        if isinstance(error, NoRoute) and not self.is_tried:
+            # Not after a lost connection: the topic or broker is unknown, not on its way back.
+            raise error
+        self.is_tried = True
+        cluster.pause(min(self._pause_s, left_s))
+        self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
+
+
+def _wire(queue: QueueId) -> MessageQueue:
+    return MessageQueue(*queue)
+
+
+def _remake(name_server: str, recipe: dict[str, Any]) -> LiveCluster:
+    return LiveCluster(name_server, **recipe)

@@ -1,0 +1,175 @@
+"""A store directory cut into parts that are read in parallel, each by a process of its own.
+
+Job: spans of about equal bytes, planned without looking at records, and the batches of one span.
+It must not decode, and it must not know who runs the parts.
+
+Spans of queues come from the queues' lengths and the sizes of some of their records; spans of the
+log begin at the first sound record behind their mark and end where the next span begins.  Both
+are fixed when they are planned: what a broker writes meanwhile belongs to the next scan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from cometmq.arrow.columns import schema_of
+from cometmq.arrow.store_files import LogFiles, QueueFiles
+from cometmq.arrow.store_scan import StoreScan, chosen_queues, next_record
+from cometmq.codec.consume_queue import PRE_BLANK_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cometmq.arrow.options import ScanOptions, ScanReport
+
+__all__ = ["LogSpan", "QueueSpan", "Span", "plan_spans", "read_spans"]
+
+_SAMPLES: Final = 16
+_SAMPLE_UNITS: Final = 64
+_RECORD_BYTES_GUESS: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpan:
+    """Queue offsets `queue.start` to `queue.end` (exclusive) of one queue."""
+
+    queue: QueueFiles
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpan:
+    """The records of one log file that begin in these physical offsets."""
+
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of the log that is."""
+        return self.end - self.start
+
+
+Span = QueueSpan | LogSpan
+
+
+def plan_spans(
+    path: str | Path, options: ScanOptions, *, parts: int, part_bytes_max: int
+) -> list[list[Span]]:
+    """What each part reads; about `parts` or a multiple of it, none much above `part_bytes_max`.
+
+    Raises StoreError as `cometmq.arrow.scan` does.
+    """
+    log = LogFiles(Path(path))
+    if options.topic is None:
+        whole = _log_spans(log)
+    else:
+        whole = [
+            QueueSpan(replace(queue, start=start, end=end), _queue_bytes(queue, start, end))
+            for queue, start, end in chosen_queues(log.root, options.topic, options)
+            if start < end
+        ]
+    total = sum(span.size_bytes for span in whole)
+    rounds = max(1, -(-total // (parts * part_bytes_max)))
+    target = max(1, -(-total // (parts * rounds)))
+    return _packed([piece for span in whole for piece in _cut(span, target)], target)
+
+
+def read_spans(
+    path: str | Path, spans: list[Span], options: ScanOptions, report: ScanReport
+) -> Iterator[Any]:
+    """The record batches of one part, as `cometmq.arrow.scan` would give them."""
+    log = LogFiles(Path(path))
+    scan = StoreScan(log, options, report, schema_of(options.columns))
+
+    def batches() -> Iterator[Any]:
+        for span in spans:
+            if isinstance(span, QueueSpan):
+                yield from scan.queue_batches([(span.queue, span.queue.start, span.queue.end)])
+            else:
+                yield from _log_batches(scan, span)
+
+    return scan.counted(batches())
+
+
+def _log_batches(scan: StoreScan, span: LogSpan) -> Iterator[Any]:
+    for number, file in enumerate(scan.log.files):
+        if not file.start <= span.start < file.end:
+            continue
+        begin = span.start - file.start
+        found = next_record(file, begin) if begin else 0
+        until = min(span.end - file.start, file.size)
+        if found is not None and found < until:
+            yield from scan.file_batches(file, found, until, is_last=scan.is_last(number))
+
+
+def _log_spans(log: LogFiles) -> list[Span]:
+    """The log's files, as far as they hold data."""
+    spans: list[Span] = []
+    for file in log.files:
+        end = _data_end(file)
+        if end:
+            spans.append(LogSpan(file.start, file.start + end))
+    return spans
+
+
+def _data_end(file: Any) -> int:
+    """A file position behind which nothing is written, within a block or two."""
+    low, high = 0, file.size
+    while high - low > 1 << 20:
+        middle = (low + high) // 2
+        if file.has_data(middle):
+            low = middle
+        else:
+            high = middle
+    return high if file.has_data(low) else 0
+
+
+def _queue_bytes(queue: QueueFiles, start: int, end: int) -> int:
+    """About how many bytes of log these queue offsets point to."""
+    step = max(1, (end - start) // _SAMPLES)
+    sizes = np.concatenate(
+        [
+            queue.units(first, min(first + _SAMPLE_UNITS, end))["size"]
+            for first in range(start, end, step)
+        ]
+    )
+    sizes = sizes[(sizes > 0) & (sizes != PRE_BLANK_SIZE)]
+    mean = float(sizes.mean()) if len(sizes) else _RECORD_BYTES_GUESS
+    return max(1, int(mean * (end - start)))
+
+
+def _cut(span: Span, target: int) -> list[Span]:
+    """A span in pieces of about `target` bytes."""
+    count = max(1, round(span.size_bytes / target))
+    if count == 1:
+        return [span]
+    if isinstance(span, LogSpan):
+        start, end = span.start, span.end
+    else:
+        start, end = span.queue.start, span.queue.end
+    marks = [start + (end - start) * number // count for number in range(count + 1)]
+    if isinstance(span, LogSpan):
+        return [LogSpan(low, high) for low, high in zip(marks, marks[1:], strict=False)]
+    return [
+        QueueSpan(replace(span.queue, start=low, end=high), span.size_bytes // count)
+        for low, high in zip(marks, marks[1:], strict=False)
+        if low < high
+    ]
+
+
+def _packed(spans: list[Span], target: int) -> list[list[Span]]:
+    """Spans in their order, small ones together."""
+    parts: list[list[Span]] = []
+    filled = target
+    for span in spans:
+        if filled + span.size_bytes // 2 >= target:
+            parts.append([])
+            filled = 0
+        parts[-1].append(span)
+        filled += span.size_bytes
+    return parts
