@@ -20,6 +20,8 @@ __all__ = [
     "SCHEDULE_TOPIC",
     "SELF_TEST_TOPIC",
     "SEND_FORBIDDEN_TOPICS",
+    "STAGED_DECISION_TOPIC",
+    "STAGED_TOPIC",
     "SYSTEM_GROUPS",
     "SYSTEM_TOPICS",
     "SYSTEM_TOPIC_PREFIX",
@@ -29,6 +31,7 @@ __all__ = [
     "TRACE_TOPIC",
     "TRANS_CHECK_MAX_TIME_TOPIC",
     "check_group",
+    "check_sink",
     "check_topic",
     "dlq_topic",
     "group_of_retry_topic",
@@ -49,6 +52,10 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+STAGED_TOPIC: Final = "rmq_sys_COMETMQ_STAGED"
+"""Our own: blocks of messages that a batch producer has staged and not yet published."""
+STAGED_DECISION_TOPIC: Final = "rmq_sys_COMETMQ_STAGED_DECISION"
+"""Our own: which staged batches are published, and how far."""
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 ROCKSDB_OP_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
@@ -92,6 +99,8 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
         OFFSET_MOVED_TOPIC,
         ROCKSDB_HALF_TOPIC,
         ROCKSDB_OP_HALF_TOPIC,
+        STAGED_TOPIC,
+        STAGED_DECISION_TOPIC,
     }
 )
 """Topics only the broker itself writes; a client's send is refused with NO_PERMISSION."""
@@ -155,6 +164,13 @@ def check_group(consumer_group: str) -> str | None:
     if not consumer_group or consumer_group.isspace():
         return "The specified group is blank."
     return _check_name("group", consumer_group, GROUP_LENGTH_MAX)
+
+
+def check_sink(sink: str) -> str | None:
+    """None for a legal name of a sink of staged batches, else one sentence that names the fault."""
+    if not sink or sink.isspace():
+        return "The specified sink is blank."
+    return _check_name("sink", sink, GROUP_LENGTH_MAX)
 
 
 def _check_name(kind: str, name: str, limit: int) -> str | None:

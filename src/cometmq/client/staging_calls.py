@@ -1,0 +1,567 @@
+"""Staged batches as a producer sees them: what both faces share, as coroutines over `Io`.
+
+Job: gather messages into blocks, stage them, and publish a batch on all its brokers in an order
+that lets whoever comes next finish what was begun.
+Must not: keep connections or run in the background.
+
+Publishing on several brokers.  One of them, the sink's *home*, decides:
+
+1. every other broker says that it has its tokens whole and on stable storage (prepare);
+2. the home records the decision with the *plan*, the tokens of all brokers, and publishes;
+3. the others publish.
+
+A producer that dies between 2 and 3 leaves a home that is ahead.  The next call, whoever makes
+it, finishes the home's plan before anything else; what it staged itself for that batch is
+dropped, since the rows of a replay may lie on other brokers than those of the first attempt.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from cometmq.client.instance import uniq_ids_of
+from cometmq.client.options import ClientOptions
+from cometmq.client.routes import MASTER_ID, RouteBook
+from cometmq.client.send import SendCodec
+from cometmq.client.transport import Io
+from cometmq.codec.batch import encode_batch
+from cometmq.core.batching import BATCH_ITEM_OVERHEAD_BYTES
+from cometmq.core.selector import RoundRobin, publish_queues, select_by_hash
+from cometmq.errors import (
+    ClientError,
+    ConfigError,
+    ConnectFailed,
+    LocalProtocolError,
+    NoRoute,
+    RequestNotSupported,
+    ResponseCode,
+    remote_error,
+)
+from cometmq.model import Message, MessageQueue
+from cometmq.model import properties as prop
+from cometmq.model.names import check_sink
+from cometmq.wire.codes import RequestCode
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.route_bodies import decode_cluster_info
+from cometmq.wire.staging import (
+    CountResponseHeader,
+    DropBody,
+    PublishBody,
+    PublishHeader,
+    PublishResponseHeader,
+    PublishStatus,
+    SinkEntry,
+    SinkHeader,
+    StagedListing,
+    StageHeader,
+    StageResponseHeader,
+    StagingCode,
+    TokenClaim,
+    decode_body,
+    encode_body,
+)
+
+__all__ = [
+    "PartCore",
+    "PublishResult",
+    "PublishState",
+    "StagedPart",
+    "StagedToken",
+    "StagingCalls",
+]
+
+BLOCK_BYTES: Final = 512 * 1024
+"""A block is sent when it has this many bytes: large enough that its request costs nothing."""
+BUFFERED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Parts that write to very many queues send half-full blocks above this."""
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+PART_CHARS_MAX: Final = 200
+
+
+class PublishState(StrEnum):
+    """What a publish found: PUBLISHED by this call, or ALREADY by an earlier one."""
+
+    PUBLISHED = "PUBLISHED"
+    ALREADY = "ALREADY"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedToken:
+    """What a part staged on one broker: the token's name, how many messages, and their CRC32."""
+
+    token: str
+    rows: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """What one part of a batch staged, by broker name; small, and made to be pickled."""
+
+    sink: str
+    batch_id: int
+    part: str
+    tokens: Mapping[str, StagedToken]
+    rows: int
+    """Messages that were added, also those a broker did not take because it has the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishResult:
+    """The outcome of a publish; `rows` is what the batch has in all."""
+
+    status: PublishState
+    rows: int
+
+
+@dataclass(slots=True)
+class _Token:
+    """A token while it is written."""
+
+    token: str
+    address: str
+    rows: int = 0
+    crc: int = 0
+    sequence: int = 0
+    is_refused: bool = False
+
+
+@dataclass(slots=True)
+class _Block:
+    """Messages of one queue that wait to be sent."""
+
+    items: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Topic:
+    queues: tuple[MessageQueue, ...]
+    addresses: dict[str, str]
+    turn: RoundRobin
+
+
+class StagingCalls:
+    """The requests of one sink."""
+
+    def __init__(
+        self,
+        io: Io,
+        routes: RouteBook,
+        options: ClientOptions,
+        sink: str,
+        *,
+        publish_timeout_ms: int,
+        block_bytes: int,
+    ) -> None:
+        fault = check_sink(sink)
+        if fault is not None:
+            raise ConfigError(fault)
+        if publish_timeout_ms <= 0 or not 0 < block_bytes <= MESSAGE_BYTES_MAX:
+            raise ConfigError(
+                f"publish_timeout_ms ({publish_timeout_ms}) must be positive and block_bytes "
+                f"({block_bytes}) from 1 to {MESSAGE_BYTES_MAX}"
+            )
+        self._io = io
+        self._routes = routes
+        self.options = options
+        self.sink = sink
+        self.block_bytes = block_bytes
+        self._publish_timeout_ms = publish_timeout_ms
+        self._topics: dict[str, _Topic] = {}
+        self.codec = SendCodec(sink, uniq_ids_of(options).next_id, options.env.clock.now_ms)
+
+    # -- brokers ----------------------------------------------------------------------------
+
+    async def masters(self) -> dict[str, str]:
+        """Addresses of all masters the name server knows, by broker name.
+
+        Raises:
+            NoRoute: there is none.
+        """
+        answer = await self._routes.ask(
+            RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        )
+        if answer.code != 0:
+            raise remote_error(answer.code, answer.remark)
+        brokers, _ = decode_cluster_info(answer.body)
+        found = {
+            name: data.broker_addrs[MASTER_ID]
+            for name, data in sorted(brokers.items())
+            if MASTER_ID in data.broker_addrs
+        }
+        if not found:
+            raise NoRoute(
+                f"no master is registered at {';'.join(self._routes.name_servers)}; start a broker"
+            )
+        return found
+
+    async def topic(self, name: str) -> _Topic:
+        """Where messages of a topic can go.
+
+        Raises:
+            NoRoute: nobody offers the topic, or it cannot be written.
+        """
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        route = await self._routes.find_for_send(name)
+        queues = publish_queues(name, route)
+        if not queues:
+            raise NoRoute(
+                f"the topic {name} has no queue to write to: its brokers lack the write "
+                "permission or a master"
+            )
+        addresses = {
+            broker.broker_name: broker.broker_addrs[MASTER_ID]
+            for broker in route.broker_datas
+            if MASTER_ID in broker.broker_addrs
+        }
+        start = self.options.env.chance.randrange(len(queues))
+        self._topics[name] = found = _Topic(queues, addresses, RoundRobin(start))
+        return found
+
+    async def _ask(
+        self, address: str, command: RemotingCommand, timeout_ms: int | None = None
+    ) -> RemotingCommand:
+        answer = await self._io.request(
+            address, command, timeout_ms or self.options.request_timeout_ms
+        )
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestNotSupported(
+                answer.code,
+                f"the broker at {address} cannot stage batches; only CometMQ's can: send with a "
+                "Producer (at least once), or use a CometMQ broker",
+            )
+        if answer.code != 0:
+            raise remote_error(answer.code, answer.remark)
+        return answer
+
+    async def listing(self, address: str, *, all_sinks: bool = False) -> StagedListing:
+        """A broker's ledger and staged tokens, of this sink or of all."""
+        header = SinkHeader(None if all_sinks else self.sink)
+        command = RemotingCommand.request(StagingCode.LIST_STAGED, header.to_ext())
+        return decode_body((await self._ask(address, command)).body, StagedListing)
+
+    async def is_supported(self) -> bool:
+        """Whether every master can stage batches."""
+        for address in (await self.masters()).values():
+            try:
+                await self.listing(address)
+            except RequestNotSupported:
+                return False
+        return True
+
+    async def last_published(self) -> int | None:
+        """The highest batch id any broker has published for this sink, None for none."""
+        entries = await self._entries(await self.masters(), ())
+        return max((entry.batch_id for entry in entries.values() if entry), default=None)
+
+    # -- staging ----------------------------------------------------------------------------
+
+    async def stage(
+        self, token: _Token, batch_id: int, part: str, queue: MessageQueue, block: bytes
+    ) -> None:
+        """Send one block."""
+        header = StageHeader(
+            self.sink,
+            batch_id,
+            part,
+            token.token,
+            token.sequence,
+            queue.topic,
+            queue.queue_id,
+            self.options.env.clock.now_ms(),
+        )
+        command = RemotingCommand.request(StagingCode.STAGE, header.to_ext(), block)
+        try:
+            answer = await self._ask(token.address, command)
+        except ClientError:
+            # The block has a number, so a broker that has it already says so: once more is safe.
+            command = RemotingCommand.request(StagingCode.STAGE, header.to_ext(), block)
+            answer = await self._ask(token.address, command)
+        token.sequence += 1
+        if StageResponseHeader.from_command(answer).status == PublishStatus.ALREADY:
+            token.is_refused = True
+
+    # -- publishing -------------------------------------------------------------------------
+
+    async def publish(self, batch_id: int, parts: Iterable[StagedPart | None]) -> PublishResult:
+        """Publish a batch on all brokers; see the module's text for the order."""
+        given = [part for part in parts if part is not None]
+        self._check_parts(batch_id, given)
+        plan = _plan_of(given)
+        masters = await self.masters()
+        lacking = sorted(plan.keys() - masters.keys())
+        if lacking:
+            raise ConnectFailed(
+                f"batch {batch_id} of {self.sink} has staged messages on {', '.join(lacking)}, "
+                "which no name server knows now; start that broker and publish again"
+            )
+        entries = await self._entries(masters, plan)
+        home = self._home_of(masters, entries)
+        decided = entries[home]
+        if decided is not None:
+            await self._finish(home, decided, masters, entries)
+            if batch_id <= decided.batch_id:
+                await self.drop(given)
+                rows = _rows(decided.plan) if batch_id == decided.batch_id else 0
+                return PublishResult(PublishState.ALREADY, rows)
+        for name in sorted(plan.keys() - {home}):
+            await self._publish_at(masters[name], batch_id, PublishBody(plan[name], home), True)
+        body = PublishBody(plan.get(home, []), home, plan)
+        status = await self._publish_at(masters[home], batch_id, body)
+        for name in sorted(plan.keys() - {home}):
+            await self._publish_at(masters[name], batch_id, PublishBody(plan[name], home))
+        return PublishResult(PublishState(status), _rows(plan))
+
+    def _check_parts(self, batch_id: int, parts: Sequence[StagedPart]) -> None:
+        if batch_id < 0:
+            raise ConfigError(f"batch id {batch_id} is negative; batches count from 0")
+        for part in parts:
+            if (part.sink, part.batch_id) != (self.sink, batch_id):
+                raise ConfigError(
+                    f"part {part.part!r} belongs to batch {part.batch_id} of sink {part.sink!r}, "
+                    f"not to batch {batch_id} of {self.sink!r}; publish each batch with its own "
+                    "parts"
+                )
+
+    async def _entries(
+        self, masters: Mapping[str, str], needed: Iterable[str]
+    ) -> dict[str, SinkEntry | None]:
+        """The ledgers' lines of this sink by broker; brokers that cannot stage have none."""
+        entries: dict[str, SinkEntry | None] = {}
+        for name, address in masters.items():
+            try:
+                entries[name] = (await self.listing(address)).sinks.get(self.sink)
+            except RequestNotSupported:
+                if name in needed:
+                    raise
+            except ClientError as error:
+                # It may be the one that has decided about this very batch.
+                raise type(error)(
+                    f"the broker {name} may hold the ledger of sink {self.sink} and does not "
+                    f"answer ({error}); nothing was published: try again when it does"
+                ) from error
+        return entries
+
+    def _home_of(self, masters: Mapping[str, str], entries: Mapping[str, SinkEntry | None]) -> str:
+        known = [(entry.batch_id, entry.home) for entry in entries.values() if entry is not None]
+        home = max(known)[1] if known else min(entries, default="")
+        if not home:
+            raise RequestNotSupported(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f"none of the brokers {', '.join(masters)} can stage batches; only CometMQ's can",
+            )
+        if home not in entries:
+            raise ConnectFailed(
+                f"the broker {home} decides about the batches of sink {self.sink}, and no name "
+                f"server knows it now; start it, or begin anew: cometmq staged forget {self.sink}"
+            )
+        return home
+
+    async def _finish(
+        self,
+        home: str,
+        decided: SinkEntry,
+        masters: Mapping[str, str],
+        entries: dict[str, SinkEntry | None],
+    ) -> None:
+        """Publish the home's last plan where that has not happened yet."""
+        for name in sorted(decided.plan.keys() - {home}):
+            entry = entries.get(name)
+            if entry is not None and entry.batch_id >= decided.batch_id:
+                continue
+            if name not in masters:
+                raise ConnectFailed(
+                    f"batch {decided.batch_id} of {self.sink} is decided and still has to be "
+                    f"published on {name}, which no name server knows now; start that broker"
+                )
+            body = PublishBody(decided.plan[name], home)
+            await self._publish_at(masters[name], decided.batch_id, body)
+
+    async def _publish_at(
+        self, address: str, batch_id: int, body: PublishBody, prepare: bool = False
+    ) -> str:
+        header = PublishHeader(self.sink, batch_id, prepare)
+        command = RemotingCommand.request(
+            StagingCode.PUBLISH_STAGED, header.to_ext(), encode_body(body)
+        )
+        answer = await self._ask(address, command, self._publish_timeout_ms)
+        return PublishResponseHeader.from_command(answer).status
+
+    async def drop(self, parts: Iterable[StagedPart | None]) -> int:
+        """Give up what was staged; brokers that do not answer collect it by themselves later."""
+        dropped = 0
+        masters = await self.masters()
+        for name, claims in _plan_of([part for part in parts if part is not None]).items():
+            body = encode_body(DropBody([claim.token for claim in claims]))
+            header = SinkHeader(self.sink)
+            command = RemotingCommand.request(StagingCode.DROP_STAGED, header.to_ext(), body)
+            if name not in masters:
+                continue
+            try:
+                answer = await self._ask(masters[name], command)
+            except ClientError:
+                continue
+            dropped += CountResponseHeader.from_command(answer).count
+        return dropped
+
+    async def forget(self) -> int:
+        """Remove the sink from every ledger, with what it has staged; tokens dropped."""
+        dropped = 0
+        for address in (await self.masters()).values():
+            header = SinkHeader(self.sink)
+            command = RemotingCommand.request(StagingCode.FORGET_SINK, header.to_ext())
+            try:
+                answer = await self._ask(address, command)
+            except RequestNotSupported:
+                continue
+            dropped += CountResponseHeader.from_command(answer).count
+        return dropped
+
+
+def _plan_of(parts: Sequence[StagedPart]) -> dict[str, list[TokenClaim]]:
+    plan: dict[str, list[TokenClaim]] = {}
+    for part in parts:
+        for broker_name, staged in part.tokens.items():
+            claim = TokenClaim(staged.token, staged.rows, staged.crc)
+            plan.setdefault(broker_name, []).append(claim)
+    return plan
+
+
+def _rows(plan: Mapping[str, Sequence[TokenClaim]]) -> int:
+    return sum(claim.rows for claims in plan.values() for claim in claims)
+
+
+class PartCore:
+    """One attempt at one part of a batch."""
+
+    def __init__(self, calls: StagingCalls, batch_id: int, part: str) -> None:
+        if batch_id < 0:
+            raise ConfigError(f"batch id {batch_id} is negative; batches count from 0")
+        if not part.isprintable() or not 0 < len(part) <= PART_CHARS_MAX or "/" in part:
+            raise ConfigError(
+                f"part {part!r:.60} is not accepted: 1 to {PART_CHARS_MAX} printable characters "
+                "without a slash"
+            )
+        self._calls = calls
+        self._batch_id = batch_id
+        self._part = part
+        attempt = calls.options.env.chance.getrandbits(64)
+        self._attempt = f"{calls.options.env.clock.now_ms():x}/{attempt:016x}"
+        self._tokens: dict[str, _Token] = {}
+        self._blocks: dict[MessageQueue, _Block] = {}
+        self._buffered_bytes = 0
+        self._rows = 0
+        self._is_finished = False
+
+    async def add(
+        self,
+        topic: str,
+        body: bytes,
+        tags: str | None,
+        keys: tuple[str, ...] | str | None,
+        properties: Mapping[str, str] | None,
+        message_group: str | None,
+        queue_id: int | None,
+        deliver_time_ms: int | None,
+    ) -> None:
+        """Put a message into its queue's block, and send the block when it is full."""
+        if self._is_finished:
+            raise LocalProtocolError(
+                f"part {self._part!r} of batch {self._batch_id} is finished; open a new part"
+            )
+        calls = self._calls
+        known = calls._topics.get(topic) or await calls.topic(topic)
+        message = Message(topic, body, tags, keys or (), properties or {}, 0, 0, message_group)
+        item, _ = calls.codec.batch_item(message)
+        if deliver_time_ms is not None:
+            timer = f"{prop.TIMER_DELIVER_MS}\x01{deliver_time_ms}\x02".encode()
+            item = (item[0], item[1], item[2] + timer)
+        queue = self._queue_of(known, topic, message_group, queue_id)
+        block = self._blocks.get(queue)
+        if block is None:
+            block = self._blocks[queue] = _Block()
+        size_bytes = BATCH_ITEM_OVERHEAD_BYTES + len(item[1]) + len(item[2])
+        if block.items and block.size_bytes + size_bytes > calls.block_bytes:
+            await self._send(queue, block)
+        block.items.append(item)
+        block.size_bytes += size_bytes
+        self._buffered_bytes += size_bytes
+        self._rows += 1
+        if block.size_bytes >= calls.block_bytes:
+            await self._send(queue, block)
+        elif self._buffered_bytes > BUFFERED_BYTES_MAX:
+            await self._send_all()
+
+    def _queue_of(
+        self, known: _Topic, topic: str, message_group: str | None, queue_id: int | None
+    ) -> MessageQueue:
+        queues = known.queues
+        if queue_id is not None:
+            for queue in queues:
+                if queue.queue_id == queue_id:
+                    return queue
+            raise LocalProtocolError(
+                f"the topic {topic} has no queue {queue_id}; its {len(queues)} queues are "
+                f"numbered from 0 to {max(queue.queue_id for queue in queues)}"
+            )
+        if message_group:
+            return select_by_hash(queues, message_group)
+        turn = known.turn
+        place = turn.next
+        turn.next = place + 1
+        return queues[place % len(queues)]
+
+    async def _send(self, queue: MessageQueue, block: _Block) -> None:
+        token = self._token_of(queue)
+        items, size_bytes = block.items, block.size_bytes
+        block.items, block.size_bytes = [], 0
+        self._buffered_bytes -= size_bytes
+        if token.is_refused:
+            return
+        data = encode_batch(items)
+        await self._calls.stage(token, self._batch_id, self._part, queue, data)
+        token.rows += len(items)
+        token.crc = zlib.crc32(data, token.crc)
+
+    def _token_of(self, queue: MessageQueue) -> _Token:
+        token = self._tokens.get(queue.broker_name)
+        if token is None:
+            calls = self._calls
+            name = f"{calls.sink}/{self._batch_id}/{self._part}/{self._attempt}"
+            address = calls._topics[queue.topic].addresses[queue.broker_name]
+            token = self._tokens[queue.broker_name] = _Token(name, address)
+        return token
+
+    async def _send_all(self) -> None:
+        for queue, block in self._blocks.items():
+            if block.items:
+                await self._send(queue, block)
+
+    async def finish(self) -> StagedPart:
+        """Send what waits; the part may be published from then on."""
+        await self._send_all()
+        self._is_finished = True
+        return StagedPart(
+            self._calls.sink,
+            self._batch_id,
+            self._part,
+            {
+                name: StagedToken(token.token, token.rows, token.crc)
+                for name, token in self._tokens.items()
+                if token.rows and not token.is_refused
+            },
+            self._rows,
+        )
+
+    def staged(self) -> StagedPart:
+        """What has been sent so far, so that an abandoned part can be dropped."""
+        tokens = {
+            name: StagedToken(token.token, token.rows, token.crc)
+            for name, token in self._tokens.items()
+        }
+        return StagedPart(self._calls.sink, self._batch_id, self._part, tokens, self._rows)
