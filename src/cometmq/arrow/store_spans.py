@@ -11,6 +11,7 @@ are fixed when they are planned: what a broker writes meanwhile belongs to the n
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -154,10 +155,10 @@ def _cut(span: Span, target: int) -> list[Span]:
         start, end = span.queue.start, span.queue.end
     marks = [start + (end - start) * number // count for number in range(count + 1)]
     if isinstance(span, LogSpan):
-        return [LogSpan(low, high) for low, high in zip(marks, marks[1:], strict=False)]
+        return [LogSpan(low, high) for low, high in pairwise(marks)]
     return [
         QueueSpan(replace(span.queue, start=low, end=high), span.size_bytes // count)
-        for low, high in zip(marks, marks[1:], strict=False)
+        for low, high in pairwise(marks)
         if low < high
     ]
 

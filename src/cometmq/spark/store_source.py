@@ -1,0 +1,182 @@
+"""`format("cometmq-store")`: a store directory as a DataFrame, read in parallel, without a broker.
+
+Job: options in, partitions of about equal bytes out, Arrow batches per partition.  It must not
+decode; `cometmq.arrow` does.  Every executor must see the directory under the same path.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from cometmq.arrow.options import (
+    ALL_COLUMNS,
+    BATCH_ROWS_DEFAULT,
+    COLUMNS,
+    ScanOptions,
+    ScanReport,
+    parse_options,
+)
+from cometmq.errors import ConfigError
+from cometmq.spark.columns import chosen_columns, schema_text
+from cometmq.spark.option_names import OptionValues
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql.types import StructType
+
+    from cometmq.arrow.store_spans import Span
+
+__all__ = ["STORE_OPTIONS", "StorePartition", "StoreReader", "StoreSource"]
+
+FORMAT: Final = "cometmq-store"
+STORE_OPTIONS: Final[dict[str, str]] = {
+    "path": "The store's root: what `load(DIR)` names. Several: `load([A, B])`.",
+    "topic": "Read this topic, led by its consume queues. Without it the whole log is read.",
+    "queues": "Queue ids of the topic, for example `0,3`. Default: all.",
+    "startingOffsets": "`earliest` (default), `latest`, or JSON as for the live source.",
+    "endingOffsets": "`latest` (default) or JSON; exclusive.",
+    "startingTimestamp": "Store time, inclusive: ms since 1970 or ISO 8601 with a time zone.",
+    "endingTimestamp": "The same, exclusive.",
+    "tags": "`A || B`.",
+    "includeProperties": "`true` fills the column `properties`. Default `false`.",
+    "mode": "`PERMISSIVE` (default), `DROPMALFORMED` or `FAILFAST`: what becomes of damage.",
+    "checkCrc": "`true` compares body CRCs; several times slower. Default `false`.",
+    "broker": "What stands in the column `broker`; a store does not know its broker's name.",
+    "batchRows": "Rows of an Arrow batch at most. Default 16384.",
+    "minPartitions": "Partitions at least, where there is enough to read. Default: the cores.",
+    "maxPartitionBytes": "Bytes of log per partition at most. Default 134217728.",
+}
+_PART_BYTES_MAX_DEFAULT: Final = 128 << 20
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StorePartition(InputPartition):
+    """What one task reads."""
+
+    path: str
+    spans: list[Span]
+
+
+class StoreSource(DataSource):
+    """The format; Spark makes one per `load()`, on the driver's host."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` takes."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """All columns; `_corrupt_record` where damaged records become rows."""
+        options = store_scan_options(self.options, COLUMNS)
+        _paths(self.options)
+        return schema_text(ALL_COLUMNS if options.mode == "PERMISSIVE" else COLUMNS)
+
+    def reader(self, schema: StructType) -> StoreReader:
+        """Reads the columns of the schema."""
+        columns = chosen_columns(schema, ALL_COLUMNS)
+        return StoreReader(
+            _paths(self.options), store_scan_options(self.options, columns), dict(self.options)
+        )
+
+
+class StoreReader(DataSourceReader):
+    """Plans on the driver's host, reads on the executors."""
+
+    def __init__(self, paths: list[str], options: ScanOptions, given: Mapping[str, str]) -> None:
+        self._paths = paths
+        self._options = options
+        values = OptionValues(given, STORE_OPTIONS, FORMAT, ("paths",))
+        parts = values.number("minPartitions", None)
+        self._parts = parts if parts is not None else max(2, os.cpu_count() or 2)
+        self._part_bytes_max = values.number("maxPartitionBytes", _PART_BYTES_MAX_DEFAULT)
+
+    def partitions(self) -> list[StorePartition]:
+        """Once per loaded DataFrame, at its first action."""
+        from cometmq.arrow.store_spans import plan_spans
+
+        return [
+            StorePartition(path, spans)
+            for path in self._paths
+            for spans in plan_spans(
+                path,
+                self._options,
+                parts=self._parts,
+                part_bytes_max=self._part_bytes_max or _PART_BYTES_MAX_DEFAULT,
+            )
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Record batches of one partition; an empty plan gives none."""
+        if not isinstance(partition, StorePartition):
+            return iter(())
+        from cometmq.arrow.store_spans import read_spans
+
+        return read_spans(partition.path, partition.spans, self._options, ScanReport())
+
+
+def _paths(given: Mapping[str, str]) -> list[str]:
+    if given.get("paths"):
+        return [str(path) for path in json.loads(given["paths"])]
+    path = given.get("path")
+    if not path:
+        raise ConfigError(
+            f"format {FORMAT!r} needs the store's root: .load(DIR), the folder with commitlog in it"
+        )
+    return [path.removeprefix("file://") if path.startswith("file:///") else path]
+
+
+def store_scan_options(given: Mapping[str, str], columns: tuple[str, ...]) -> ScanOptions:
+    """Spark's options as those of a scan; ConfigError names the wrong one."""
+    values = OptionValues(given, STORE_OPTIONS, FORMAT, ("paths",))
+    topic = values.text("topic")
+    return parse_options(
+        topic=topic,
+        broker=values.text("broker"),
+        queues=_queues(values.text("queues")),
+        starting_offsets=values.text("startingOffsets") or "earliest",
+        ending_offsets=values.text("endingOffsets") or "latest",
+        starting_timestamp=timestamp_ms("startingTimestamp", values.text("startingTimestamp")),
+        ending_timestamp=timestamp_ms("endingTimestamp", values.text("endingTimestamp")),
+        tags=values.text("tags"),
+        columns=columns,
+        include_properties=values.truth("includeProperties", default=False),
+        mode=(values.text("mode") or "PERMISSIVE").upper(),
+        batch_rows=values.number("batchRows", BATCH_ROWS_DEFAULT) or BATCH_ROWS_DEFAULT,
+        check_crc=values.truth("checkCrc", default=False),
+    )
+
+
+def _queues(value: str | None) -> list[int] | None:
+    if value is None:
+        return None
+    try:
+        return [int(part) for part in value.strip("[] ").split(",")]
+    except ValueError:
+        raise ConfigError(f"option queues is {value!r}: expected queue ids such as 0,3") from None
+
+
+def timestamp_ms(name: str, value: str | None) -> int | None:
+    """A time option: ms since 1970, or ISO 8601 with a time zone."""
+    if value is None:
+        return None
+    if value.lstrip("-").isdigit():
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ConfigError(
+            f"option {name} is {value!r}: expected ms since 1970, or a time with its zone"
+            " such as 2026-01-31T12:00:00Z"
+        )
+    return int(moment.timestamp() * 1000)

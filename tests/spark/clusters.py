@@ -1,0 +1,84 @@
+"""What the Spark tests share: a cluster to read from and write to, and where messages come from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cometmq.model.message import Message
+from cometmq.model.queue import MessageQueue
+from cometmq.sync import Admin, Producer
+
+_NUMBERS = itertools.count()
+
+
+def new_topic(prefix: str = "Topic") -> str:
+    """A name no other test has."""
+    return f"{prefix}{next(_NUMBERS)}"
+
+
+@dataclass
+class Cluster:
+    """A running name server and broker: `name_server`, the store's root, and how to fill topics."""
+
+    name_server: str
+    store_path: str
+    broker_address: str
+    broker_name: str = "broker-a"
+    _producer: list[Producer] = field(default_factory=list)
+
+    def create(self, queues: int = 4, prefix: str = "Topic") -> str:
+        """A new topic with this many queues."""
+        topic = new_topic(prefix)
+        with Admin(name_server=self.name_server) as admin:
+            admin.create_topic(topic, queue_count=queues)
+        return topic
+
+    def send(
+        self,
+        topic: str,
+        bodies: Iterable[bytes | str],
+        *,
+        queues: int = 4,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> int:
+        """Send bodies to the queues in turn, a batch per queue; how many went out."""
+        by_queue: dict[int, list[Message]] = {}
+        count = 0
+        for number, body in enumerate(bodies):
+            data = body.encode() if isinstance(body, str) else body
+            message = Message(
+                topic, data, tags=tags, keys=keys or "", properties=dict(properties or {})
+            )
+            by_queue.setdefault(number % queues, []).append(message)
+            count += 1
+        for queue_id, messages in by_queue.items():
+            for first in range(0, len(messages), 1000):
+                self.producer.send_batch(
+                    messages[first : first + 1000],
+                    queue=MessageQueue(topic, self.broker_name, queue_id),
+                )
+        return count
+
+    def send_json(self, topic: str, rows: Iterable[object], *, queues: int = 4) -> int:
+        """The same with rows written as JSON."""
+        return self.send(topic, (json.dumps(row) for row in rows), queues=queues)
+
+    @property
+    def producer(self) -> Producer:
+        """One producer for all tests."""
+        if not self._producer:
+            producer = Producer("spark-tests", name_server=self.name_server)
+            producer.start()
+            self._producer.append(producer)
+        return self._producer[0]
+
+    def close(self) -> None:
+        """End the producer."""
+        for producer in self._producer:
+            producer.shutdown()
+        self._producer.clear()
