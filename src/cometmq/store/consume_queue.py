@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.disk import Disk, RandomFile
 
-__all__ = ["TAIL_LOCK", "ConsumeQueue", "ConsumeQueues", "queue_id_of"]
+__all__ = ["TAIL_LOCK", "ConsumeQueue", "ConsumeQueues", "hold", "queue_id_of", "release"]
 
 # Descriptors kept for reading: more than the queues one busy group reads at a time.
 _READ_FILES_MAX: Final = 128
@@ -60,10 +60,12 @@ class ConsumeQueue:
     """One queue: `min <= written <= max` in queue offsets, and what its records have in common."""
 
     __slots__ = (
+        "awaited",
         "dirty_ms",
         "dirty_position",
         "first_start",
         "fixed_bytes",
+        "hold_limit",
         "is_dirty",
         "is_gone",
         "is_watched",
@@ -110,11 +112,63 @@ class ConsumeQueue:
         """End of the last record known from the files at load (recovery)."""
         self.is_watched = False
         self.is_gone = False
+        self.hold_limit = 0
+        """Of a held queue: readers see no offset from here on."""
+        self.awaited = 0
+        """Of a held queue: what `visible` will be when it is released."""
 
     @property
     def fits(self) -> bool:
         """Whether the topic is short enough for a record."""
         return len(self.topic_part) <= 257
+
+
+_VISIBLE: Final = ConsumeQueue.__dict__["visible"]
+_IS_WATCHED: Final = ConsumeQueue.__dict__["is_watched"]
+
+
+class _HeldQueue(ConsumeQueue):
+    """A queue whose readers see no further than `hold_limit`.
+
+    Messages are put as always, at full speed and with the same code: only while a queue is of
+    this class does a step of its visible end cost more than a store.
+    """
+
+    __slots__ = ()
+
+    @property
+    def visible(self) -> int:
+        seen: int = _VISIBLE.__get__(self)
+        return seen
+
+    @visible.setter
+    def visible(self, value: int) -> None:
+        self.awaited = value
+        _VISIBLE.__set__(self, min(value, self.hold_limit))
+
+    @property
+    def is_watched(self) -> bool:
+        # Who watches is told of what became visible, not of what is held back.
+        return _IS_WATCHED.__get__(self) and self.awaited <= self.hold_limit
+
+    @is_watched.setter
+    def is_watched(self, value: bool) -> None:
+        _IS_WATCHED.__set__(self, value)
+
+
+def hold(queue: ConsumeQueue, limit: int) -> None:
+    """Let readers of a queue see no offset from `limit` on, whatever is put."""
+    seen = queue.visible
+    queue.hold_limit = limit
+    queue.__class__ = _HeldQueue
+    queue.visible = seen
+
+
+def release(queue: ConsumeQueue) -> None:
+    """Let readers see again what is put, and what was since `hold`."""
+    if type(queue) is not ConsumeQueue:
+        queue.__class__ = ConsumeQueue
+        queue.visible = queue.awaited
 
 
 class ConsumeQueues:

@@ -23,7 +23,7 @@ from cometmq.errors import StoreClosed
 from cometmq.store.appender import Appender
 from cometmq.store.checkpoint import JavaCheckpoint
 from cometmq.store.commit_log import CommitLog
-from cometmq.store.consume_queue import ConsumeQueues
+from cometmq.store.consume_queue import ConsumeQueues, hold, release
 from cometmq.store.disk import make_durable_directory
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
@@ -254,6 +254,25 @@ class MessageStore:
         if queue is not None:
             queue.is_watched = False
 
+    def hold_queue(self, topic: str, queue_id: int, limit: int | None = None) -> int:
+        """Let readers see no offset from `limit` on (None: from the next one), until released.
+
+        Returns the limit.  Messages are put as always.  Raises as `put` where the queue is new.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            queue = self._appender.new_queue(topic, queue_id)
+        if limit is None:
+            limit = queue.max
+        hold(queue, limit)
+        return limit
+
+    def release_queue(self, topic: str, queue_id: int) -> None:
+        """Let readers see everything again; who waits at the queue is not told."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is not None:
+            release(queue)
+
     # -- get -----------------------------------------------------------------------------
 
     def get(
@@ -318,6 +337,11 @@ class MessageStore:
     def topics(self) -> list[str]:
         """Topics with at least one queue here."""
         return sorted(self._topics)
+
+    def end_of_queue(self, topic: str, queue_id: int) -> int:
+        """Offset the next message will get, whatever readers see."""
+        queue = self._queues.find(topic, queue_id)
+        return 0 if queue is None else queue.max
 
     def message_count(self, topic: str) -> int:
         """How many messages the topic's queues were given since their beginning."""
