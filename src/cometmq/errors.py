@@ -12,7 +12,9 @@
     |- ClientError            our client could not do what was asked
     |  |- RequestTimeout | ConnectFailed > TlsFailed | NoRoute | ClientClosed | SendFailed
     |  `- OffsetOutOfRange
-    `- ConfigError            a setting is wrong
+    |- ConfigError            a setting is wrong
+    |  `- ExpressionIllegal   an SQL92 filter is not written as one
+    `- NotComparable          a property's value is not what an SQL92 filter compares it with
 
 Put and send *statuses* (a flush timed out, a replica is missing) are values in the result, not
 exceptions: the message may well be stored.
@@ -35,6 +37,7 @@ __all__ = [
     "ConfigError",
     "ConnectFailed",
     "DiskFull",
+    "ExpressionIllegal",
     "GroupNotExist",
     "InvalidParameter",
     "LocalProtocolError",
@@ -305,3 +308,27 @@ class OffsetOutOfRange(ClientError):
 
 class ConfigError(CometError):
     """A setting is unknown or out of range; the text names key, value and what is accepted."""
+
+
+class ExpressionIllegal(ConfigError):
+    """An SQL92 filter is not written as one.
+
+    ``line`` and ``column`` count characters from 1; ``found`` is the offending piece of text as it
+    was written, empty at the end; ``expected`` says what would be right there.
+    """
+
+    def __init__(self, line: int, column: int, expected: str, found: str, hint: str = "") -> None:
+        self.line = line
+        self.column = column
+        self.expected = expected
+        self.found = found
+        shown = f"{found[:40]}…" if len(found) > 40 else found
+        sentence = (
+            f"SQL92 filter, line {line} column {column}: expected {expected},"
+            f" found {shown or 'the end'}"
+        )
+        super().__init__(f"{sentence}; {hint}" if hint else sentence)
+
+
+class NotComparable(CometError):
+    """A property's value is not what an SQL92 filter compares it with; it does not match."""
