@@ -64,6 +64,7 @@ LIVE_KEYS: Final = frozenset(
         "registerNameServerPeriod",
         "rejectTransactionMessage",
         "shortPollingTimeMills",
+        "stagedTimeoutMinutes",
         "startAcceptSendRequestTimeStamp",
         "storeReplyMessageEnable",
         "useServerSideResetOffset",

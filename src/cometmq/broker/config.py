@@ -79,7 +79,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     """Everything a broker can be told; field names are RocketMQ's keys in snake case.
 
     Units are RocketMQ's: intervals in milliseconds, `file_reserved_time` in hours, sizes in
-    bytes, ratios in percent.  `listen_port` 0 lets the system choose.
+    bytes, ratios in percent.  `listen_port` 0 lets the system choose.  `staged_timeout_minutes`
+    is our own.
     """
 
     # Who we are
@@ -127,6 +128,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     delay_offset_update_version_step: Count = 200
     message_delay_level: str = _DEFAULT_DELAY_LEVELS
     timer_wheel_enable: bool = True
+    staged_timeout_minutes: Count = 1440
     # Store
     store_path_root_dir: str = "~/store"
     store_path_commit_log: str = ""

@@ -157,9 +157,19 @@ class PullHold:
             if pull.queue_offset < next_offset and (pull.codes is None or tags_code in pull.codes):
                 self._take(pull)
                 self._woken.append(pull)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._woken and not self._wake_scheduled:
             self._wake_scheduled = True
             asyncio.get_running_loop().call_soon(self._run_woken)
+
+    def grown(self, topic: str, queue_id: int) -> None:
+        """Run every pull of a queue whose readers see many messages at once, of whatever tags."""
+        for pull in list(self._by_queue.get((topic, queue_id), ())):
+            self._take(pull)
+            self._woken.append(pull)
+        self._wake()
 
     def offset_moved(self, group: str, topic: str, queue_id: int) -> None:
         """Run the pulls of a group whose offset an operator moved, so that they learn of it."""

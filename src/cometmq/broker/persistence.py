@@ -9,6 +9,7 @@ config/topics.json            dataVersion, topicConfigTable
 config/subscriptionGroup.json dataVersion, forbiddenTable, subscriptionGroupTable
 config/consumerOffset.json    dataVersion, groupTopicMap, offsetTable
 config/delayOffset.json       dataVersion, offsetTable
+config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging_ledger`)
 ======================== ======================================================
 
 The file rule is that of `cometmq.broker.config_file`.  Keys that are not ours (a newer RocketMQ's,
@@ -27,6 +28,8 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.broker.config_file import ConfigFile, load_config_file
 from cometmq.broker.foreign_keys import ForeignKeys
 from cometmq.broker.schedule import ScheduleService
+from cometmq.broker.staging import StagingService
+from cometmq.broker.staging_ledger import LedgerFile
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group_table import SubscriptionGroupTable
 from cometmq.core.topic_table import TopicTable
@@ -49,6 +52,7 @@ from cometmq.wire.bodies import (
 __all__ = ["BrokerFiles", "group_snapshot"]
 
 _SETTLE_STEP_S = 0.005
+_STAGING = "cometmqStaging.json"
 T = TypeVar("T")
 Encode = Callable[[], bytes]
 
@@ -139,6 +143,7 @@ class BrokerFiles:
             ),
             "consumerOffset.json": ForeignKeys(("dataVersion", "groupTopicMap", "offsetTable")),
             "delayOffset.json": ForeignKeys(("dataVersion", "offsetTable")),
+            _STAGING: ForeignKeys(LedgerFile.__struct_encode_fields__),
         }
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.are_topics_sound = True
@@ -181,6 +186,10 @@ class BrokerFiles:
         found = self._load("delayOffset.json", decode_delay_offsets)
         return ({}, DataVersion()) if found is None else found
 
+    def load_staging(self) -> LedgerFile | None:
+        """Read cometmqStaging.json; None where nothing was ever staged.  Blocks."""
+        return self._load(_STAGING, LedgerFile.decode)
+
     def _load(self, name: str, decode: Callable[[bytes], T]) -> T | None:
         self._disk.makedirs(self._folder)
 
@@ -209,6 +218,12 @@ class BrokerFiles:
             lambda: _consumer_offset_snapshot(offsets),
         )
         self._add("delayOffset.json", lambda: schedule.revision, lambda: _delay_snapshot(schedule))
+
+    def attach_staging(self, staging: StagingService) -> None:
+        """The same for staged batches, whose ledger is written when it has something new."""
+        self._add(_STAGING, lambda: staging.ledger.revision, staging.snapshot)
+        file = self._files[_STAGING]
+        staging.attach(lambda: file.is_saved, file.save_if_changed)
 
     def _add(self, name: str, revision: Callable[[], int], snapshot: Callable[[], Encode]) -> None:
         path = f"{self._folder}/{name}"

@@ -75,7 +75,7 @@ class Staging:
         sink: str,
         *,
         timeout_ms: int = 10_000,
-        publish_timeout_ms: int = 120_000,
+        publish_timeout_ms: int = 100_000,
         block_bytes: int = BLOCK_BYTES,
         env: Environment | None = None,
         **security: Unpack[SecurityOptions],

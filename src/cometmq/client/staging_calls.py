@@ -370,9 +370,13 @@ class StagingCalls:
         entries: dict[str, SinkEntry | None],
     ) -> None:
         """Publish the home's last plan where that has not happened yet."""
+        if not decided.is_complete:
+            # It is at it, or waits for its disk: this call waits with it.
+            body = PublishBody(decided.plan.get(home, []), home)
+            await self._publish_at(masters[home], decided.batch_id, body)
         for name in sorted(decided.plan.keys() - {home}):
             entry = entries.get(name)
-            if entry is not None and entry.batch_id >= decided.batch_id:
+            if entry is not None and entry.batch_id >= decided.batch_id and entry.is_complete:
                 continue
             if name not in masters:
                 raise ConnectFailed(
