@@ -11,7 +11,9 @@ from cometmq.cli.lazy import LazyGroup
 __all__ = ["PIPELINES", "pipeline"]
 
 #: name -> (module, attribute, one line of help)
-PIPELINES: Final[dict[str, tuple[str, str, str]]] = {}
+PIPELINES: Final[dict[str, tuple[str, str, str]]] = {
+    "archive": ("cometmq.cli.pipeline_archive", "archive", "Topics to Parquet, exactly once."),
+}
 
 
 @click.group(
