@@ -19,6 +19,7 @@ from cometmq.broker.admin_clients import ClientListProcessor
 from cometmq.broker.admin_config import ConfigProcessor, ConfigWriter
 from cometmq.broker.admin_progress import ProgressProcessor
 from cometmq.broker.admin_stats import StatsProcessor
+from cometmq.broker.bulk_pull import BulkPullProcessor
 from cometmq.broker.carrying import CarriedGoods, carry
 from cometmq.broker.client import EXPIRY_SCAN_MS, ClientProcessor
 from cometmq.broker.client_calls import ClientCallProcessor
@@ -33,6 +34,7 @@ from cometmq.broker.reply import ReplyProcessor
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send import SendProcessor
 from cometmq.broker.send_back import SendBackProcessor
+from cometmq.broker.staging import StagingService
 from cometmq.broker.state import BrokerState, answer
 from cometmq.codec.ids import HOST_V4_BYTES, encode_host
 from cometmq.core.delay import DelayLevels
@@ -52,6 +54,7 @@ from cometmq.wire.bodies import (
     encode_data_version,
     encode_register_broker_body,
 )
+from cometmq.wire.bulk_pull import BulkPullCode
 from cometmq.wire.codes import RequestCode as Code
 from cometmq.wire.command import RemotingCommand
 
@@ -107,7 +110,9 @@ class Broker:
         self._state: BrokerState | None = None
         self._schedule: ScheduleService | None = None
         self._pull: PullProcessor | None = None
+        self._bulk: BulkPullProcessor | None = None
         self._client: ClientProcessor | None = None
+        self._staging: StagingService | None = None
         self._send: SendProcessor | None = None
         self._registration: Registration | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -129,6 +134,12 @@ class Broker:
         """Tables and store, once started; for tests and tools in the same process."""
         assert self._state is not None
         return self._state
+
+    @property
+    def staging(self) -> StagingService:
+        """Staged batches, once started; for tests and tools in the same process."""
+        assert self._staging is not None
+        return self._staging
 
     # -- start ----------------------------------------------------------------------------
 
@@ -200,7 +211,11 @@ class Broker:
         self.carried = carry(store, self._disk, offsets, schedule)
         self._send = SendProcessor(state, schedule)
         self._pull = PullProcessor(state)
+        self._bulk = BulkPullProcessor(state, self._pull)
         self._client = ClientProcessor(state)
+        staging = StagingService(state, self._files.load_staging(), self._pull.hold.grown)
+        self._staging = staging
+        self._files.attach_staging(staging)
         store.arrival_listener = self._pull.hold.arrived
         state.disk_usage = lambda: self._disk.usage(config.store_path())
         state.are_topics_saved = self._files.are_topics_saved
@@ -214,7 +229,9 @@ class Broker:
     def _processors(self, state: BrokerState, schedule: ScheduleService) -> dict[int, Handler]:
         assert self._send is not None
         assert self._pull is not None
+        assert self._bulk is not None
         assert self._client is not None
+        assert self._staging is not None
         offset = OffsetProcessor(state)
         lookup = LookupProcessor(state)
         send_back = SendBackProcessor(state, schedule)
@@ -227,6 +244,7 @@ class Broker:
             Code.SEND_REPLY_MESSAGE_V2: reply.reply,
             Code.PULL_MESSAGE: self._pull.pull,
             Code.LITE_PULL_MESSAGE: self._pull.pull,
+            BulkPullCode.BULK_PULL: self._bulk.pull,
             Code.QUERY_CONSUMER_OFFSET: offset.query,
             Code.UPDATE_CONSUMER_OFFSET: offset.update,
             Code.SEARCH_OFFSET_BY_TIMESTAMP: offset.search,
@@ -244,6 +262,7 @@ class Broker:
             Code.LOCK_BATCH_MQ: _not_yet("ordering locks (LOCK_BATCH_MQ)"),
             Code.UNLOCK_BATCH_MQ: _not_yet("ordering locks (UNLOCK_BATCH_MQ)"),
         }
+        handlers.update(self._staging.handlers())
         handlers.update(AdminProcessor(state, schedule).handlers())
         handlers.update(ProgressProcessor(state).handlers())
         handlers.update(ClientListProcessor(state).handlers())
@@ -284,10 +303,12 @@ class Broker:
         """Start timers and register; from here on the broker serves."""
         assert self._store is not None
         assert self._schedule is not None
+        assert self._staging is not None
         assert self._state is not None
         loop = asyncio.get_running_loop()
         self._store.start(loop.call_later)
         self._schedule.start()
+        self._staging.start()
         self._state.stats.start()
         self._files.start()
         self._files.topics_changed()
@@ -344,8 +365,12 @@ class Broker:
             self._expiry.cancel()
         if self._pull is not None:
             self._pull.hold.stop()
+        if self._bulk is not None:
+            self._bulk.stop()
         if self._schedule is not None:
             self._schedule.stop()
+        if self._staging is not None:
+            self._staging.stop()
         await self._server.stop()
         state, self._state = self._state, None
         if state is None:
@@ -369,6 +394,8 @@ class Broker:
     def _closed(self, connection: ServerConnection) -> None:
         if self._pull is not None:
             self._pull.hold.drop_connection(connection)
+        if self._bulk is not None:
+            self._bulk.drop_connection(connection)
         if self._client is not None and self._state is not None:
             self._client.connection_closed(connection)
 

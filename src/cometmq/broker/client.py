@@ -22,6 +22,7 @@ from cometmq.model.group import SUBSCRIBE_ALL, SubscriptionData
 from cometmq.model.names import retry_topic
 from cometmq.net.server import ServerConnection
 from cometmq.wire.bodies import CheckClientConfigBody, ConsumerData, ConsumerListBody, HeartbeatData
+from cometmq.wire.bulk_pull import BULK_PULL_FEATURE, FEATURES_FIELD
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
@@ -34,6 +35,8 @@ EXPIRY_SCAN_MS: Final = 10_000
 """How often silent clients are looked for (ClientHousekeepingService)."""
 _HAS_V2: Final = "IS_SUPPORT_HEART_BEAT_V2"
 _SUB_CHANGED: Final = "IS_SUB_CHANGE"
+_FEATURES: Final = ",".join([BULK_PULL_FEATURE])
+"""What this broker does beyond RocketMQ; clients that do not know the field leave it alone."""
 
 
 class ClientProcessor:
@@ -64,7 +67,12 @@ class ClientProcessor:
         for group in data.producer_groups:
             self._state.producers.heartbeat(connection, group, member)
         frame = answer(
-            request, ext={_HAS_V2: "true", _SUB_CHANGED: "true" if is_changed else "false"}
+            request,
+            ext={
+                _HAS_V2: "true",
+                _SUB_CHANGED: "true" if is_changed else "false",
+                FEATURES_FIELD: _FEATURES,
+            },
         )
         if self._state.topics.revision == revision or request.is_oneway:
             return frame

@@ -81,12 +81,25 @@ class PullProcessor:
         header = PullMessageHeader.from_command(request)
         return self._serve(request, header, connection, now_ms, may_park=True)
 
+    def pull_with(
+        self,
+        request: RemotingCommand,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        now_ms: int,
+    ) -> Frame:
+        """The same for a header that was read already."""
+        return self._serve(request, header, connection, now_ms, may_park=True)
+
     # -- checks ---------------------------------------------------------------------------
 
-    def _check(
+    def check(
         self, header: PullMessageHeader, connection: ServerConnection, now_ms: int
     ) -> tuple[TopicConfig, SubscriptionGroupConfig, frozenset[int] | None]:
-        """Check in Java's order; give topic, group and the wanted tag codes (None: all)."""
+        """Check in Java's order; give topic, group and the wanted tag codes (None: all).
+
+        Raises Refusal with the answer's code and remark.
+        """
         state = self._state
         if not state.config.broker_permission & PERM_READ:
             raise Refusal(
@@ -195,7 +208,7 @@ class PullProcessor:
     ) -> Frame:
         state = self._state
         try:
-            topic, group, codes = self._check(header, connection, now_ms)
+            topic, group, codes = self.check(header, connection, now_ms)
         except Refusal as refusal:
             return answer(request, refusal.code, refusal.remark, refusal.ext)
         if may_park and header.sys_flag & PULL_COMMIT_OFFSET:

@@ -81,6 +81,7 @@ class ServerConnection(asyncio.Protocol):
         "peer",
         "peer_host",
         "version",
+        "when_drained",
     )
 
     def __init__(self, server: "RemotingServer") -> None:
@@ -105,6 +106,8 @@ class ServerConnection(asyncio.Protocol):
         self.version = 0
         self.last_read_ms = 0
         self.context: Any = None
+        self.when_drained: Callable[[], None] | None = None
+        """Called each time the peer has taken what it had left lying; see `unsent_bytes`."""
 
     # -- the transport's side ---------------------------------------------------------------
 
@@ -163,10 +166,20 @@ class ServerConnection(asyncio.Protocol):
             self._answer_all(waiting, self._server.env.clock.now_ms())
         if not self._paused and self._transport is not None and not self.is_closed:
             self._transport.resume_reading()
+        if self.when_drained is not None:
+            self.when_drained()
 
     # -- the handlers' side -----------------------------------------------------------------
 
-    def send(self, frame: bytes | list[Any]) -> None:
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of what was handed over the peer has not taken yet.
+
+        Above WRITE_BUFFER_BYTES_HIGH `when_drained` is called once it has sunk.
+        """
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def send(self, frame: bytes | memoryview | list[Any]) -> None:
         """Queue a whole frame (or its buffers); frames of one loop turn leave in one write."""
         if self.is_closed:
             return

@@ -108,6 +108,9 @@ class LogFile(RandomFile, Protocol):
     def map(self, position: int, length: int) -> Mapping:
         """Map `length` bytes from `position` (a multiple of MAP_GRANULARITY), cut at the end."""
 
+    def map_for_reading(self, position: int, length: int) -> Mapping:
+        """As `map`, read-only and read ahead of; it is unmapped with its last reference."""
+
     def unmap(self, mapping: Mapping) -> bool:
         """Give a window back; False while a memoryview of it is still held (try later)."""
 
@@ -279,13 +282,21 @@ class _RealLogFile(_RealFile):
         super().__init__(path, fd)
         self._length = length
 
-    def map(self, position: int, length: int) -> mmap.mmap:
+    def _check_whole(self) -> None:
         present = self.size()
         if present < self._length:
             raise StoreCorrupt(
                 f"{self.path} is {present} bytes long and was {self._length}:"
                 " something outside cut it"
             )
+
+    def map_for_reading(self, position: int, length: int) -> mmap.mmap:
+        self._check_whole()
+        size = min(length, self._length - position)
+        return mmap.mmap(self._fd, size, offset=position, access=mmap.ACCESS_READ)
+
+    def map(self, position: int, length: int) -> mmap.mmap:
+        self._check_whole()
         window = mmap.mmap(self._fd, min(length, self._length - position), offset=position)
         if hasattr(mmap, "MADV_RANDOM"):
             # Only a mark on the mapping.  Without it the first store into a fresh page has the

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cometmq.store.disk import Disk, StoreLock, Workers
     from cometmq.store.flush import CallLater
     from cometmq.store.results import ColdRead, GetResult, QueryResult, RecoveryReport
+    from cometmq.store.span_reader import SpanReader
 
 __all__ = ["MessageStore"]
 
@@ -196,6 +197,7 @@ class MessageStore:
             self._flusher.close()
             self._writer.close()
             self._index.close()
+            self._reader.spans.close()
             self._queues.close()
             self._log.close()
             if self._lock is not None:
@@ -303,6 +305,11 @@ class MessageStore:
         return self._reader.get(
             topic, queue_id, queue_offset, max_count, max_bytes, codes, match, allow_cold
         )
+
+    @property
+    def spans(self) -> SpanReader:
+        """Reads MiBs of one queue at once, in workers; see `SpanReader`."""
+        return self._reader.spans
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The record at a physical offset; None outside the log.

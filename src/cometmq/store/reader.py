@@ -35,6 +35,7 @@ from cometmq.store.record_runs import (
     units_struct,
 )
 from cometmq.store.results import ColdRead, GetResult, GetStatus
+from cometmq.store.span_reader import SpanReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,6 +97,7 @@ class QueueReader:
         self._search = search
         self._mender = mender
         self._runs = RecordRuns(log)
+        self.spans = SpanReader(log, queues, self._runs)
         self._disk = disk
         self._count_max = config.transfer_count_max
         self._bytes_max = config.transfer_bytes_max

@@ -440,6 +440,9 @@ class SimLogFile(SimRandomFile):
         inode.mtime_ms = max(inode.mtime_ms, 0)
         return memoryview(inode.data)[position : position + length]
 
+    def map_for_reading(self, position: int, length: int) -> memoryview:
+        return self.map(position, length).toreadonly()
+
     def unmap(self, mapping: Mapping) -> bool:
         assert isinstance(mapping, memoryview)
         mapping.release()

@@ -34,6 +34,8 @@ def test_heartbeat_makes_group_and_retry_topic(tmp_path: Path) -> None:
     async def story(broker: Broker, client: Client) -> None:
         answer = await client.heartbeat(CONSUMER, producers=("pg",))
         assert answer.code == 0
+        # What is ours alone comes in one field that other clients do not look at.
+        assert "bulkPull" in answer.ext_fields.pop("cometmqFeatures").split(",")
         assert answer.ext_fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
         assert answer.version == 493
         assert broker.state.groups.get("g") is not None

@@ -1,0 +1,251 @@
+"""Gathering the records of a span, in numpy: the only module of the store that needs it.
+
+Job: units to records in one buffer.  It must not decide who may read what.
+
+A queue's records lie between those of others.  They are copied in blocks of one width, a little
+wider than most records: each block goes to where its record belongs and may run over its end; what
+it wrote too much is overwritten by the next record, and behind the last one it is cut off.  So two
+fancy indexings copy thousands of records (0.18 us each where slices and a join took 0.65 us), and
+nothing of other queues is left in the buffer.
+
+Ruler of the buffer::
+
+    0            head_bytes          + 4 * count             end
+    | room       | sizes, if wanted  | records               | (width of a block)
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
+from cometmq.codec.stored_message import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from cometmq.store.span_reader import WINDOW_BYTES, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.store.span_reader import SpanReader
+
+__all__ = ["gather_span"]
+
+_UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
+assert _UNIT.itemsize == CQ_UNIT_BYTES
+_HEAD: Final = np.dtype(
+    [("size", ">i4"), ("magic", ">i4"), ("unused", "V20"), ("physical_offset", ">i8")]
+)
+_UNITS_MAX: Final = 1 << 16
+"""Units looked at in one step."""
+_STEPS_MAX: Final = 4
+"""Steps of a filtered span that finds nothing: a quarter of a million units."""
+_BLOCK_BYTES_MIN: Final = 64
+_BLOCK_BYTES_MAX: Final = 2048
+_COPY_BYTES: Final = 1 << 20
+"""Copied at once: what lies between the two copies stays in the processor's cache."""
+_CODE_MIN: Final = -(2**31)
+_CODE_MAX: Final = 2**31 - 1
+
+Ints = NDArray[np.int64]
+
+
+class _Chosen(NamedTuple):
+    """Units of a step that go into the span."""
+
+    position: Ints
+    size: Ints
+    place: Ints
+    """Number of each among the units of the step."""
+    examined: int
+    """Units of the step that are done with."""
+    is_end: bool
+    """Whether the span ends here."""
+
+
+class _Run(NamedTuple):
+    """Records that lie in one window."""
+
+    position: Ints
+    size: Ints
+    source: Any
+    """The window's bytes."""
+    base: int
+    """Physical offset of the first."""
+
+
+def gather_span(
+    reader: SpanReader,
+    units: Callable[[int, int], bytes],
+    first: int,
+    end: int,
+    limits: tuple[int, int],
+    max_count: int,
+    max_bytes: int,
+    codes: frozenset[int] | None,
+    damaged: list[tuple[int, int]],
+    *,
+    head_bytes: int,
+    has_sizes: bool,
+) -> Span | None:
+    """The span; see `SpanReader.read`.  `limits`: physical offsets where the log begins, ends."""
+    wanted = None if codes is None else np.array(sorted(codes), np.int64)
+    here = first
+    runs: list[_Run] = []
+    count = byte_count = 0
+    for _ in range(_STEPS_MAX):
+        left = min(end - here, _UNITS_MAX)
+        if wanted is None:
+            guess = int((max_bytes - byte_count) / reader.mean_bytes * 1.25) + 64
+            left = min(left, guess, max_count - count)
+        if left <= 0:
+            break
+        raw = units(here, left)
+        found = np.frombuffer(raw, _UNIT, len(raw) // CQ_UNIT_BYTES)
+        room = max_count - count, max_bytes - byte_count
+        chosen = _choose(found, limits, *room, wanted, damaged, at_least=0 if count else 1)
+        chosen, more = _led_right(reader, chosen)
+        runs += more
+        count += len(chosen.size)
+        byte_count += int(chosen.size.sum())
+        here += chosen.examined
+        if chosen.is_end or len(found) < left:
+            break
+    if here == first:
+        return None
+    if count:
+        reader.mean_bytes = max(RECORD_BYTES_MIN, byte_count / count)
+    size = np.concatenate([run.size for run in runs]) if runs else np.zeros(0, np.int64)
+    sizes_bytes = 4 * count if has_sizes else 0
+    start = head_bytes + sizes_bytes
+    width = _width(size)
+    data = bytearray(start + byte_count + width)
+    if has_sizes:
+        np.frombuffer(data, ">i4", count, head_bytes)[:] = size
+    _copy(runs, data, start, width)
+    return Span(data, head_bytes, start + byte_count, sizes_bytes, count, here)
+
+
+def _choose(
+    found: NDArray[Any],
+    limits: tuple[int, int],
+    max_count: int,
+    max_bytes: int,
+    wanted: Ints | None,
+    damaged: list[tuple[int, int]],
+    *,
+    at_least: int,
+) -> _Chosen:
+    """What of these units is sound, wanted and within the limits; `at_least` so many."""
+    position = found["position"].astype(np.int64)
+    size = found["size"].astype(np.int64)
+    following = position + size
+    is_sound = (size >= RECORD_BYTES_MIN) & (size < PRE_BLANK_SIZE)
+    is_sound &= (position >= limits[0]) & (following <= limits[1])
+    for begin, stop in damaged:
+        is_sound &= (position >= stop) | (following <= begin)
+    examined = len(found)
+    is_end = False
+    if not is_sound.all():
+        examined, is_end = int(np.argmin(is_sound)), True
+    if wanted is None:
+        picked = np.arange(examined)
+    else:
+        code = found["code"][:examined].astype(np.int64)
+        # Beyond 32 bits it is the address of an extension unit: who asked looks at the tag.
+        is_wanted = np.isin(code, wanted) | (code < _CODE_MIN) | (code > _CODE_MAX)
+        picked = np.flatnonzero(is_wanted)
+    total = np.cumsum(size[picked])
+    fits = min(max(at_least, int(np.searchsorted(total, max_bytes, "right"))), max_count)
+    if fits < len(picked):
+        examined, is_end = int(picked[fits]), True
+        picked = picked[:fits]
+    return _Chosen(position[picked], size[picked], picked, examined, is_end)
+
+
+def _led_right(reader: SpanReader, chosen: _Chosen) -> tuple[_Chosen, list[_Run]]:
+    """The same up to the first unit that does not lead to its record, and where they lie."""
+    runs: list[_Run] = []
+    begin, total = 0, len(chosen.size)
+    while begin < total:
+        found = reader.window(int(chosen.position[begin]))
+        if found is None:
+            return _cut(chosen, begin), runs
+        source, base = found
+        place = chosen.position[begin:] - base
+        inside = (place >= 0) & (place < min(WINDOW_BYTES, len(source) - RECORD_BYTES_MIN + 1))
+        stop = total if inside.all() else begin + int(np.argmin(inside))
+        right = _count_right(source, place[: stop - begin], base, chosen.size[begin:stop])
+        if right:
+            run = slice(begin, begin + right)
+            runs.append(_Run(chosen.position[run], chosen.size[run], source, base))
+        if not right or begin + right < stop:
+            return _cut(chosen, begin + right), runs
+        begin = stop
+    return chosen, runs
+
+
+def _count_right(source: Any, place: Ints, base: int, size: Ints) -> int:
+    """How many of these units lead to their records."""
+    if not len(place):
+        return 0
+    count = len(source) - _HEAD.itemsize + 1
+    head = np.ndarray((count,), f"V{_HEAD.itemsize}", source, strides=(1,))[place].view(_HEAD)
+    magic = head["magic"]
+    is_right = (head["size"] == size) & (place + size <= len(source))
+    is_right &= head["physical_offset"] == place + base
+    is_right &= (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    return len(place) if is_right.all() else int(np.argmin(is_right))
+
+
+def _cut(chosen: _Chosen, count: int) -> _Chosen:
+    """The first `count` of them."""
+    examined = int(chosen.place[count])
+    return _Chosen(
+        chosen.position[:count], chosen.size[:count], chosen.place[:count], examined, True
+    )
+
+
+def _width(size: Ints) -> int:
+    """Width of a block: most records are one, and little is copied in vain."""
+    if not len(size):
+        return _BLOCK_BYTES_MIN
+    widest = min(int(size.max()), int(1.3 * float(size.mean())))
+    return min(max(_BLOCK_BYTES_MIN, (widest + 7) // 8 * 8), _BLOCK_BYTES_MAX)
+
+
+def _copy(runs: list[_Run], data: bytearray, start: int, width: int) -> None:
+    """All records to their places."""
+    step = max(1, _COPY_BYTES // width)
+    for run in runs:
+        ends = start + np.cumsum(run.size)
+        target = ends - run.size
+        for first, last in pairwise([*range(0, len(ends), step), len(ends)]):
+            part = slice(first, last)
+            place = run.position[part] - run.base
+            _copy_part(run.source, place, run.size[part], data, target[part], width)
+        start = int(ends[-1])
+
+
+def _copy_part(
+    source: Any, place: Ints, size: Ints, data: bytearray, target: Ints, width: int
+) -> None:
+    blocks = -(-size // width)
+    if int((place + blocks * width).max()) > len(source):
+        # A block would run over the end of the file: the last records of a log file.
+        view = memoryview(source)
+        for begin, length, to in zip(place.tolist(), size.tolist(), target.tolist(), strict=True):
+            data[to : to + length] = view[begin : begin + length]
+        return
+    if int(blocks.max()) > 1:
+        ends = np.cumsum(blocks)
+        along = (np.arange(int(ends[-1])) - np.repeat(ends - blocks, blocks)) * width
+        place = np.repeat(place, blocks) + along
+        target = np.repeat(target, blocks) + along
+    kind = f"V{width}"
+    blocks_in = np.ndarray((len(source) - width + 1,), kind, source, strides=(1,))
+    blocks_out = np.ndarray((len(data) - width + 1,), kind, data, strides=(1,))
+    # In order, so that each record overwrites what the block before it wrote too much.
+    blocks_out[target] = blocks_in[place]

@@ -1,0 +1,162 @@
+"""Long spans of one queue: MiBs of its records, gathered from mapped log files by a worker.
+
+Job: windows on the log for reading, which stretch of a queue fits a limit, and the span as one
+buffer.  It must not run on the event loop (it reads cold bytes and waits for them), repair, or go
+past what readers may see: the caller says where that ends.  numpy is imported by the first span, so
+that a broker nobody reads in bulk stays small; every heavy step of it leaves other threads running.
+
+A span ends before the first unit that is none or does not lead to its record; when that is the
+very first there is no span, and the caller reads in the ordinary way, which knows how to repair.
+
+Windows are mapped for reading only and go when nobody used them for a while (`drop_idle`) or
+retention took their file.  A file that was cut from outside is not looked at: touching a
+mapping beyond its file's end would kill the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cometmq.errors import StoreCorrupt
+
+if TYPE_CHECKING:
+    from cometmq.store.commit_log import CommitLog, MappedFile
+    from cometmq.store.consume_queue import ConsumeQueues
+    from cometmq.store.disk import Mapping
+    from cometmq.store.record_runs import RecordRuns
+
+__all__ = ["Span", "SpanReader"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+WINDOW_BYTES: Final = 64 << 20
+"""Pages touched count as this process' memory while they are mapped: four windows are a bound."""
+WINDOW_OVERLAP_BYTES: Final = 16 << 20
+"""A record that begins in a window ends in it; longer ones than a frame are never in a span."""
+WINDOWS_MAX: Final = 4
+
+
+class Span(NamedTuple):
+    """Records of a queue, in one buffer: room for a head, their sizes if wanted, the records."""
+
+    data: bytearray
+    start: int
+    """Where the sizes, or else the records, begin in `data`."""
+    end: int
+    """Where the last record ends in `data`."""
+    sizes_bytes: int
+    """Length of the sizes: 4 bytes big-endian of each record; 0 when not wanted."""
+    record_count: int
+    following: int
+    """Queue offset behind the last unit that was looked at."""
+
+
+class _Window:
+    __slots__ = ("file", "is_used", "mapping")
+
+    def __init__(self, file: MappedFile, mapping: Mapping) -> None:
+        self.file = file
+        self.mapping = mapping
+        self.is_used = True
+
+
+class SpanReader:
+    """Reads spans out of one log."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, runs: RecordRuns) -> None:
+        self._log = log
+        self._queues = queues
+        self._runs = runs
+        self._windows: dict[int, _Window] = {}
+        # Held for moments; the reading itself is not guarded.
+        self._lock = threading.Lock()
+        self.mean_bytes = 256.0
+        """Size of recent records: how many units are worth reading."""
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        end: int,
+        confirmed: int,
+        max_count: int,
+        max_bytes: int,
+        codes: frozenset[int] | None,
+        *,
+        head_bytes: int,
+        has_sizes: bool,
+    ) -> Span | None:
+        """A span from `queue_offset` on; blocks, so only for workers.
+
+        Args:
+            end: queue offset the span must not pass.
+            confirmed: physical offset its records must not pass.
+            codes: tags codes that are wanted; codes that are addresses of extension units pass.
+            head_bytes: room to leave in front.
+
+        None when there is no such queue or its first unit is not sound.
+        """
+        from cometmq.store.span_gather import gather_span
+
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return None
+        return gather_span(
+            self,
+            lambda first, count: self._queues.units(queue, first, count, may_block=True) or b"",
+            queue_offset,
+            end,
+            (self._log.min_offset, confirmed),
+            max_count,
+            max_bytes,
+            codes,
+            list(self._runs.damaged),
+            head_bytes=head_bytes,
+            has_sizes=has_sizes,
+        )
+
+    def window(self, physical_offset: int) -> tuple[Mapping, int] | None:
+        """Mapped bytes around a physical offset and where they begin; None without a sound file."""
+        with self._lock:
+            file = self._log.file_at(physical_offset)
+            if file is None:
+                return None
+            place = (physical_offset - file.start) // WINDOW_BYTES * WINDOW_BYTES
+            start = file.start + place
+            if file.file.size() < file.size:
+                self._windows.pop(start, None)
+                return None
+            found = self._windows.pop(start, None)
+            if found is None or found.file is not file:
+                while len(self._windows) >= WINDOWS_MAX:
+                    # Readers that hold it may finish: it is unmapped with its last reference.
+                    del self._windows[next(iter(self._windows))]
+                length = min(WINDOW_BYTES + WINDOW_OVERLAP_BYTES, file.size - place)
+                try:
+                    mapping = file.file.map_for_reading(place, length)
+                except StoreCorrupt as error:
+                    _LOG.warning("no span is read there: %s", error)
+                    return None
+                found = _Window(file, mapping)
+            self._windows[start] = found
+            found.is_used = True
+            return found.mapping, start
+
+    def drop_idle(self) -> bool:
+        """Let go of windows not used since the last call, or whose file is gone.
+
+        Returns whether any are left.
+        """
+        with self._lock:
+            for start, window in list(self._windows.items()):
+                if not window.is_used or self._log.file_at(start) is not window.file:
+                    del self._windows[start]
+                window.is_used = False
+            return bool(self._windows)
+
+    def close(self) -> None:
+        """Let go of every window."""
+        with self._lock:
+            self._windows.clear()
