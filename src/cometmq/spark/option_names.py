@@ -6,6 +6,7 @@ truth values.  It must not know what an option does.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from cometmq.arrow.options import nearest
@@ -14,7 +15,7 @@ from cometmq.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["OptionValues"]
+__all__ = ["OptionValues", "timestamp_ms"]
 
 _TRUTH: Final = {"true": True, "false": False}
 
@@ -83,3 +84,21 @@ class OptionValues:
                 f"option {name} is {value!r}: expected a whole number of at least {least}"
             )
         return number
+
+
+def timestamp_ms(name: str, value: str | None) -> int | None:
+    """A time option: ms since 1970, or ISO 8601 with a time zone."""
+    if value is None:
+        return None
+    if value.lstrip("-").isdigit():
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ConfigError(
+            f"option {name} is {value!r}: expected ms since 1970, or a time with its zone"
+            " such as 2026-01-31T12:00:00Z"
+        )
+    return int(moment.timestamp() * 1000)

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -25,7 +24,7 @@ from cometmq.arrow.options import (
 )
 from cometmq.errors import ConfigError
 from cometmq.spark.columns import chosen_columns, schema_text
-from cometmq.spark.option_names import OptionValues
+from cometmq.spark.option_names import OptionValues, timestamp_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -162,21 +161,3 @@ def _queues(value: str | None) -> list[int] | None:
         return [int(part) for part in value.strip("[] ").split(",")]
     except ValueError:
         raise ConfigError(f"option queues is {value!r}: expected queue ids such as 0,3") from None
-
-
-def timestamp_ms(name: str, value: str | None) -> int | None:
-    """A time option: ms since 1970, or ISO 8601 with a time zone."""
-    if value is None:
-        return None
-    if value.lstrip("-").isdigit():
-        return int(value)
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise ConfigError(
-            f"option {name} is {value!r}: expected ms since 1970, or a time with its zone"
-            " such as 2026-01-31T12:00:00Z"
-        )
-    return int(moment.timestamp() * 1000)

@@ -1,0 +1,141 @@
+"""Offsets by queue as Spark keeps them, and the arithmetic on them.
+
+Job: text and JSON in, offsets out and back; limits per batch and splits into partitions.  It must
+not ask a broker or import pyspark, so that all of it is tested without either.
+
+Spark compares what a stream's offsets look like as text, so there is one way to write them: topics
+and queues sorted, ``{"Orders": {"broker-a:0": 1500, "broker-a:1": 1499}}``; each number is the
+next offset to read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.arrow.options import EARLIEST, LATEST, nearest
+from cometmq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cometmq.arrow.live import QueueId
+
+__all__ = [
+    "EARLIEST",
+    "GROUP",
+    "LATEST",
+    "Offsets",
+    "from_json",
+    "limited",
+    "offsets_option",
+    "split",
+    "to_json",
+]
+
+#: Where a consumer group stands; only in options.
+GROUP: Final = -3
+_NAMED: Final = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
+Offsets = dict[str, dict[str, int]]
+
+
+def to_json(offsets: Mapping[QueueId, int]) -> Offsets:
+    """The one way to write offsets: topics, then queues by broker and id."""
+    written: Offsets = {}
+    for queue, queue_offset in sorted(offsets.items()):
+        written.setdefault(queue.topic, {})[f"{queue.broker}:{queue.queue_id}"] = queue_offset
+    return written
+
+
+def from_json(offsets: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str, int], int]:
+    """Offsets by (topic, broker, queue id)."""
+    found = {}
+    for topic, queues in offsets.items():
+        for name, queue_offset in queues.items():
+            broker, _, queue_id = name.rpartition(":")
+            found[topic, broker, int(queue_id)] = int(queue_offset)
+    return found
+
+
+def offsets_option(name: str, value: str, allowed: Iterable[str]) -> int | Offsets:
+    """An option: a word for all queues, or JSON by topic and queue.
+
+    In JSON -2 is earliest and -1 latest, as in Spark's Kafka source.
+    """
+    words = tuple(allowed)
+    if not value.lstrip().startswith("{"):
+        if value.lower() not in words:
+            raise ConfigError(
+                f"option {name} is {value!r}: expected {', '.join(words)} or"
+                f' {{"Topic": {{"broker-a:0": 1500}}}}{nearest(value, words)}'
+            )
+        return _NAMED[value.lower()]
+    try:
+        parsed = json.loads(value)
+    except ValueError as error:
+        raise ConfigError(f"option {name} is no JSON: {error}") from None
+    for topic, queues in parsed.items():
+        if not isinstance(queues, dict) or not queues:
+            raise ConfigError(
+                f"option {name}: topic {topic!r} has no offsets by queue:"
+                f' expected {{"{topic}": {{"broker-a:0": 1500}}}}'
+            )
+        for queue, queue_offset in queues.items():
+            _check(name, topic, queue, queue_offset)
+    return {str(topic): dict(queues) for topic, queues in parsed.items()}
+
+
+def _check(name: str, topic: str, queue: str, queue_offset: Any) -> None:
+    broker, _, queue_id = queue.rpartition(":")
+    if not broker or not queue_id.isdigit():
+        raise ConfigError(
+            f"option {name} names queue {queue!r} of topic {topic!r}: expected BROKER:ID,"
+            " for example broker-a:0"
+        )
+    if isinstance(queue_offset, bool) or not isinstance(queue_offset, int):
+        queue_offset = EARLIEST - 1
+    if queue_offset < EARLIEST:
+        raise ConfigError(
+            f"option {name} holds no offset for {queue} of topic {topic!r}:"
+            " expected a number, -2 (earliest) or -1 (latest)"
+        )
+
+
+def limited(
+    start: Mapping[QueueId, int], end: Mapping[QueueId, int], rows_max: int
+) -> dict[QueueId, int]:
+    """Ends that leave at most about `rows_max` rows, shared in proportion to what waits.
+
+    A share below one is rounded up, so that no queue starves; so a batch may hold one row more
+    per queue.
+    """
+    waiting = {queue: max(0, end[queue] - start[queue]) for queue in end}
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return dict(end)
+    taken = {}
+    for queue, rows in waiting.items():
+        share = rows * rows_max / total
+        rounded = int(share) if share >= 1 else (1 if rows else 0)
+        taken[queue] = min(end[queue], start[queue] + rounded) if rows else end[queue]
+    return taken
+
+
+def split(
+    ranges: Sequence[tuple[QueueId, int, int]], parts_min: int | None
+) -> list[tuple[QueueId, int, int]]:
+    """Ranges of offsets cut so that there are at least `parts_min`, big ones first.
+
+    Each range keeps at least one piece; none is cut below one row.
+    """
+    full = [item for item in ranges if item[1] < item[2]]
+    if parts_min is None or len(full) >= parts_min:
+        return full
+    total = sum(end - start for _, start, end in full)
+    pieces = []
+    for queue, start, end in full:
+        count = min(end - start, max(1, -(-(end - start) * parts_min // total)))
+        marks = [start + (end - start) * number // count for number in range(count + 1)]
+        pieces += [(queue, marks[number], marks[number + 1]) for number in range(count)]
+    return pieces

@@ -1,0 +1,142 @@
+"""Record batches as messages, row by row.
+
+Job: values of the sink's columns out of Arrow, and the two ways to hand them on: staged, or plainly
+sent to brokers that cannot stage.  It must not publish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cometmq.model.message import Message
+    from cometmq.spark.sink_options import SinkOptions
+    from cometmq.sync import Producer
+
+__all__ = ["Row", "rows_of", "send_plainly"]
+
+_BATCH_MESSAGES: Final = 1000
+
+
+@dataclass(slots=True)
+class Row:
+    """One message to be."""
+
+    topic: str
+    body: bytes
+    tags: str | None
+    keys: tuple[str, ...] | str | None
+    properties: Mapping[str, str] | None
+    message_group: str | None
+    queue_id: int | None
+    deliver_time_ms: int | None
+
+
+def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[Row]:
+    """The rows of a task.
+
+    Raises:
+        ConfigError: a row has no body or no topic; the text says which.
+    """
+    done = 0
+    for batch in batches:
+        count = batch.num_rows
+        columns = {name: _values(batch.column(name), name) for name in options.columns}
+        nothing = [None] * count
+        topics = [options.topic] * count if options.topic is not None else columns["topic"]
+        lists = (
+            topics,
+            columns["body"],
+            *(
+                columns.get(name, nothing)
+                for name in (
+                    "tags",
+                    "keys",
+                    "properties",
+                    "messageGroup",
+                    "queueId",
+                    "deliverTime",
+                )
+            ),
+        )
+        for number, values in enumerate(zip(*lists, strict=True)):
+            if values[0] is None or values[1] is None:
+                what = "topic" if values[0] is None else "body"
+                raise ConfigError(
+                    f"row {done + number} of this partition has no {what}: filter such rows out"
+                )
+            yield Row(*values)
+        done += count
+
+
+def _values(column: Any, name: str) -> list[Any]:
+    """One column as Python values."""
+    import pyarrow as pa
+
+    if name == "deliverTime" and pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False).cast(pa.int64())
+    if name == "body" and not pa.types.is_binary(column.type):
+        column = column.cast(pa.binary())
+    values: list[Any] = column.to_pylist()
+    if name == "properties":
+        return [None if value is None else dict(value) for value in values]
+    if name == "keys" and pa.types.is_list(column.type):
+        return [None if value is None else tuple(value) for value in values]
+    if name == "keys":
+        return [None if value is None else tuple(value.split()) for value in values]
+    return values
+
+
+def send_plainly(producer: Producer, rows: Iterator[Row]) -> int:
+    """Send rows in batches, each row seen at once and for good; how many there were.
+
+    A task that fails leaves what it sent, and its next try sends that again.
+    """
+    waiting: dict[tuple[str, str | None, int | None], list[Message]] = {}
+    count = 0
+    for row in rows:
+        key = (row.topic, row.message_group, row.queue_id)
+        messages = waiting.setdefault(key, [])
+        messages.append(_message(row))
+        count += 1
+        if len(messages) >= _BATCH_MESSAGES:
+            _send(producer, key, waiting.pop(key))
+    for key, messages in waiting.items():
+        _send(producer, key, messages)
+    return count
+
+
+def _message(row: Row) -> Message:
+    from cometmq.model.message import Message
+
+    if row.deliver_time_ms is not None:
+        raise ConfigError(
+            "column deliverTime needs brokers that stage batches; these do not:"
+            " leave the column out, or send with a Producer"
+        )
+    return Message(
+        row.topic,
+        row.body,
+        tags=row.tags,
+        keys=row.keys or (),
+        properties=row.properties or {},
+        message_group=row.message_group,
+    )
+
+
+def _send(
+    producer: Producer, key: tuple[str, str | None, int | None], messages: list[Message]
+) -> None:
+    topic, _, queue_id = key
+    queue = None
+    if queue_id is not None:
+        queues = producer.fetch_publish_queues(topic)
+        queue = next((item for item in queues if item.queue_id == queue_id), None)
+        if queue is None:
+            raise ConfigError(f"topic {topic!r} has no queue {queue_id} to write to")
+    producer.send_batch(messages, queue=queue)
