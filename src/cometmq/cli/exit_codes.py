@@ -8,6 +8,7 @@
 | 3    | nobody answered: no connection, or no answer in time               |
 | 4    | not found: topic, group, message, route, dataset                   |
 | 5    | the store: damaged, locked by another process, full                |
+| 6    | two sources were compared and are not equal                        |
 | 130  | interrupted by Ctrl-C                                              |
 | 143  | ended by SIGTERM; what serves or consumes stops in order, with 0   |
 """
@@ -16,13 +17,23 @@ from typing import Final
 
 from cometmq import errors
 
-__all__ = ["FAILED", "INTERRUPTED", "NOT_FOUND", "STORE", "UNREACHABLE", "USAGE", "exit_code"]
+__all__ = [
+    "DIFFERENT",
+    "FAILED",
+    "INTERRUPTED",
+    "NOT_FOUND",
+    "STORE",
+    "UNREACHABLE",
+    "USAGE",
+    "exit_code",
+]
 
 FAILED: Final = 1
 USAGE: Final = 2
 UNREACHABLE: Final = 3
 NOT_FOUND: Final = 4
 STORE: Final = 5
+DIFFERENT: Final = 6
 INTERRUPTED: Final = 130
 
 _CODES: Final[tuple[tuple[tuple[type[BaseException], ...], int], ...]] = (

@@ -13,6 +13,18 @@ __all__ = ["PIPELINES", "pipeline"]
 #: name -> (module, attribute, one line of help)
 PIPELINES: Final[dict[str, tuple[str, str, str]]] = {
     "archive": ("cometmq.cli.pipeline_archive", "archive", "Topics to Parquet, exactly once."),
+    "trace": ("cometmq.cli.pipeline_trace", "trace", "What became of every traced message."),
+    "reconcile": (
+        "cometmq.cli.pipeline_reconcile",
+        "reconcile",
+        "Compare two sources record by record.",
+    ),
+    "backlog": (
+        "cometmq.cli.pipeline_backlog",
+        "backlog",
+        "How far groups are behind, why, and what to do.",
+    ),
+    "cdc": ("cometmq.cli.pipeline_cdc", "cdc", "Merge Canal or Debezium changes into a table."),
 }
 
 
