@@ -15,16 +15,16 @@ a reader lets the last of two equal names win (so the last UNIQ_KEY and TAGS are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from cometmq.broker.batch_keys import BatchLook
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_check import Destination, SendChecks, scheduled
 from cometmq.broker.send_run import (
     CLIENT_SYS_FLAGS,
-    Look,
     SendRuns,
     is_plain_id,
     make_frame,
@@ -53,7 +53,7 @@ from cometmq.model import properties as prop
 from cometmq.model.names import RETRY_PREFIX
 from cometmq.model.topic import TopicConfig
 from cometmq.net.server import SendRun, ServerConnection
-from cometmq.store.results import BatchItem, PutResult
+from cometmq.store.results import BatchItem, IndexKeys, PutResult
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.fast_decode import (
@@ -100,6 +100,7 @@ class SendProcessor:
 
     __slots__ = (
         "_answers",
+        "_batch_look",
         "_checks",
         "_frame",
         "_is_sync_flush",
@@ -129,6 +130,7 @@ class SendProcessor:
         self._is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._suffix = encode_properties(self._region_properties)
         self._look = make_look()
+        self._batch_look = BatchLook()
         self._frame = make_frame(config.region_id, config.trace_on)
         self.send: Processor = self._make_send(decode_plain_send)
         self.send_long: Processor = self._make_send(decode_plain_send_long)
@@ -351,15 +353,18 @@ class SendProcessor:
         sys_flag = header.sys_flag & CLIENT_SYS_FLAGS & ~flags.COMPRESSED
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= flags.MULTI_TAGS
-        result = self._state.store.put_batch(
-            header.topic,
-            queue_id,
-            _batch_items(request.body, self._look),
-            sys_flag=sys_flag,
-            born_ms=header.born_timestamp_ms,
-            born_host=connection.peer_host,
-            store_ms=now_ms,
-        )
+        how: dict[str, Any] = {
+            "sys_flag": sys_flag,
+            "born_ms": header.born_timestamp_ms,
+            "born_host": connection.peer_host,
+            "store_ms": now_ms,
+        }
+        store = self._state.store
+        look = self._batch_look.find
+        result = store.put_packed(header.topic, queue_id, request.body, look, **how)
+        if result is None:
+            items = _batch_items(request.body, look)
+            result = store.put_batch(header.topic, queue_id, items, **how)
         outer = decode_properties(header.properties)
         # A batch without an id of its own (4.9, Go) gets none: its messages carry theirs.
         uniq_key = outer.get(prop.UNIQ_KEY)
@@ -410,29 +415,17 @@ class SendProcessor:
         return self._answers.encode_refusal(request.opaque, request.serialize_type, code, remark)
 
 
-def _batch_items(body: bytes, look: Look) -> list[BatchItem]:
+def _batch_items(
+    body: bytes, look: Callable[[Sequence[bytes]], tuple[list[int], list[IndexKeys]]]
+) -> list[BatchItem]:
     """Take a batch apart and add tag code and index keys to each message.
 
     Raises:
         CodecError: lengths that do not fit.
     """
-    items: list[BatchItem] = []
-    add = items.append
-    for flag, payload, properties in decode_batch(body):
-        text = properties.decode("utf-8", "replace")
-        looked = look(text) if text[-1:] == "\x02" else None
-        if looked is not None:
-            keys, shape = looked
-            add((flag, payload, properties, shape[1], keys))
-            continue
-        uniq_key = names = tags = None
-        for entry in text.split("\x02"):
-            head = entry[:5]
-            if head == "TAGS\x01":
-                tags = entry[5:] or None
-            elif head == "KEYS\x01":
-                names = entry[5:] or None
-            elif head == "UNIQ_" and entry[:9] == "UNIQ_KEY\x01":
-                uniq_key = entry[9:] or None
-        add((flag, payload, properties, hash_tags(tags), (uniq_key, names, tags)))
-    return items
+    items = decode_batch(body)
+    codes, keys = look([properties for _, _, properties in items])
+    return [
+        (flag, payload, properties, code, key)
+        for (flag, payload, properties), code, key in zip(items, codes, keys, strict=True)
+    ]

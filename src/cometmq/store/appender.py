@@ -1,7 +1,7 @@
 """Appends messages: each into the log, its unit into its queue, its keys before the index.
 
-Job: the hot paths `put`, `put_many`, `put_batch`, what refuses them, and the moment from which a
-message may be seen.  It must not flush, write queue files or index; it hands over.
+Job: the hot paths `put`, `put_many`, `put_packed`, `put_batch`, what refuses them, and the moment
+from which a message may be seen.  It must not flush, write queue files or index; it hands over.
 
 The usual message is *simple* (record_encoder.py) and fits the mapped window: it is encoded by
 `record_parts` and costs no further call.  Everything else (IPv6 hosts, CRC tails, long
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.errors import DiskFull, MessageIllegal, StoreClosed
+from cometmq.store.packed_batch import encode_packed, pack_units
 from cometmq.store.record_encoder import LENGTHS_COUNT, RecordEncoder, record_parts
 from cometmq.store.results import PutResult
 
@@ -295,6 +296,49 @@ class Appender:
         if self.arrival_listener is not None:
             for arrival in arrivals:
                 self.arrival_listener(*arrival)
+
+    def put_packed(
+        self,
+        topic: str,
+        queue_id: int,
+        packed: bytes,
+        look: Callable[[Sequence[bytes]], tuple[list[int], list[IndexKeys]]],
+        *,
+        sys_flag: int = 0,
+        born_ms: int = 0,
+        born_host: bytes = _NO_HOST,
+        store_ms: int = 0,
+    ) -> PutResult | None:
+        """As `put_batch` from the bytes a client packed, if all messages are simple.
+
+        `look` gives tags codes and index keys of the property strings.  None: nothing was stored,
+        the batch is left to `put_batch`, which takes any that is sound.
+        """
+        try:
+            queue = self._topics[topic][queue_id]
+        except KeyError:
+            return None
+        if store_ms != self._checked_ms:
+            self._check(store_ms)
+        origin = self._origin(born_host, store_ms)
+        if origin is None:
+            return None
+        log = self._log
+        position = log.wrote
+        made = encode_packed(queue, packed, position, self._body_max, sys_flag, born_ms, origin)
+        if made is None or position + len(made.records) > log.limit:
+            return None
+        # Before anything is stored: whatever `look` meets, nothing is half done.
+        codes, keys = look([tail[2:] for tail in made.tails])
+        offsets = made.positions
+        units = pack_units(offsets, made.sizes, codes)
+        end = self._write(position, made.records)
+        if self._is_indexed:
+            self._keys += zip(repeat(topic), offsets, repeat(store_ms), keys)
+        queue_offset = queue.max
+        told = codes[-1:] if self._is_sync else set(codes)
+        self._add_units(queue, units, len(codes), position, end, store_ms, told)
+        return PutResult(position, queue_offset, end, tuple(offsets))
 
     def put_batch(
         self,

@@ -10,7 +10,9 @@ rest of many keys at once with numpy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cometmq.codec.index import index_key, index_tag_key
 from cometmq.codec.java_hash import index_key_hash, java_hash
@@ -23,8 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["KeyHasher", "PendingKeys", "key_texts"]
 
-_PREFIX_CACHE_MAX: Final = 4096
+# Hashes remembered: of so many topics, and of so many tags of a topic.
+_CACHE_MAX: Final = 1 << 15
 _MASK: Final = 0xFFFFFFFF
+_FIELDS: Final[tuple[Callable[[Any], Any], ...]] = tuple(itemgetter(place) for place in range(4))
+
+Key = TypeVar("Key")
 
 PendingKeys = tuple[str, int, int, "IndexKeys"]
 """topic, physical offset, store time, keys of a message that is not indexed yet."""
@@ -54,7 +60,8 @@ class KeyHasher:
         """Hash of every entry of a batch, and its offset and time, as arrays."""
         import numpy as np
 
-        topics, offsets, times_ms, keys = zip(*batch, strict=True)
+        # Column by column: to transpose thousands of rows with zip makes an iterator for each.
+        topics, offsets, times_ms, keys = [list(map(field, batch)) for field in _FIELDS]
         columns = self._columns(topics, keys)
         if columns is None:
             return self._hash_mixed(batch)
@@ -74,24 +81,29 @@ class KeyHasher:
         """
         import numpy as np
 
-        uniqs, texts, tags = zip(*keys, strict=True)
+        uniqs, texts, tags = [list(map(field, keys)) for field in _FIELDS[:3]]
         for column in (uniqs, texts, tags):
             if not all(column) and any(column):
                 return None
         if texts[0] and " " in "".join(texts):
             return None
-        prefixes: int | list[int] = self._prefix(topics[0])
-        if len(set(topics)) > 1:
-            prefixes = [self._prefix(topic) for topic in topics]
+        topic = topics[0]
+        is_one_topic = topics.count(topic) == len(topics)
+        prefixes: int | list[int] = self._prefix(topic)
+        if not is_one_topic:
+            prefixes = _looked_up(self._prefixes, topics, self._prefix)
         columns: list[Any] = []
         if uniqs[0]:
             columns.append(hash_many(uniqs, prefixes))
         if texts[0]:
             columns.append(hash_many(texts, prefixes))
-        if tags[0]:
+        if tags[0] and is_one_topic:
+            ready = {one: self._tag_hash((topic, one)) for one in set(tags)}
+            columns.append(np.array([ready[one] for one in tags], dtype=np.int64))
+        elif tags[0]:
             pairs = list(zip(topics, tags, strict=True))
-            known = {pair: self._tag_hash(*pair) for pair in set(pairs)}
-            columns.append(np.array([known[pair] for pair in pairs], dtype=np.int64))
+            hashes = _looked_up(self._tag_hashes, pairs, self._tag_hash)
+            columns.append(np.array(hashes, dtype=np.int64))
         return columns
 
     def _hash_mixed(self, batch: list[PendingKeys]) -> tuple[Any, Any, Any]:
@@ -117,7 +129,7 @@ class KeyHasher:
                 offsets.append(physical_offset)
                 times_ms.append(store_ms)
             if tags:
-                ready.append(self._tag_hash(topic, tags))
+                ready.append(self._tag_hash((topic, tags)))
                 offsets.append(physical_offset)
                 times_ms.append(store_ms)
         hashes = np.array(ready, dtype=np.int64)
@@ -132,16 +144,23 @@ class KeyHasher:
     def _prefix(self, topic: str) -> int:
         prefix = self._prefixes.get(topic)
         if prefix is None:
-            if len(self._prefixes) >= _PREFIX_CACHE_MAX:
+            if len(self._prefixes) >= _CACHE_MAX:
                 self._prefixes.clear()
             prefix = self._prefixes[topic] = java_hash(f"{topic}#") & _MASK
         return prefix
 
-    def _tag_hash(self, topic: str, tags: str) -> int:
-        key = (topic, tags)
+    def _tag_hash(self, key: tuple[str, str]) -> int:
         value = self._tag_hashes.get(key)
         if value is None:
-            if len(self._tag_hashes) >= _PREFIX_CACHE_MAX:
+            if len(self._tag_hashes) >= _CACHE_MAX:
                 self._tag_hashes.clear()
-            value = self._tag_hashes[key] = index_key_hash(index_tag_key(topic, tags))
+            value = self._tag_hashes[key] = index_key_hash(index_tag_key(*key))
         return value
+
+
+def _looked_up(known: dict[Key, int], keys: Sequence[Key], find: Callable[[Key], int]) -> list[int]:
+    """What `find` gives for each key, and has put into `known` for all of them as a rule."""
+    try:
+        return list(map(known.__getitem__, keys))
+    except KeyError:
+        return list(map(find, keys))
