@@ -1,0 +1,122 @@
+"""The words of an SQL92 filter, with their places.
+
+Job: cut a filter's text into tokens.  It must not know which may follow which.
+
+White space is space, tab, line feed, carriage return and form feed.  A comment runs from ``--`` to
+the end of its line or from ``/*`` to ``*/``.  Keywords are read in any case, names as they stand:
+ASCII letters, digits, ``_`` and ``$``.  Source: the token rules of SelectorParser.jj, RocketMQ
+5.4.  Two readings are ours: ``--`` on the last line begins a comment as well (Java wants a line
+end behind it and takes two minus signs otherwise), and every token is looked at, not only those in
+front of the point where Java stops reading.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from cometmq.errors import ExpressionIllegal
+
+__all__ = ["KEYWORDS", "LENGTH_MAX", "Token", "place_of", "refuse", "tokenize"]
+
+LENGTH_MAX: Final = 32_768
+"""Characters. Every pull may carry its subscription's filter, so longer ones belong elsewhere."""
+
+KEYWORDS: Final = frozenset(
+    {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"}
+    | {"CONTAINS", "STARTSWITH", "ENDSWITH"}
+)
+
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>[ \t\n\r\f]+ | --[^\n\r]* | /\*[^*]*\*+(?:[^*/][^*]*\*+)*/)
+    | (?P<float>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+)
+    | (?P<decimal>0 | [1-9][0-9]*[lL]?)
+    | (?P<string>'(?:[^']++|'')*+')
+    | (?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
+    | (?P<sign><>|<=|>=|[=<>(),+-])
+    """,
+    re.VERBOSE,
+)
+
+
+class Token(NamedTuple):
+    """One word: `kind` is a keyword or sign itself, or one of the kinds below.
+
+    ``name``, ``decimal``, ``float``, ``string``, and ``end`` behind the last one.
+    """
+
+    kind: str
+    text: str
+    position: int
+
+
+def place_of(text: str, position: int) -> tuple[int, int]:
+    """Line and column of a character, both from 1."""
+    lines = re.split(r"\r\n|\r|\n", text[:position])
+    return len(lines), len(lines[-1]) + 1
+
+
+def refuse(
+    text: str, position: int, expected: str, found: str, hint: str = ""
+) -> ExpressionIllegal:
+    """The error for what stands at a position of a filter."""
+    return ExpressionIllegal(*place_of(text, position), expected, found, hint)
+
+
+_STRAY_HINTS: Final = {
+    "!": "write <> for not equal and NOT for a negation",
+    '"': "text stands in single quotes",
+    "&": "write AND",
+    "|": "write OR",
+    "*": "there is no arithmetic",
+    "/": "there is no arithmetic, and a comment that begins with /* ends with */",
+    "%": "there is no arithmetic",
+    ".": "names have letters, digits, _ and $ only",
+    ";": "leave it out",
+}
+
+
+def _stray(text: str, position: int) -> ExpressionIllegal:
+    character = text[position]
+    if character == "'":
+        return refuse(
+            text, position, "a text that is closed", text[position:], "two quotes '' make one"
+        )
+    if text.startswith("/*", position):
+        return refuse(text, position, "a comment that is closed by */", text[position:])
+    found = character if character.isprintable() else f"U+{ord(character):04X}"
+    return refuse(
+        text, position, "a name, a value or an operator", found, _STRAY_HINTS.get(character, "")
+    )
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of a filter with one of kind ``end`` behind them.
+
+    Raises:
+        ExpressionIllegal: the text is longer than `LENGTH_MAX`, or has a character that begins no
+            token.
+    """
+    if len(text) > LENGTH_MAX:
+        raise refuse(
+            text, LENGTH_MAX, f"at most {LENGTH_MAX} characters", "", f"it has {len(text)}"
+        )
+    tokens: list[Token] = []
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise _stray(text, position)
+        word = match.group()
+        kind = match.lastgroup
+        if kind == "sign":
+            tokens.append(Token(word, word, position))
+        elif kind == "name":
+            upper = word.upper()
+            tokens.append(Token(upper if upper in KEYWORDS else "name", word, position))
+        elif kind is not None and kind != "space":
+            tokens.append(Token(kind, word, position))
+        position = match.end()
+    tokens.append(Token("end", "", len(text)))
+    return tokens

@@ -1,0 +1,145 @@
+"""An SQL92 filter as a tree.
+
+Job: name the parts a filter is made of, as the parser finds them and the compiler takes them.  It
+must not decide what they mean: ``sql92_parser`` says what may stand where, ``sql92_compiler`` what
+it evaluates to.
+
+``<>``, ``IS NOT NULL`` and the other negations with the value null for null are a `Not` above the
+plain form, as in RocketMQ, so that they share its null.  ``NOT IN``, ``NOT CONTAINS`` and their
+like are forms of their own there and here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+__all__ = [
+    "BOOLEAN_NODES",
+    "Comparison",
+    "Inclusion",
+    "Kind",
+    "Literal",
+    "Logic",
+    "Negation",
+    "Node",
+    "Not",
+    "NullTest",
+    "Property",
+    "TextSearch",
+    "is_boolean",
+    "negated_number",
+]
+
+
+class Kind(Enum):
+    """What a literal is in Java: the kind decides how a property is converted to meet it."""
+
+    NULL = "null"
+    BOOLEAN = "Boolean"
+    INTEGER = "Integer"
+    LONG = "Long"
+    DOUBLE = "Double"
+    STRING = "String"
+
+
+NUMBERS: Final = frozenset({Kind.INTEGER, Kind.LONG, Kind.DOUBLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant of the filter's text."""
+
+    kind: Kind
+    value: bool | int | float | str | None
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it can stand beside ``<`` and its like."""
+        return self.kind in NUMBERS
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """The value of a message's property: text, or null where the message has none."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Negation:
+    """A minus sign: of a number the number below zero, of anything else null."""
+
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """TRUE for FALSE, FALSE for TRUE, null for null."""
+
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Logic:
+    """AND or OR over two operands or more, in order of their evaluation."""
+
+    is_and: bool
+    operands: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``=`` or one of ``<``, ``<=``, ``>``, ``>=``."""
+
+    operator: str
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Inclusion:
+    """``IN`` or ``NOT IN`` over a property."""
+
+    name: str
+    values: frozenset[str]
+    is_negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextSearch:
+    """``CONTAINS``, ``STARTSWITH`` or ``ENDSWITH``, or its NOT form."""
+
+    operator: str
+    operand: Node
+    text: str
+    is_negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NullTest:
+    """``IS NULL``."""
+
+    operand: Node
+
+
+Node = Literal | Property | Negation | Not | Logic | Comparison | Inclusion | TextSearch | NullTest
+BOOLEAN_NODES: Final = (Not, Logic, Comparison, Inclusion, TextSearch, NullTest)
+
+
+def is_boolean(node: Node) -> bool:
+    """Whether RocketMQ takes the node for a condition; a property only becomes one by a cast."""
+    if isinstance(node, Literal):
+        return node.kind in (Kind.BOOLEAN, Kind.NULL)
+    return isinstance(node, BOOLEAN_NODES)
+
+
+def negated_number(node: Node) -> Literal | None:
+    """The number that a literal with any count of minus signs in front is; None for all else."""
+    if isinstance(node, Negation):
+        inner = negated_number(node.operand)
+        if inner is None or not isinstance(inner.value, int | float):
+            return None
+        return Literal(inner.kind, -inner.value)
+    return node if isinstance(node, Literal) and node.is_number else None
