@@ -9,8 +9,12 @@ import pytest
 from pyspark.errors import PySparkException
 from tests.spark.clusters import Cluster
 
+from cometmq.arrow.options import COLUMNS
+from cometmq.errors import CometError, OffsetOutOfRange
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.queue import MessageQueue
+from cometmq.spark.live_options import LiveOptions
+from cometmq.spark.live_source import LiveReader
 from cometmq.sync import Admin
 
 if TYPE_CHECKING:
@@ -118,51 +122,34 @@ def test_empty_topic_is_an_empty_frame(spark: SparkSession, cluster: Cluster) ->
     assert load(spark, cluster, subscribe=topic).count() == 0
 
 
+def test_mistake_is_one_clear_error(spark: SparkSession, cluster: Cluster) -> None:
+    """As Spark's user sees it: the sentence is there, with what was meant."""
+    with pytest.raises(PySparkException) as raised:
+        load(spark, cluster, "body binary", subscrib="T").count()
+    assert "did you mean 'subscribe'?" in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"subscrib": "T"}, "did you mean 'subscribe'?"),
-        ({}, "needs exactly one of subscribe, subscribePattern, assign, got none of them"),
-        ({"subscribe": "T", "assign": "{}"}, "got subscribe and assign"),
-        ({"subscribe": "T", "maxOffsetsPerTrigger": "5"}, "is for a stream, this is a batch"),
-        ({"subscribe": "T", "startingOffsets": "latest"}, "would read nothing"),
-        ({"subscribe": "T", "endingOffsets": "{"}, "option endingOffsets is no JSON"),
-        ({"subscribe": "T", "failOnDataLoss": "maybe"}, "expected true or false"),
-        ({"subscribe": "T", "minPartitions": "0"}, "a whole number of at least 1"),
         ({"subscribe": "NoSuchTopicAnywhere"}, "topic 'NoSuchTopicAnywhere' is not at"),
         ({"subscribe": "T", "nameServer": "127.0.0.1:1"}, "127.0.0.1:1"),
     ],
 )
-def test_mistake_is_one_clear_error(
-    options: dict[str, str], what: str, spark: SparkSession, cluster: Cluster
-) -> None:
-    """Named before any data are read, with what was meant."""
-    with pytest.raises(PySparkException) as raised:
-        load(spark, cluster, "body binary", **options).count()
+def test_what_is_not_there_is_named(options: dict[str, str], what: str, cluster: Cluster) -> None:
+    """An unknown topic, a name server that does not answer: when partitions are planned."""
+    given = {"nameServer": cluster.name_server, **options}
+    planned = LiveReader(LiveOptions.parse(given, COLUMNS, is_stream=False))
+    with pytest.raises(CometError) as raised:
+        planned.partitions()
     assert what in str(raised.value)
 
 
-def test_offset_beyond_the_end_is_refused(spark: SparkSession, cluster: Cluster) -> None:
+def test_offset_beyond_the_end_is_refused(cluster: Cluster) -> None:
     """With the queue's bounds in the text."""
     topic = cluster.create(queues=1)
     cluster.send(topic, ["x"], queues=1)
     options = {"startingOffsets": json.dumps({topic: {"broker-a:0": 9}})}
-    with pytest.raises(PySparkException, match="holds offsets 0 up to 1, 9 is beyond"):
-        load(spark, cluster, subscribe=topic, **options).count()
-
-
-@pytest.mark.parametrize(
-    ("schema", "what"),
-    [
-        ("boddy binary", "did you mean 'body'?"),
-        ("body string", "column body of the schema is of type string: it must be binary"),
-        ("body binary NOT NULL", "is NOT NULL"),
-    ],
-)
-def test_wrong_schema_is_refused(
-    schema: str, what: str, spark: SparkSession, cluster: Cluster
-) -> None:
-    """With the column that was meant, or the type it must have."""
-    with pytest.raises(PySparkException) as raised:
-        load(spark, cluster, schema, subscribe="T").count()
-    assert what in str(raised.value)
+    given = {"nameServer": cluster.name_server, "subscribe": topic, **options}
+    with pytest.raises(OffsetOutOfRange, match="holds offsets 0 up to 1, 9 is beyond"):
+        LiveReader(LiveOptions.parse(given, COLUMNS, is_stream=False)).partitions()

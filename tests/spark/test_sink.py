@@ -1,0 +1,183 @@
+"""DataFrames into topics: what is written is there, once, and mistakes are told before a row."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+from tests.spark.clusters import Cluster, new_topic
+
+from cometmq.client.staging import Staging
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def write(frame: DataFrame, cluster: Cluster, mode: str = "append", **options: str) -> None:
+    """A batch write."""
+    writer = frame.write.format("cometmq").mode(mode).option("nameServer", cluster.name_server)
+    writer.options(**options).save()
+
+
+def read(spark: SparkSession, cluster: Cluster, topic: str) -> list[str]:
+    """The bodies that consumers see, sorted."""
+    frame = (
+        spark.read.format("cometmq")
+        .option("nameServer", cluster.name_server)
+        .option("subscribe", topic)
+        .schema("body binary")
+        .load()
+    )
+    return sorted(row.body.decode() for row in frame.collect())
+
+
+class Copy:
+    """A query from one topic to another, run as often as asked."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        cluster: Cluster,
+        folder: Path,
+        source: str,
+        target: str,
+        **options: str,
+    ) -> None:
+        self.spark, self.cluster = spark, cluster
+        self.source, self.target = source, target
+        self.checkpoint = folder / "checkpoint"
+        self.options = options
+
+    def __call__(self) -> None:
+        """Everything available now."""
+        query = (
+            self.spark.readStream.format("cometmq")
+            .option("nameServer", self.cluster.name_server)
+            .option("subscribe", self.source)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "20")
+            .load()
+            .select("body", "tags")
+            .writeStream.format("cometmq")
+            .option("nameServer", self.cluster.name_server)
+            .option("topic", self.target)
+            .options(**self.options)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    def forget_newest_commit(self) -> None:
+        """As a crash after the publish and before Spark wrote that the batch is done."""
+        newest = max(
+            (path for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit()),
+            key=lambda path: int(path.name),
+        )
+        newest.unlink()
+        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+
+
+def test_columns_become_a_message(spark: SparkSession, cluster: Cluster) -> None:
+    """Body, topic, tags, keys, properties, queue and group; a null is left out."""
+    topic = cluster.create(queues=4)
+    frame = spark.createDataFrame(
+        [
+            ("one", topic, "T", "a b", {"colour": "red"}, 3, None),
+            ("two", topic, None, None, None, None, "group-7"),
+            ("six", topic, None, None, None, None, "group-7"),
+        ],
+        "body string, topic string, tags string, keys string, properties map<string,string>,"
+        " queueId int, messageGroup string",
+    )
+    write(frame, cluster)
+    rows = (
+        spark.read.format("cometmq")
+        .option("nameServer", cluster.name_server)
+        .option("subscribe", topic)
+        .option("includeProperties", "true")
+        .load()
+        .collect()
+    )
+    found = {row.body.decode(): row for row in rows}
+    assert sorted(found) == ["one", "six", "two"]
+    one = found["one"]
+    assert (one.tags, one.keys, one.queueId) == ("T", "a b", 3)
+    assert one.properties["colour"] == "red"
+    assert found["two"].queueId == found["six"].queueId
+    assert found["two"].tags is None
+
+
+def test_named_job_is_published_once(spark: SparkSession, cluster: Cluster) -> None:
+    """A scheduler that runs the job again adds nothing; without a name each write adds."""
+    topic = cluster.create(queues=2)
+    frame = spark.range(6).selectExpr("cast(id as string) as body")
+    job = new_topic("job-")
+    write(frame, cluster, topic=topic, jobId=job)
+    write(frame, cluster, topic=topic, jobId=job)
+    assert read(spark, cluster, topic) == sorted("012345")
+    write(frame, cluster, topic=topic)
+    assert len(read(spark, cluster, topic)) == 12
+
+
+def test_failed_job_shows_nothing(spark: SparkSession, cluster: Cluster) -> None:
+    """One row without a body spoils the write; rows before it are never seen."""
+    topic = cluster.create(queues=1)
+    frame = spark.range(1000).selectExpr("case when id < 999 then cast(id as string) end as body")
+    with pytest.raises(PySparkException, match="has no body: filter such rows out"):
+        write(frame, cluster, topic=topic)
+    assert read(spark, cluster, topic) == []
+
+
+def test_query_writes_each_row_once(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+    """Over batches, growth, and batches that Spark runs again after a crash."""
+    source, target = cluster.create(queues=2), cluster.create(queues=2)
+    cluster.send(source, [b"%d" % n for n in range(50)], queues=2)
+    copy = Copy(spark, cluster, tmp_path, source, target, sinkId=new_topic("sink-"))
+    copy()
+    expected = sorted(str(n) for n in range(50))
+    assert read(spark, cluster, target) == expected
+    copy.forget_newest_commit()
+    copy()
+    assert read(spark, cluster, target) == expected
+    cluster.send(source, [b"%d" % n for n in range(50, 60)], queues=2)
+    copy()
+    assert read(spark, cluster, target) == sorted(str(n) for n in range(60))
+
+
+def test_new_checkpoint_under_an_old_name_is_refused(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Its batches would be taken for repeats and dropped without a word."""
+    source, target = cluster.create(queues=1), cluster.create(queues=1)
+    cluster.send(source, [b"%d" % n for n in range(5)], queues=1)
+    sink = new_topic("sink-")
+    with Staging(cluster.name_server, sink) as staging:
+        part = staging.part(7, "0")
+        part.add(target, b"7")
+        staging.publish(7, [part.finish()])
+    copy = Copy(spark, cluster, tmp_path, source, target, sinkId=sink)
+    with pytest.raises(PySparkException, match="has published batch 7 already"):
+        copy()
+    assert read(spark, cluster, target) == ["7"]
+
+
+def test_mistake_is_one_clear_error(spark: SparkSession, cluster: Cluster) -> None:
+    """As Spark's user sees it, before any row is written."""
+    with pytest.raises(PySparkException) as raised:
+        write(spark.sql("select 'x' as boddy"), cluster, topic="T")
+    assert "did you mean 'body'?" in str(raised.value)
+
+
+def test_delivery_time_is_refused_clearly(spark: SparkSession, cluster: Cluster) -> None:
+    """This broker has no timers; nothing of the write is seen."""
+    topic = cluster.create(queues=1)
+    frame = spark.createDataFrame(
+        [("x", datetime(2030, 1, 1, tzinfo=UTC))], "body string, deliverTime timestamp"
+    )
+    with pytest.raises(PySparkException, match=r"(?i)deliver|timer"):
+        write(frame, cluster, topic=topic)
+    assert read(spark, cluster, topic) == []

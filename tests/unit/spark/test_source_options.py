@@ -1,0 +1,133 @@
+"""Options and schemas of the sources and the sink: what is wrong is named with what was meant."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import types
+
+from cometmq.arrow.options import COLUMNS
+from cometmq.errors import ConfigError
+from cometmq.spark.columns import SPARK_TYPES, chosen_columns, schema_text
+from cometmq.spark.live_options import LiveOptions
+from cometmq.spark.sink_options import SinkOptions
+from cometmq.spark.store_source import StoreReader, store_scan_options
+
+SERVER = {"nameserver": "127.0.0.1:9876"}
+
+
+def schema(*fields: tuple[str, types.DataType]) -> types.StructType:
+    """A DataFrame's schema."""
+    return types.StructType([types.StructField(name, kind) for name, kind in fields])
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"subscrib": "T"}, "did you mean 'subscribe'?"),
+        ({}, "needs exactly one of subscribe, subscribePattern, assign, got none of them"),
+        ({"subscribe": "T", "assign": "{}"}, "got subscribe and assign"),
+        ({"subscribe": "T", "maxOffsetsPerTrigger": "5"}, "is for a stream, this is a batch"),
+        ({"subscribe": "T", "startingOffsets": "latest"}, "would read nothing"),
+        ({"subscribe": "T", "startingOffsets": "group"}, "needs option groupId"),
+        ({"subscribe": "T", "endingOffsets": "{"}, "option endingOffsets is no JSON"),
+        ({"subscribe": "T", "failOnDataLoss": "maybe"}, "expected true or false"),
+        ({"subscribe": "T", "minPartitions": "0"}, "a whole number of at least 1"),
+        ({"subscribe": "T", "sql92": "a > 5"}, "sql92"),
+        ({"subscribe": "T", "mode": "FAILSLOW"}, "did you mean 'FAILFAST'?"),
+        ({"subscribePattern": "("}, "is no regular expression"),
+        ({"assign": '{"T": ["0"]}'}, "names queue '0': expected"),
+        ({"subscribe": "T", "startingTimestamp": "noon"}, "expected ms since 1970"),
+    ],
+)
+def test_wrong_read_options(options: dict[str, str], what: str) -> None:
+    """Known without asking a broker."""
+    with pytest.raises(ConfigError) as raised:
+        LiveOptions.parse({**SERVER, **options}, COLUMNS, is_stream=False)
+    assert what in str(raised.value)
+
+
+def test_name_server_is_needed() -> None:
+    """With an example."""
+    with pytest.raises(ConfigError, match="needs option nameServer, for example"):
+        LiveOptions.parse({"subscribe": "T"}, COLUMNS, is_stream=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "what"),
+    [
+        ([("boddy", types.StringType())], {}, "did you mean 'body'?"),
+        ([("body", types.IntegerType())], {}, "body is of type int, not binary or string"),
+        ([("tags", types.StringType())], {}, "column body is missing"),
+        ([("body", types.StringType())], {"topic": ""}, "where to write is not said"),
+        ([("body", types.StringType())], {"job": "7"}, "did you mean 'jobId'?"),
+        ([("body", types.StringType())], {"sinkId": "7"}, "use jobId"),
+        ([("body", types.StringType())], {"jobId": "a b"}, "a b"),
+    ],
+)
+def test_wrong_writes(
+    fields: list[tuple[str, types.DataType]], options: dict[str, str], what: str
+) -> None:
+    """Every fault of the columns in one error; nothing was asked of a broker."""
+    given = {**SERVER, "topic": "T", **options}
+    with pytest.raises(ConfigError) as raised:
+        SinkOptions.parse(given, schema(*fields), is_stream=False, overwrite=False)
+    assert what in str(raised.value)
+
+
+def test_overwrite_is_refused() -> None:
+    """A topic is a log."""
+    given = {**SERVER, "topic": "T"}
+    with pytest.raises(ConfigError, match="cannot be overwritten"):
+        SinkOptions.parse(
+            given, schema(("body", types.StringType())), is_stream=False, overwrite=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"topik": "T"}, "did you mean 'topic'?"),
+        ({"topic": "T", "mode": "FAILSLOW"}, "did you mean 'FAILFAST'?"),
+        ({"queues": "1"}, "queues needs a topic"),
+        ({"topic": "T", "queues": "one"}, "expected queue ids"),
+        ({"topic": "T", "startingTimestamp": "yesterday"}, "expected ms since 1970"),
+        ({"topic": "T", "startingTimestamp": "2026-01-31T12:00:00"}, "a time with its zone"),
+    ],
+)
+def test_wrong_store_options(options: dict[str, str], what: str) -> None:
+    """Before a file is opened."""
+    with pytest.raises(ConfigError) as raised:
+        store_scan_options(options, COLUMNS)
+    assert what in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["minPartitions", "maxPartitionBytes"])
+def test_store_reader_wants_positive_numbers(name: str) -> None:
+    """Zero partitions read nothing."""
+    options = store_scan_options({"topic": "T"}, COLUMNS)
+    with pytest.raises(ConfigError, match=f"option {name} is '0'"):
+        StoreReader(["store"], options, {name: "0"})
+
+
+@pytest.mark.parametrize(
+    ("field", "what"),
+    [
+        (types.StructField("boddy", types.BinaryType()), "did you mean 'body'?"),
+        (types.StructField("body", types.StringType()), "is of type string: it must be binary"),
+        (types.StructField("body", types.BinaryType(), nullable=False), "is NOT NULL"),
+    ],
+)
+def test_wrong_schema(field: types.StructField, what: str) -> None:
+    """With the column that was meant, or the type it must have."""
+    with pytest.raises(ConfigError) as raised:
+        chosen_columns(types.StructType([field]))
+    assert what in str(raised.value)
+
+
+def test_schema_keeps_the_order_asked_for() -> None:
+    """A schema is a projection."""
+    wanted = schema(("queueOffset", types.LongType()), ("body", types.BinaryType()))
+    assert chosen_columns(wanted) == ("queueOffset", "body")
+    assert schema_text(("body",)) == "body binary"
+    assert len(schema_text().split(", ")) == len(COLUMNS)
+    assert set(COLUMNS) < set(SPARK_TYPES)
