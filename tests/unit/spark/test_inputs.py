@@ -1,0 +1,127 @@
+"""Addresses of sources, durations, and tables that are not what they should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.errors import ConfigError, StoreCorrupt
+from cometmq.net.tls import Tls
+from cometmq.spark.pipelines.cdc_table import ParquetTable, current_snapshot
+from cometmq.spark.pipelines.inputs import Address, check_input, live_options, parse_address
+from cometmq.spark.pipelines.reconcile import duration_s
+from cometmq.spark.pipelines.reconcile_run import Reconciling, check_out
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("topic:Orders", Address("topic", "Orders")),
+        ("store:/var/store#%RETRY%g", Address("store", "/var/store", "%RETRY%g")),
+        ("jdbc:derby:/data/shop#ORDERS", Address("jdbc", "jdbc:derby:/data/shop", "ORDERS")),
+        ("parquet:s3a://bucket/a", Address("parquet", "s3a://bucket/a")),
+        ("/data/a:b", Address("parquet", "/data/a:b")),
+        ("data", Address("parquet", "data")),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    """A kind and a place; a bare path is Parquet."""
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("topik:Orders", "did you mean topic:Orders?"),
+        ("zzz:Orders", "The kinds are topic:, store:,"),
+        ("store:/var/store", "write store:DIR#TOPIC"),
+        ("jdbc:derby:x", "write jdbc:derby:/data/shop#ORDERS"),
+        ("topic:", "names no place: write topic:SOMETHING"),
+    ],
+)
+def test_wrong_addresses_say_what_to_write(text: str, said: str) -> None:
+    """The nearest kind, or the missing part."""
+    with pytest.raises(ConfigError) as failure:
+        parse_address(text)
+    assert said in str(failure.value)
+
+
+def test_a_missing_place_is_found_before_spark_starts(tmp_path: Path) -> None:
+    """No session is needed to see that a file is not there."""
+    with pytest.raises(ConfigError, match="there is no such file or directory"):
+        check_input(Address("parquet", str(tmp_path / "none")), "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("2 days", 172_800)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    """As people write them."""
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "10 parsecs", "-5s"])
+def test_no_durations(text: str) -> None:
+    """Anything else is refused with an example."""
+    with pytest.raises(ConfigError, match="write 90s, 10m, 1h or 2d"):
+        duration_s(text)
+
+
+def test_on_time_cannot_exceed_late() -> None:
+    """Records further apart than late do not meet, so none could be told as late."""
+    with pytest.raises(ConfigError, match="cannot be later than late"):
+        Reconciling("1m", on_time="10m")
+
+
+def test_connection_options_reach_the_source() -> None:
+    """Keys and TLS by the source's names; certificates have none and are refused."""
+    assert live_options("h:1", {"access_key": "a", "secret_key": "s", "tls": True}) == {
+        "nameServer": "h:1",
+        "accessKey": "a",
+        "secretKey": "s",
+        "tls": "true",
+    }
+    with pytest.raises(ConfigError, match="COMETMQ_TLS_CA"):
+        live_options("h:1", {"tls": Tls(verify=False)})
+
+
+def test_results_go_to_a_directory_of_their_own(tmp_path: Path) -> None:
+    """A stream goes on beside its own batches and nobody else's."""
+    check_out(None, stream=False)
+    check_out(str(tmp_path / "new"), stream=False)
+    (tmp_path / "batch=00000001").mkdir()
+    check_out(str(tmp_path), stream=True)
+    with pytest.raises(ConfigError, match="is not empty"):
+        check_out(str(tmp_path), stream=False)
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match=r"thesis\.txt"):
+        check_out(str(tmp_path), stream=True)
+
+
+def test_a_table_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    """Files that are not ours are not written beside; a pointer that is none is damage."""
+    with pytest.raises(ConfigError, match="holds no table"):
+        current_snapshot(tmp_path)
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match=r"is not empty \(thesis\.txt\)"):
+        ParquetTable(tmp_path)
+    (tmp_path / "_table.json").write_text("{")
+    with pytest.raises(StoreCorrupt, match="is not a table's pointer"):
+        ParquetTable(tmp_path)
+    (tmp_path / "_table.json").write_text('{"format": 99}')
+    with pytest.raises(ConfigError, match="has format 99"):
+        ParquetTable(tmp_path)
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    """The second is told to wait; after the first it may."""
+    first, second = ParquetTable(tmp_path), ParquetTable(tmp_path)
+    with (
+        first.locked(),
+        pytest.raises(ConfigError, match="another run is writing"),
+        second.locked(),
+    ):
+        pass
+    with second.locked():
+        assert second.columns() is None
