@@ -32,15 +32,15 @@ HOST = bytes([10, 0, 0, 7, 0, 0, 0x2A, 0x9F])
 START_MS = 1_700_000_000_000
 
 
-def make_store(root: Path, records: int) -> None:
-    """One log file (at most 2 GiB) and four queues of topic Bench."""
+def make_store(root: Path, records: int, queues: int = QUEUES) -> None:
+    """One log file (at most 2 GiB) and the queues of topic Bench, written in turn."""
     chance = random.Random(5)
     (root / "commitlog").mkdir(parents=True)
-    units: list[bytearray] = [bytearray() for _ in range(QUEUES)]
+    units: list[bytearray] = [bytearray() for _ in range(queues)]
     position = 0
     with (root / "commitlog" / f"{0:020d}").open("wb") as log:
         for number in range(records):
-            queue_id = number % QUEUES
+            queue_id = number % queues
             tag = "ABCDE"[number % 5]
             properties = {
                 "UNIQ_KEY": f"7F000001006930946E0969A1{number:08X}",
@@ -54,7 +54,7 @@ def make_store(root: Path, records: int) -> None:
                 encode_properties(properties),
                 queue_id=queue_id,
                 flag=0,
-                queue_offset=number // QUEUES,
+                queue_offset=number // queues,
                 physical_offset=position,
                 sys_flag=0,
                 born_timestamp_ms=START_MS + number,

@@ -10,6 +10,7 @@ a child process leaves its parent's connections alone, and what is pickled is ho
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
@@ -37,6 +38,7 @@ from cometmq.errors import (
 )
 from cometmq.model import MessageQueue, SubscriptionGroupConfig
 from cometmq.model.names import TOOLS_GROUP
+from cometmq.net.pipelined import PipelinedChannel
 from cometmq.wire.admin_bodies import decode_topic_stats, encode_group_config
 from cometmq.wire.admin_headers import TopicHeader
 from cometmq.wire.codes import RequestCode
@@ -127,7 +129,11 @@ class LiveCluster:
         self._routes = RouteBook(self._io, options.name_servers, timeout_ms)
         self._admin = AdminCalls(self._io, self._routes, timeout_ms)
         self._calls = BrokerCalls(self._io, timeout_ms)
+        self._free: dict[str, list[PipelinedChannel]] = {}
+        self._lock = threading.Lock()
         self._is_closed = False
+        self.plain_brokers: set[str] = set()
+        """Brokers that were found not to know the bulk pull."""
         fork.register(self)
 
     def __reduce__(self) -> tuple[Callable[..., LiveCluster], tuple[str, dict[str, Any]]]:
@@ -148,10 +154,43 @@ class LiveCluster:
         """Close the connections; safe to repeat."""
         self._is_closed = True
         self._io.close()
+        with self._lock:
+            free, self._free = self._free, {}
+        for channels in free.values():
+            for channel in channels:
+                channel.close()
 
     def after_fork(self) -> None:
         """In a child process: leave the parent's connections alone, make new ones."""
         self._io.after_fork()
+        channels = [channel for free in self._free.values() for channel in free]
+        fork.abandon_descriptors([-1 if one.is_closed else one.fileno() for one in channels])
+        fork.keep_forever(channels)
+        self._free = {}
+        self._lock = threading.Lock()
+
+    # -- connections for spans --------------------------------------------------------------
+
+    def take_channel(self, address: str) -> PipelinedChannel:
+        """A connection nobody else uses; give it back with `give_channel`."""
+        with self._lock:
+            free = self._free.get(address)
+            while free:
+                channel = free.pop()
+                # What a broker that restarted has closed is not worth a request.
+                if not channel.is_closed and channel.poll():
+                    return channel
+        return PipelinedChannel(address, self.timeout_ms, self.security.tls)
+
+    def give_channel(self, channel: PipelinedChannel) -> None:
+        """Keep a connection for the next span; a closed one is dropped."""
+        if channel.is_closed:
+            return
+        with self._lock:
+            if not self._is_closed:
+                self._free.setdefault(channel.address, []).append(channel)
+                return
+        channel.close()
 
     # -- what there is ----------------------------------------------------------------------
 

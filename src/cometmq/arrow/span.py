@@ -14,11 +14,26 @@ from cometmq.arrow.batches import BatchMaker, Damage
 from cometmq.arrow.columns import schema_of
 from cometmq.arrow.decode import Place, decode_records
 from cometmq.arrow.records import WireRecords, walk_sizes
-from cometmq.errors import OffsetOutOfRange, RemoteProtocolError, ResponseCode, remote_error
+from cometmq.codec.stored_message import RECORD_BYTES_MIN
+from cometmq.errors import (
+    BrokerBusy,
+    ConnectFailed,
+    NoRoute,
+    OffsetOutOfRange,
+    RemoteProtocolError,
+    RequestTimeout,
+    ResponseCode,
+    remote_error,
+)
 from cometmq.model.flags import PULL_SUBSCRIPTION
+from cometmq.wire.bulk_pull import (
+    BYTES_DEFAULT,
+    BulkPullCode,
+    BulkPullHeader,
+    BulkPullResponseHeader,
+)
 from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand
-from cometmq.wire.headers import PullMessageHeader, PullResponseHeader
+from cometmq.wire.command import RemotingCommand, encode_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,11 +42,14 @@ if TYPE_CHECKING:
 
     from cometmq.arrow.live import LiveCluster, QueueId
     from cometmq.arrow.options import ScanOptions, ScanReport
+    from cometmq.net.pipelined import PipelinedChannel
 
 __all__ = ["read_span"]
 
 _PULL_COUNT: Final = 32
-"""More than this a broker does not give in one answer."""
+"""More than this a broker does not give in one answer to an ordinary pull."""
+_COUNT_MAX: Final = 1 << 20
+_BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
 _QUEUE_OFFSET_POSITION: Final = 20
 
 
@@ -70,15 +88,15 @@ def read_span(
         options = replace(options, broker=queue.broker)
     maker = BatchMaker(options, report, schema_of(options.columns))
     for chunk in _pulled(cluster, queue, start, end, options, report, skip_expired=skip_expired):
-        batch = _decoded(chunk, queue, end, options, maker)
-        if batch.num_rows:
-            report.rows += batch.num_rows
-            yield batch
+        for batch in _decoded(chunk, queue, end, options, maker):
+            if batch.num_rows:
+                report.rows += batch.num_rows
+                yield batch
 
 
 def _decoded(
     chunk: Chunk, queue: QueueId, end: int, options: ScanOptions, maker: BatchMaker
-) -> Any:
+) -> Iterator[Any]:
     records = WireRecords(chunk.data)
     size = chunk.sizes
     start = np.cumsum(size) - size
@@ -92,13 +110,109 @@ def _decoded(
     if count and chunk.following > end:
         keep = queue_offsets < end
         start, size, queue_offsets = start[keep], size[keep], queue_offsets[keep]
-    place = Place(queue.topic, queue.queue_id, queue_offsets)
-    decoded = decode_records(records, start, size, options, place)
-    damages = [
-        Damage(fault.row, f"{queue}, offset {int(queue_offsets[fault.row])}", None, fault.reason)
-        for fault in decoded.faults
-    ]
-    return maker.batch(decoded, damages, place)
+    for begin in range(0, len(size), options.batch_rows):
+        part = slice(begin, begin + options.batch_rows)
+        place = Place(queue.topic, queue.queue_id, queue_offsets[part])
+        decoded = decode_records(records, start[part], size[part], options, place)
+        damages = [
+            Damage(
+                fault.row,
+                f"{queue}, offset {int(place.queue_offsets[fault.row])}",
+                None,
+                fault.reason,
+            )
+            for fault in decoded.faults
+        ]
+        yield maker.batch(decoded, damages, place)
+
+
+class _Puller:
+    """Asks for a span, each answer's successor before the answer is looked at."""
+
+    def __init__(
+        self, cluster: LiveCluster, queue: QueueId, start: int, end: int, options: ScanOptions
+    ) -> None:
+        self._cluster = cluster
+        self._queue = queue
+        self._end = end
+        tags = options.tags
+        self._expression = "*" if tags is None else " || ".join(tags)
+        self._channel: PipelinedChannel | None = None
+        self._opaque = -1
+        self.here = start
+        """Where the request on the way begins."""
+
+    def ask(self, here: int) -> None:
+        """Send the request for what begins here, if a connection stands."""
+        self.here = here
+        if self._channel is None or self._channel.is_closed or here >= self._end:
+            return
+        self._opaque = self._channel.next_opaque()
+        command = self._command()
+        command.opaque = self._opaque
+        try:
+            self._channel.post(encode_command(command), self._cluster.timeout_ms)
+        except ConnectFailed:
+            # `answer` will notice and begin anew.
+            return
+
+    def answer(self) -> tuple[RemotingCommand, memoryview]:
+        """The answer to the request on the way, asked again as long as the cluster allows."""
+        cluster = self._cluster
+        cluster.check_open()
+        patience = cluster.patience()
+        while True:
+            try:
+                if self._channel is None or self._channel.is_closed:
+                    address = cluster.address(self._queue, is_fresh=patience.is_tried)
+                    self._channel = cluster.take_channel(address)
+                    self.ask(self.here)
+                answer, body = self._channel.take(self._opaque, cluster.timeout_ms)
+                if answer.code in _BUSY:
+                    raise BrokerBusy(answer.code, answer.remark)
+                if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    return answer, body
+                if self._queue.broker in cluster.plain_brokers:
+                    raise remote_error(answer.code, answer.remark)
+                cluster.plain_brokers.add(self._queue.broker)
+                self.ask(self.here)
+            except (ConnectFailed, RequestTimeout, NoRoute) as error:
+                patience.wait_after(error)
+            except BrokerBusy as error:
+                patience.wait_after(error)
+                self.ask(self.here)
+
+    def close(self, *, is_done: bool) -> None:
+        """Give the connection back; an answer that is still to come would spoil it."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            if not is_done:
+                channel.close()
+            self._cluster.give_channel(channel)
+
+    def _command(self) -> RemotingCommand:
+        cluster, queue = self._cluster, self._queue
+        is_plain = queue.broker in cluster.plain_brokers
+        header = BulkPullHeader(
+            cluster.group,
+            queue.topic,
+            queue.queue_id,
+            self.here,
+            min(_PULL_COUNT if is_plain else _COUNT_MAX, self._end - self.here),
+            PULL_SUBSCRIPTION,
+            0,
+            0,
+            self._expression,
+            0,
+            "TAG",
+            None if is_plain else BYTES_DEFAULT,
+            with_sizes=None if is_plain else True,
+        )
+        code = RequestCode.PULL_MESSAGE if is_plain else BulkPullCode.BULK_PULL
+        command = RemotingCommand.request(code, header.to_ext())
+        if cluster.security.credentials is not None:
+            cluster.security.credentials.sign_command(command)
+        return command
 
 
 def _pulled(
@@ -111,45 +225,92 @@ def _pulled(
     *,
     skip_expired: bool,
 ) -> Iterator[Chunk]:
-    """By ordinary pulls, one after the other."""
-    parts: list[bytes] = []
-    sizes: list[int] = []
-    first = here = start
-    while here < end:
-        answer = cluster.ask(queue, _pull(cluster, queue, here, end, options))
-        if answer.code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND):
-            header = PullResponseHeader.from_command(answer)
-            first_there = header.min_offset
-            if not (skip_expired and here < first_there):
-                raise out_of_range(queue, here, end, header.min_offset, header.max_offset)
-            report.expired += min(end, first_there) - here
-            if sizes:
-                yield Chunk(b"".join(parts), np.array(sizes, np.int64), first, here)
-                parts, sizes = [], []
-            first = here = first_there
-            continue
-        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY):
-            raise remote_error(answer.code, answer.remark)
-        following = PullResponseHeader.from_command(answer).next_begin_offset
-        if following <= here:
-            raise RemoteProtocolError(
-                f"{queue}: a pull of offset {here} was answered with next offset {following}"
-            )
-        if answer.body:
-            found, walked = walk_sizes(answer.body)
-            if walked != len(answer.body):
+    """What the answers hold, in order."""
+    puller = _Puller(cluster, queue, start, end, options)
+    small = _SmallAnswers(options.batch_rows)
+    here = start
+    try:
+        puller.ask(here)
+        while here < end:
+            answer, body = puller.answer()
+            header = BulkPullResponseHeader.from_command(answer)
+            if answer.code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND):
+                if not (skip_expired and here < header.min_offset):
+                    raise out_of_range(queue, here, end, header.min_offset, header.max_offset)
+                report.expired += min(end, header.min_offset) - here
+                yield from small.rest()
+                here = header.min_offset
+                puller.ask(here)
+                continue
+            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY):
+                raise remote_error(answer.code, answer.remark)
+            first, here = here, header.next_begin_offset
+            if here <= first:
                 raise RemoteProtocolError(
-                    f"{queue}: an answer of {len(answer.body)} bytes to a pull of offset {here}"
-                    f" holds no record at {walked}"
+                    f"{queue}: a pull of offset {first} was answered with next offset {here}"
                 )
-            parts.append(answer.body)
-            sizes += found
-        here = following
-        if len(sizes) >= options.batch_rows:
-            yield Chunk(b"".join(parts), np.array(sizes, np.int64), first, here)
-            parts, sizes, first = [], [], here
-    if sizes:
-        yield Chunk(b"".join(parts), np.array(sizes, np.int64), first, here)
+            puller.ask(here)
+            if header.msg_count is None:
+                yield from small.add(queue, body, first, here)
+            else:
+                yield from small.rest()
+                yield _span_chunk(queue, body, header, first)
+        yield from small.rest()
+    finally:
+        puller.close(is_done=here >= end)
+
+
+def _span_chunk(
+    queue: QueueId, body: memoryview, header: BulkPullResponseHeader, first: int
+) -> Chunk:
+    count, skip = header.msg_count or 0, header.sizes_bytes or 0
+    if count < 0 or skip != 4 * count or skip > len(body):
+        raise RemoteProtocolError(
+            f"{queue}: a span of {count} records from offset {first} comes with {skip} bytes of"
+            f" sizes in {len(body)} bytes"
+        )
+    sizes = np.frombuffer(body, ">i4", count).astype(np.int64)
+    if (sizes < RECORD_BYTES_MIN).any() or int(sizes.sum()) != len(body) - skip:
+        raise RemoteProtocolError(
+            f"{queue}: the sizes of a span of {count} records from offset {first} add up to"
+            f" {int(sizes.sum())}, {len(body) - skip} bytes are there"
+        )
+    return Chunk(body[skip:], sizes, first, header.next_begin_offset)
+
+
+class _SmallAnswers:
+    """Answers of ordinary pulls, put together until they are a batch."""
+
+    def __init__(self, batch_rows: int) -> None:
+        self._batch_rows = batch_rows
+        self._parts: list[bytes] = []
+        self._sizes: list[int] = []
+        self._first = self._following = -1
+
+    def add(self, queue: QueueId, body: memoryview, first: int, following: int) -> Iterator[Chunk]:
+        """Take an answer; gives a chunk when there is enough for a batch."""
+        if not self._parts:
+            self._first = first
+        # A copy: the buffer is that of the connection.
+        data = bytes(body)
+        sizes, walked = walk_sizes(data)
+        if walked != len(data):
+            raise RemoteProtocolError(
+                f"{queue}: an answer of {len(data)} bytes to a pull of offset {first} holds no"
+                f" record at {walked}"
+            )
+        self._parts.append(data)
+        self._sizes += sizes
+        self._following = following
+        if len(self._sizes) >= self._batch_rows:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[Chunk]:
+        """What has not been given yet."""
+        if self._sizes:
+            data = b"".join(self._parts)
+            yield Chunk(data, np.array(self._sizes, np.int64), self._first, self._following)
+        self._parts, self._sizes = [], []
 
 
 def out_of_range(
@@ -164,22 +325,3 @@ def out_of_range(
         min_offset,
         max_offset,
     )
-
-
-def _pull(
-    cluster: LiveCluster, queue: QueueId, here: int, end: int, options: ScanOptions
-) -> RemotingCommand:
-    header = PullMessageHeader(
-        cluster.group,
-        queue.topic,
-        queue.queue_id,
-        here,
-        min(_PULL_COUNT, end - here),
-        PULL_SUBSCRIPTION,
-        0,
-        0,
-        "*" if options.tags is None else " || ".join(options.tags),
-        0,
-        "TAG",
-    )
-    return RemotingCommand.request(RequestCode.PULL_MESSAGE, header.to_ext())

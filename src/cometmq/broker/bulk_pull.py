@@ -182,6 +182,7 @@ class BulkPullProcessor:
             frame = self._pull.pull_with(job.request, job.header, connection, now_ms)
         else:
             frame = self._answer(job, found)
+            self._state.store.spans.keep_buffer(found.data)
         if frame is not None:
             connection.send(frame)
         # Behind the flush that `send` has asked for: only then is known what lies unread.

@@ -44,7 +44,7 @@ _STEPS_MAX: Final = 4
 """Steps of a filtered span that finds nothing: a quarter of a million units."""
 _BLOCK_BYTES_MIN: Final = 64
 _BLOCK_BYTES_MAX: Final = 2048
-_COPY_BYTES: Final = 1 << 20
+_COPY_BYTES: Final = 1 << 18
 """Copied at once: what lies between the two copies stays in the processor's cache."""
 _CODE_MIN: Final = -(2**31)
 _CODE_MAX: Final = 2**31 - 1
@@ -68,12 +68,14 @@ class _Chosen(NamedTuple):
 class _Run(NamedTuple):
     """Records that lie in one window."""
 
-    position: Ints
+    place: Ints
+    """Where they begin in it."""
     size: Ints
     source: Any
     """The window's bytes."""
     base: int
     """Physical offset of the first."""
+    queue_offset: Ints
 
 
 def gather_span(
@@ -106,8 +108,7 @@ def gather_span(
         found = np.frombuffer(raw, _UNIT, len(raw) // CQ_UNIT_BYTES)
         room = max_count - count, max_bytes - byte_count
         chosen = _choose(found, limits, *room, wanted, damaged, at_least=0 if count else 1)
-        chosen, more = _led_right(reader, chosen)
-        runs += more
+        runs += _by_window(reader, chosen, here)
         count += len(chosen.size)
         byte_count += int(chosen.size.sum())
         here += chosen.examined
@@ -115,16 +116,31 @@ def gather_span(
             break
     if here == first:
         return None
-    if count:
-        reader.mean_bytes = max(RECORD_BYTES_MIN, byte_count / count)
-    size = np.concatenate([run.size for run in runs]) if runs else np.zeros(0, np.int64)
     sizes_bytes = 4 * count if has_sizes else 0
     start = head_bytes + sizes_bytes
+    size = np.concatenate([run.size for run in runs]) if runs else np.zeros(0, np.int64)
     width = _width(size)
-    data = bytearray(start + byte_count + width)
+    data = reader.buffer(start + byte_count + width)
+    wrong = _copy(runs, data, start, width)
+    if wrong is not None:
+        # Rare: once more, up to there.
+        return gather_span(
+            reader,
+            units,
+            first,
+            wrong,
+            limits,
+            max_count,
+            max_bytes,
+            codes,
+            damaged,
+            head_bytes=head_bytes,
+            has_sizes=has_sizes,
+        )
+    if count:
+        reader.mean_bytes = max(RECORD_BYTES_MIN, byte_count / count)
     if has_sizes:
         np.frombuffer(data, ">i4", count, head_bytes)[:] = size
-    _copy(runs, data, start, width)
     return Span(data, head_bytes, start + byte_count, sizes_bytes, count, here)
 
 
@@ -165,47 +181,26 @@ def _choose(
     return _Chosen(position[picked], size[picked], picked, examined, is_end)
 
 
-def _led_right(reader: SpanReader, chosen: _Chosen) -> tuple[_Chosen, list[_Run]]:
-    """The same up to the first unit that does not lead to its record, and where they lie."""
+def _by_window(reader: SpanReader, chosen: _Chosen, here: int) -> list[_Run]:
+    """Where the records lie; a run without bytes is a unit that leads nowhere, and the last."""
     runs: list[_Run] = []
     begin, total = 0, len(chosen.size)
+    queue_offset = here + chosen.place
     while begin < total:
         found = reader.window(int(chosen.position[begin]))
-        if found is None:
-            return _cut(chosen, begin), runs
-        source, base = found
+        source, base = found if found is not None else (b"", 0)
         place = chosen.position[begin:] - base
-        inside = (place >= 0) & (place < min(WINDOW_BYTES, len(source) - RECORD_BYTES_MIN + 1))
+        ends = place + chosen.size[begin:]
+        inside = (place >= 0) & (place < WINDOW_BYTES) & (ends <= len(source))
+        if not inside[0]:
+            runs.append(_Run(place, chosen.size[begin:], None, 0, queue_offset[begin:]))
+            break
         stop = total if inside.all() else begin + int(np.argmin(inside))
-        right = _count_right(source, place[: stop - begin], base, chosen.size[begin:stop])
-        if right:
-            run = slice(begin, begin + right)
-            runs.append(_Run(chosen.position[run], chosen.size[run], source, base))
-        if not right or begin + right < stop:
-            return _cut(chosen, begin + right), runs
+        part = slice(begin, stop)
+        place = place[: stop - begin]
+        runs.append(_Run(place, chosen.size[part], source, base, queue_offset[part]))
         begin = stop
-    return chosen, runs
-
-
-def _count_right(source: Any, place: Ints, base: int, size: Ints) -> int:
-    """How many of these units lead to their records."""
-    if not len(place):
-        return 0
-    count = len(source) - _HEAD.itemsize + 1
-    head = np.ndarray((count,), f"V{_HEAD.itemsize}", source, strides=(1,))[place].view(_HEAD)
-    magic = head["magic"]
-    is_right = (head["size"] == size) & (place + size <= len(source))
-    is_right &= head["physical_offset"] == place + base
-    is_right &= (magic == MAGIC_V1) | (magic == MAGIC_V2)
-    return len(place) if is_right.all() else int(np.argmin(is_right))
-
-
-def _cut(chosen: _Chosen, count: int) -> _Chosen:
-    """The first `count` of them."""
-    examined = int(chosen.place[count])
-    return _Chosen(
-        chosen.position[:count], chosen.size[:count], chosen.place[:count], examined, True
-    )
+    return runs
 
 
 def _width(size: Ints) -> int:
@@ -216,17 +211,33 @@ def _width(size: Ints) -> int:
     return min(max(_BLOCK_BYTES_MIN, (widest + 7) // 8 * 8), _BLOCK_BYTES_MAX)
 
 
-def _copy(runs: list[_Run], data: bytearray, start: int, width: int) -> None:
-    """All records to their places."""
+def _copy(runs: list[_Run], data: bytearray, start: int, width: int) -> int | None:
+    """All records to their places; the queue offset of the first that is not what its unit says."""
     step = max(1, _COPY_BYTES // width)
     for run in runs:
+        if run.source is None:
+            return int(run.queue_offset[0])
         ends = start + np.cumsum(run.size)
         target = ends - run.size
         for first, last in pairwise([*range(0, len(ends), step), len(ends)]):
             part = slice(first, last)
-            place = run.position[part] - run.base
-            _copy_part(run.source, place, run.size[part], data, target[part], width)
+            _copy_part(run.source, run.place[part], run.size[part], data, target[part], width)
+            # Looked at here, where they are in the processor's cache.
+            right = _count_right(data, target[part], run.place[part] + run.base, run.size[part])
+            if right < last - first:
+                return int(run.queue_offset[first + right])
         start = int(ends[-1])
+    return None
+
+
+def _count_right(data: bytearray, target: Ints, position: Ints, size: Ints) -> int:
+    """How many of these records are those of their units."""
+    count = len(data) - _HEAD.itemsize + 1
+    head = np.ndarray((count,), f"V{_HEAD.itemsize}", data, strides=(1,))[target].view(_HEAD)
+    magic = head["magic"]
+    is_right = (head["size"] == size) & (head["physical_offset"] == position)
+    is_right &= (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    return len(target) if is_right.all() else int(np.argmin(is_right))
 
 
 def _copy_part(

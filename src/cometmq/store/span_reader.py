@@ -35,6 +35,8 @@ WINDOW_BYTES: Final = 64 << 20
 WINDOW_OVERLAP_BYTES: Final = 16 << 20
 """A record that begins in a window ends in it; longer ones than a frame are never in a span."""
 WINDOWS_MAX: Final = 4
+BUFFERS_MAX: Final = 4
+"""Spans' rooms kept for the next spans."""
 
 
 class Span(NamedTuple):
@@ -71,6 +73,7 @@ class SpanReader:
         self._windows: dict[int, _Window] = {}
         # Held for moments; the reading itself is not guarded.
         self._lock = threading.Lock()
+        self._buffers: list[bytearray] = []
         self.mean_bytes = 256.0
         """Size of recent records: how many units are worth reading."""
 
@@ -144,6 +147,24 @@ class SpanReader:
             found.is_used = True
             return found.mapping, start
 
+    def buffer(self, length: int) -> bytearray:
+        """Room for a span, at least so long; one that nobody looks at any more, if there is one.
+
+        Fresh memory of MiBs costs as much as what is copied into it: its pages are cleared first.
+        """
+        with self._lock:
+            for place, kept in enumerate(self._buffers):
+                if len(kept) >= length and _is_free(kept):
+                    return self._buffers.pop(place)
+        return bytearray(length)
+
+    def keep_buffer(self, data: bytearray) -> None:
+        """Remember a span's room; it is given again when the answer in it has left."""
+        with self._lock:
+            self._buffers.append(data)
+            if len(self._buffers) > BUFFERS_MAX:
+                del self._buffers[0]
+
     def drop_idle(self) -> bool:
         """Let go of windows not used since the last call, or whose file is gone.
 
@@ -154,9 +175,22 @@ class SpanReader:
                 if not window.is_used or self._log.file_at(start) is not window.file:
                     del self._windows[start]
                 window.is_used = False
+            if not self._windows:
+                self._buffers.clear()
             return bool(self._windows)
 
     def close(self) -> None:
         """Let go of every window."""
         with self._lock:
             self._windows.clear()
+            self._buffers.clear()
+
+
+def _is_free(data: bytearray) -> bool:
+    """Whether no view of it is left: only then can its length be changed."""
+    try:
+        data.append(0)
+    except BufferError:
+        return False
+    del data[-1:]
+    return True
