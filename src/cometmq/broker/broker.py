@@ -36,6 +36,7 @@ from cometmq.broker.send import SendProcessor
 from cometmq.broker.send_back import SendBackProcessor
 from cometmq.broker.staging import StagingService
 from cometmq.broker.state import BrokerState, answer
+from cometmq.broker.transaction import TransactionService
 from cometmq.codec.ids import HOST_V4_BYTES, encode_host
 from cometmq.core.delay import DelayLevels
 from cometmq.core.topic_table import TopicTable, system_topics
@@ -113,6 +114,7 @@ class Broker:
         self._bulk: BulkPullProcessor | None = None
         self._client: ClientProcessor | None = None
         self._staging: StagingService | None = None
+        self._transactions: TransactionService | None = None
         self._send: SendProcessor | None = None
         self._registration: Registration | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -140,6 +142,12 @@ class Broker:
         """Staged batches, once started; for tests and tools in the same process."""
         assert self._staging is not None
         return self._staging
+
+    @property
+    def transactions(self) -> TransactionService:
+        """Open transactions, once started; for tests and tools in the same process."""
+        assert self._transactions is not None
+        return self._transactions
 
     # -- start ----------------------------------------------------------------------------
 
@@ -208,8 +216,10 @@ class Broker:
         schedule = ScheduleService(state, *self._files.load_delay_offsets())
         self._schedule = schedule
         self._files.attach(topics, groups, offsets, schedule)
-        self.carried = carry(store, self._disk, offsets, schedule)
+        self.carried = carry(store, self._disk, schedule)
         self._send = SendProcessor(state, schedule)
+        self._transactions = TransactionService(state)
+        self._send.half_added = self._transactions.added
         self._pull = PullProcessor(state)
         self._bulk = BulkPullProcessor(state, self._pull)
         self._client = ClientProcessor(state)
@@ -232,6 +242,7 @@ class Broker:
         assert self._bulk is not None
         assert self._client is not None
         assert self._staging is not None
+        assert self._transactions is not None
         offset = OffsetProcessor(state)
         lookup = LookupProcessor(state)
         send_back = SendBackProcessor(state, schedule)
@@ -258,7 +269,7 @@ class Broker:
             Code.CONSUMER_SEND_MSG_BACK: send_back.send_back,
             Code.QUERY_MESSAGE: lookup.query,
             Code.VIEW_MESSAGE_BY_ID: lookup.view,
-            Code.END_TRANSACTION: _not_yet("transactions (END_TRANSACTION)"),
+            Code.END_TRANSACTION: self._transactions.end,
             Code.LOCK_BATCH_MQ: _not_yet("ordering locks (LOCK_BATCH_MQ)"),
             Code.UNLOCK_BATCH_MQ: _not_yet("ordering locks (UNLOCK_BATCH_MQ)"),
         }
@@ -304,11 +315,13 @@ class Broker:
         assert self._store is not None
         assert self._schedule is not None
         assert self._staging is not None
+        assert self._transactions is not None
         assert self._state is not None
         loop = asyncio.get_running_loop()
         self._store.start(loop.call_later)
         self._schedule.start()
         self._staging.start()
+        self._transactions.start()
         self._state.stats.start()
         self._files.start()
         self._files.topics_changed()
@@ -375,6 +388,8 @@ class Broker:
         state, self._state = self._state, None
         if state is None:
             return
+        if self._transactions is not None:
+            self._transactions.stop()
         state.stats.stop()
         try:
             await self._files.settle(CONFIG_WRITE_WAIT_S)

@@ -1,21 +1,21 @@
 """What a Java broker left in the store that this one does not serve: told at start, kept for it.
 
-Job: count pending timer messages, half messages and SQL filters, say so in one line, and hold the
-commit log for the messages among them and for delayed ones that are still to be delivered.  It
-must not write: the wheel, the timer log, ``timercheck``, the transaction topics and
-``consumerFilter.json`` go back to a Java broker as they came.
+Job: count pending timer messages and SQL filters, say so in one line, and hold the commit log for
+the messages among them and for delayed ones that are still to be delivered.  It must not write:
+the wheel, the timer log, ``timercheck`` and ``consumerFilter.json`` go back to a Java broker as
+they came.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cometmq.codec.stored_message import read_record_header
 from cometmq.errors import CodecError, StoreError
 from cometmq.model.names import SCHEDULE_TOPIC
-from cometmq.store.carried import Carried, count_half_messages, count_timer_messages
+from cometmq.store.carried import Carried, count_timer_messages
 from cometmq.store.results import GetResult, GetStatus
 from cometmq.wire.fastjson import loads_object
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.broker.schedule import ScheduleService
-    from cometmq.core.consumer_offsets import ConsumerOffsetTable
     from cometmq.store.disk import Disk
     from cometmq.store.message_store import MessageStore
 
@@ -31,27 +30,22 @@ __all__ = ["CarriedGoods", "carry", "count_filters"]
 
 log = logging.getLogger("cometmq.broker")
 
-_TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""TransactionalMessageUtil.buildConsumerGroup: whose offsets tell how far the check has come."""
-
 
 @dataclass(frozen=True, slots=True)
 class CarriedGoods:
     """What waits in the store for a Java broker."""
 
     timers: Carried
-    half_messages: Carried
     filter_count: int
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not (self.timers.count or self.half_messages.count or self.filter_count)
+        return not (self.timers.count or self.filter_count)
 
     def __str__(self) -> str:
         parts = [
             _counted(self.timers.count, "timer message"),
-            _counted(self.half_messages.count, "half message"),
             _counted(self.filter_count, "SQL filter"),
         ]
         return ", ".join(part for part in parts if part)
@@ -61,24 +55,15 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}" if count else ""
 
 
-def carry(
-    store: MessageStore, disk: Disk, offsets: ConsumerOffsetTable, schedule: ScheduleService
-) -> CarriedGoods:
+def carry(store: MessageStore, disk: Disk, schedule: ScheduleService) -> CarriedGoods:
     """Count, say it, and hold the log.  Blocks; after the store is loaded, before it serves."""
     goods = CarriedGoods(
         count_timer_messages(store, disk),
-        count_half_messages(
-            store, lambda topic, queue_id: offsets.query(_TRANSACTION_GROUP, topic, queue_id)
-        ),
         count_filters(disk, store.config.root),
     )
     store.hold_log("delayed messages that are not due yet", _oldest_delayed(store, schedule))
-    for what, carried in (
-        ("timer messages for a Java broker", goods.timers),
-        ("half messages for a Java broker", goods.half_messages),
-    ):
-        if carried.oldest is not None:
-            store.hold_log(what, _always(carried.oldest))
+    if goods.timers.oldest is not None:
+        store.hold_log("timer messages for a Java broker", _always(goods.timers.oldest))
     if not goods.is_empty:
         log.warning(
             "carrying %s: this broker does not serve them and keeps them, and the log files they"

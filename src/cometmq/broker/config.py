@@ -128,6 +128,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     delay_offset_update_version_step: Count = 200
     message_delay_level: str = _DEFAULT_DELAY_LEVELS
     timer_wheel_enable: bool = True
+    transaction_time_out: Millis = 6000
+    transaction_check_max: Count = 15
+    transaction_check_interval: Millis = 30000
+    transaction_op_msg_max_size: Annotated[int, msgspec.Meta(ge=1, le=1048576)] = 4096
+    transaction_op_batch_interval: Millis = 3000
     staged_timeout_minutes: Count = 1440
     # Store
     store_path_root_dir: str = "~/store"

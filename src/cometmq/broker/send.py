@@ -22,7 +22,7 @@ import msgspec
 
 from cometmq.broker.batch_keys import BatchLook
 from cometmq.broker.schedule import ScheduleService
-from cometmq.broker.send_check import Destination, SendChecks, scheduled
+from cometmq.broker.send_check import Destination, SendChecks, prepared, scheduled
 from cometmq.broker.send_run import (
     CLIENT_SYS_FLAGS,
     SendRuns,
@@ -73,6 +73,8 @@ Processor = Callable[[Request, ServerConnection, int], bytes | None]
 
 PLAIN_PROPERTIES_CHARS_MAX: Final = 8000
 """Property strings up to this length fit 32,767 bytes of UTF-8 with what the broker adds."""
+CHECK_BYTES_MAX: Final = 100
+"""What the checks of a transaction add to the properties of its half message."""
 _NOT_PLAIN: Final = (msgspec.MsgspecError, KeyError, ValueError, RecursionError)
 """Not a JSON header, not a known topic, not Unicode: reasons to take the checked way."""
 _ONEWAY: Final = 2
@@ -110,6 +112,7 @@ class SendProcessor:
         "_schedule",
         "_state",
         "_suffix",
+        "half_added",
         "send",
         "send_long",
         "send_run",
@@ -126,6 +129,8 @@ class SendProcessor:
             prop.TRACE_ON: "true" if config.trace_on else "false",
             prop.CLUSTER: config.broker_cluster_name,
         }
+        self.half_added: Callable[[PutResult, int, bytes], None] = lambda *_: None
+        """Told of each half message: where it was put, when it was born, its properties."""
         self._limits: dict[str, int] = {}
         self._is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._suffix = encode_properties(self._region_properties)
@@ -299,15 +304,18 @@ class SendProcessor:
         if target.delay_level > 0:
             scheduled(target)
             code = self._state.delay.deliver_time_ms(target.delay_level, now_ms)
+        elif target.is_half:
+            prepared(target)
         sys_flag = header.sys_flag & CLIENT_SYS_FLAGS
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= flags.MULTI_TAGS
         raw = encode_properties(target.properties)
-        if len(raw) > PROPERTIES_BYTES_MAX:
+        most = PROPERTIES_BYTES_MAX - (CHECK_BYTES_MAX if target.is_half else 0)
+        if len(raw) > most:
             raise Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message is illegal: its properties have {len(raw)} bytes with those the "
-                f"broker adds, {PROPERTIES_BYTES_MAX} are allowed",
+                f"broker adds, {most} are allowed",
             )
         result = self._state.store.put(
             target.topic,
@@ -330,6 +338,8 @@ class SendProcessor:
         )
         if target.delay_level > 0:
             self._schedule.added(target.delay_level, result.queue_offset, now_ms)
+        elif target.is_half:
+            self.half_added(result, header.born_timestamp_ms, raw)
         return result
 
     def _send_batch(

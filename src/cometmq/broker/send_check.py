@@ -3,8 +3,8 @@
 Job: refuse with RocketMQ's code and a remark that names the cause, create topics on demand, and
 turn retry, delay, timer and transaction properties into decisions.  It must not put messages.
 
-Transactions and timers of arbitrary time are not part of this version; they are refused with a
-sentence that says so, since storing them as ordinary messages would deliver them at once.
+Timers of arbitrary time are not part of this version; they are refused with a sentence that says
+so, since storing them as ordinary messages would deliver them at once.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cometmq.errors import ResponseCode
 from cometmq.model import properties as prop
 from cometmq.model.flags import PERM_WRITE, perm_text
 from cometmq.model.names import (
+    HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SEND_FORBIDDEN_TOPICS,
@@ -39,12 +40,16 @@ TIMER_DELAY_SEC_MAX: Final = 259_200
 
 @dataclass(slots=True)
 class Destination:
-    """Where a message goes; `delay_level` > 0 means through SCHEDULE_TOPIC_XXXX."""
+    """Where a message goes; `delay_level` > 0 means through SCHEDULE_TOPIC_XXXX.
+
+    `is_half`: it waits in RMQ_SYS_TRANS_HALF_TOPIC for the end of its transaction.
+    """
 
     topic: str
     queue_id: int
     properties: dict[str, str] = field(default_factory=dict)
     delay_level: int = 0
+    is_half: bool = False
 
 
 def topic_text(config: TopicConfig) -> str:
@@ -149,7 +154,7 @@ class SendChecks:
             return target
         self._check_keys(config, properties)
         target.delay_level = self._delay_level(properties)
-        self._refuse_transaction(header, target)
+        target.is_half = self._is_half(header, target)
         if target.delay_level == 0:
             self._refuse_timer(properties, now_ms)
         return target
@@ -198,22 +203,31 @@ class SendChecks:
             ) from None
         return self._state.delay.clamp(level) if level > 0 else 0
 
-    def _refuse_transaction(self, header: SendMessageHeader, target: Destination) -> None:
-        """Refuse half messages; TRAN_MSG on a delayed retry is only a leftover (trap T29)."""
+    def _is_half(self, header: SendMessageHeader, target: Destination) -> bool:
+        """Say whether this is a half message; TRAN_MSG on a delayed retry is only a leftover (trap
+        T29)."""
         if target.properties.get(prop.TRANSACTION_PREPARED, "").lower() != "true":
-            return
+            return False
         if header.reconsume_times > 0 and target.delay_level > 0:
-            return
+            return False
         if self._state.config.reject_transaction_message:
             raise Refusal(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.address}] sending transaction message is forbidden",
             )
-        raise Refusal(
-            ResponseCode.MESSAGE_ILLEGAL,
-            "transactional messages are not supported yet by this version of CometMQ; "
-            "send an ordinary message",
-        )
+        if target.delay_level > 0:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: it is transactional and has delay level "
+                f"{target.delay_level}; a message cannot wait for both, leave out one",
+            )
+        if not target.properties.get(prop.PRODUCER_GROUP):
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: it is transactional and has no property PGROUP, which "
+                "names the producer group that is asked for the outcome",
+            )
+        return True
 
     def _refuse_timer(self, properties: dict[str, str], now_ms: int) -> None:
         """Refuse delivery at an arbitrary time; delay levels are the way."""
@@ -255,3 +269,15 @@ def scheduled(target: Destination) -> None:
         properties.pop(name, None)
     target.topic = SCHEDULE_TOPIC
     target.queue_id = target.delay_level - 1
+
+
+def prepared(target: Destination) -> None:
+    """Point a half message at the half queue, as TransactionalMessageBridge does in Java."""
+    properties = target.properties
+    properties[prop.TRANSACTION_ID] = properties[prop.UNIQ_KEY]
+    properties[prop.REAL_TOPIC] = target.topic
+    properties[prop.REAL_QUEUE_ID] = str(target.queue_id)
+    for name in (prop.TRANSACTION_CHECK_TIMES, prop.TRAN_PREPARED_QUEUE_OFFSET):
+        properties.pop(name, None)
+    target.topic = HALF_TOPIC
+    target.queue_id = 0

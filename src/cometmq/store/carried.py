@@ -1,15 +1,12 @@
-"""What a store holds for a Java broker and this one does not serve: timers and transactions.
+"""What a store holds for a Java broker and this one does not serve: timers.
 
-Job: count at start the timer messages and half messages that wait for a Java broker, and name the
-oldest record each of them needs, so that retention leaves it alone.  It must not deliver or
+Job: count at start the timer messages that wait for a Java broker, and name the oldest record
+they need, so that retention leaves it alone.  It must not deliver or
 change anything: a Java broker that gets the directory back does.
 
 Timer messages (store.md 5.2) wait in two places: in the wheel, whose content is the timer log
 (see timer_files.py), and in queue 0 of ``rmq_sys_wheel_timer`` from where Java's recovery goes on
 taking them up, which is behind the last one that has a unit.
-
-A half message waits from the offset the group ``CID_RMQ_SYS_TRANS`` has in the half topic, unless
-an op message behind that group's offset in the op topic names its queue offset (store.md 6.2).
 """
 
 from __future__ import annotations
@@ -20,18 +17,18 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import CodecError, StoreError
-from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
+from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.results import GetResult, GetStatus
 from cometmq.store.timer_files import read_timer_checkpoint, scan_timer_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from cometmq.codec.stored_message import StoredMessage
     from cometmq.store.disk import Disk
     from cometmq.store.message_store import MessageStore
 
-__all__ = ["Carried", "count_half_messages", "count_timer_messages"]
+__all__ = ["Carried", "count_timer_messages"]
 
 _READ_COUNT: Final = 1024
 _READ_BYTES: Final = 1 << 22
@@ -64,41 +61,6 @@ def count_timer_messages(store: MessageStore, disk: Disk) -> Carried:
         if first is not None and (oldest is None or first < oldest):
             oldest = first
     return Carried(pending.count + high - start, oldest)
-
-
-def count_half_messages(
-    store: MessageStore, checked_to: Callable[[str, int], int | None]
-) -> Carried:
-    """Count the half messages that are neither committed nor rolled back.  Blocks, as above.
-
-    `checked_to(topic, queue_id)` is where CID_RMQ_SYS_TRANS stands, None where it never was.
-    """
-    count = 0
-    oldest: int | None = None
-    for queue_id in store.queues(HALF_TOPIC):
-        low = store.min_queue_offset(HALF_TOPIC, queue_id)
-        high = store.max_queue_offset(HALF_TOPIC, queue_id)
-        start = min(max(low, checked_to(HALF_TOPIC, queue_id) or 0), high)
-        if start == high:
-            continue
-        ended = _ended_offsets(store, queue_id, checked_to(OP_HALF_TOPIC, queue_id) or 0)
-        ended = {queue_offset for queue_offset in ended if start <= queue_offset < high}
-        count += high - start - len(ended)
-        first = next((place for place in range(start, high) if place not in ended), None)
-        if first is not None:
-            found = _physical_offset_at(store, HALF_TOPIC, queue_id, first)
-            if found is not None and (oldest is None or found < oldest):
-                oldest = found
-    return Carried(count, oldest)
-
-
-def _ended_offsets(store: MessageStore, queue_id: int, start: int) -> set[int]:
-    """Queue offsets in the half topic that op messages from `start` on name."""
-    ended: set[int] = set()
-    for message in _messages(store, OP_HALF_TOPIC, queue_id, start):
-        # 5.x writes "10,11,12,", 4.x a single number.
-        ended.update(int(part) for part in message.body.split(b",") if part.strip().isdigit())
-    return ended
 
 
 def _messages(

@@ -11,7 +11,7 @@ from tests.unit.broker.harness import Client, eventually, running, scenario
 
 from cometmq.broker import Broker
 from cometmq.broker.carrying import CarriedGoods, count_filters
-from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
+from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.carried import Carried
 from cometmq.store.disk import RealDisk
 
@@ -53,19 +53,16 @@ def test_a_delayed_message_keeps_its_log_file_until_it_is_delivered(tmp_path: Pa
 def test_what_a_java_broker_left_is_said_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Counts of three kinds; kinds that are not there are not named; held from the oldest on."""
+    """Counts of two kinds; kinds that are not there are not named; held from the oldest on."""
     (tmp_path / "config").mkdir()
     topics: dict[str, Any] = {"A": {"groupFilterData": {"g": {}, "h": {}}}, "B": {}}
     (tmp_path / "config/consumerFilter.json").write_text(json.dumps({"filterDataByTopic": topics}))
 
     async def first(broker: Broker, client: Client) -> None:
         goods = broker.carried
-        assert goods == CarriedGoods(Carried(), Carried(), 2)
+        assert goods == CarriedGoods(Carried(), 2)
         assert str(goods) == "2 SQL filters"
         store = broker.state.store
-        for _ in range(3):
-            store.put(HALF_TOPIC, 0, b"half", b"", store_ms=1)
-        store.put(OP_HALF_TOPIC, 0, b"0,1,", b"", store_ms=1)
         store.put(TIMER_TOPIC, 0, b"timed", b"", store_ms=1)
         await fill(client)
 
@@ -75,7 +72,7 @@ def test_what_a_java_broker_left_is_said_in_one_line(
         async with running(tmp_path) as broker:
             goods = broker.carried
             assert goods is not None
-            assert (goods.timers.count, goods.half_messages.count) == (1, 1)
+            assert goods.timers.count == 1
             broker.state.store._retention.drop_files(100)
             assert broker.state.store.min_physical_offset == 0
 
@@ -84,7 +81,7 @@ def test_what_a_java_broker_left_is_said_in_one_line(
     said = [record.getMessage() for record in caplog.records]
     few, line = [text for text in said if text.startswith("carrying")]
     assert few.startswith("carrying 2 SQL filters: this broker")
-    assert line.startswith("carrying 1 timer message, 1 half message, 2 SQL filters: this broker")
+    assert line.startswith("carrying 1 timer message, 2 SQL filters: this broker")
     (line,) = [text for text in said if "is kept" in text]
     assert "timer messages for a Java broker need it from physical offset" in line
 

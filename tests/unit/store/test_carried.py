@@ -16,8 +16,8 @@ from cometmq.codec.timer import (
     encode_timer_checkpoint,
     encode_timer_log_blank,
 )
-from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
-from cometmq.store.carried import Carried, count_half_messages, count_timer_messages
+from cometmq.model.names import TIMER_TOPIC
+from cometmq.store.carried import Carried, count_timer_messages
 from cometmq.store.timer_files import scan_timer_log
 
 if TYPE_CHECKING:
@@ -91,22 +91,6 @@ def test_timer_messages_in_the_wheel_and_in_their_topic() -> None:
     units += [unit(START_MS, 0, place) for place in places[4:]]
     write_timers(rig, TimerCheckpoint(START_MS + 9_000, 312, 6, 6), units)
     assert count_timer_messages(rig.store, rig.disk) == Carried(0, None)
-
-
-def test_half_messages_without_an_op() -> None:
-    """From the checked offset on, those no op message names."""
-    rig = Rig()
-    assert count_half_messages(rig.store, lambda *_: None) == Carried(0, None)
-    places = [rig.put(HALF_TOPIC).physical_offset for _ in range(8)]
-    assert count_half_messages(rig.store, lambda *_: None) == Carried(8, places[0])
-    rig.put(OP_HALF_TOPIC, body=b"0,1,")
-    rig.put(OP_HALF_TOPIC, body=b"4")
-    rig.put(OP_HALF_TOPIC, body=b"x,,5,99,")
-    assert count_half_messages(rig.store, lambda *_: None) == Carried(4, places[2])
-    reached = {HALF_TOPIC: 3, OP_HALF_TOPIC: 1}
-    assert count_half_messages(rig.store, lambda topic, _: reached[topic]) == Carried(3, places[3])
-    reached = {HALF_TOPIC: 8, OP_HALF_TOPIC: 3}
-    assert count_half_messages(rig.store, lambda topic, _: reached[topic]) == Carried(0, None)
 
 
 def test_a_held_log_file_outlives_its_time(caplog: pytest.LogCaptureFixture) -> None:

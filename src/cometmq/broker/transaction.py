@@ -1,0 +1,310 @@
+"""END_TRANSACTION: half messages become real ones, or nothing.
+
+Job: know which half messages are open, commit and roll back on request with RocketMQ's checks and
+answers, and own the parts that check back and write op messages.  It must not block: the half
+message is read here while it is in memory, and in a worker when it is not.
+
+A transaction is settled once.  A further end gets the answer of the first if it says the same, and
+an error if it does not; a message that was put back for a check can be ended by its earlier places
+as well.
+
+Durable when an end is answered (process death / power cut):
+    commit    the real message is put / flushed with SYNC_FLUSH
+    rollback  its op message is put / flushed with SYNC_FLUSH
+A one-way end is answered to nobody; a rollback among them is noted with the next op message.
+
+Source: ``EndTransactionProcessor`` of RocketMQ 5.4 (store.md 6.3).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.broker.lookup import in_worker
+from cometmq.broker.send import store_failure
+from cometmq.broker.state import BrokerState, Refusal, answer
+from cometmq.broker.transaction_check import CheckBack
+from cometmq.broker.transaction_load import load_transactions
+from cometmq.broker.transaction_ops import OpWriter
+from cometmq.codec.java_hash import tags_code
+from cometmq.codec.properties import find_property, remove_property
+from cometmq.codec.stored_message import StoredMessage, decode_message
+from cometmq.core.transactions import HalfMessage, OpenHalves, end_deadline_ms, half_of
+from cometmq.errors import CodecError, CometError, ResponseCode, StoreError
+from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from cometmq.model.names import HALF_TOPIC
+from cometmq.net.server import ServerConnection
+from cometmq.store.results import GetResult, GetStatus, PutResult
+from cometmq.wire.command import RemotingCommand
+from cometmq.wire.headers import EndTransactionHeader
+
+__all__ = ["TransactionService"]
+
+log = logging.getLogger("cometmq.broker")
+
+_REMEMBERED: Final = 10_000
+"""So many ended transactions are known by their outcome, for ends that are repeated."""
+_OUTCOMES: Final = {TRANSACTION_COMMIT: "committed", TRANSACTION_ROLLBACK: "rolled back"}
+_NOT_FOUND: Final = "Find prepared transaction message failed"
+
+
+class TransactionService:
+    """The processor of code 37, and everything a broker knows about transactions."""
+
+    __slots__ = ("_at", "_ended", "_order", "_state", "check", "halves", "ops")
+
+    def __init__(self, state: BrokerState) -> None:
+        loaded = load_transactions(state.store, state.offsets)
+        self._state = state
+        self.halves: OpenHalves = loaded.halves
+        self.ops = OpWriter(state, loaded)
+        self.check = CheckBack(state, self.halves, self.ops, self._given_up)
+        self._ended: dict[int, str] = {}
+        self._order: deque[int] = deque()
+        self._at: Callable[[str], None] = lambda name: None
+        state.store.hold_log("open transactions", self._oldest)
+        if self.halves:
+            log.info("%d transactions are open; their producers are asked", len(self.halves))
+
+    @property
+    def at(self) -> Callable[[str], None]:
+        """Told each named step; tests end the process there."""
+        return self._at
+
+    @at.setter
+    def at(self, hook: Callable[[str], None]) -> None:
+        self._at = self.ops.at = self.check.at = hook
+
+    def start(self) -> None:
+        """Begin to check back."""
+        self.ops.start()
+        self.check.start()
+
+    def stop(self) -> None:
+        """Check no more, and write down what is ended."""
+        self.check.stop()
+        self.ops.stop()
+
+    def _oldest(self) -> int | None:
+        first = self.halves.first()
+        return None if first is None else first.physical_offset
+
+    # -- half messages ------------------------------------------------------------------------
+
+    def added(self, result: PutResult, born_ms: int, properties: bytes) -> None:
+        """Note a half message that was put."""
+        self.halves.add(half_of(result.queue_offset, result.physical_offset, born_ms, properties))
+        self._at("half.put")
+
+    # -- END_TRANSACTION ----------------------------------------------------------------------
+
+    def end(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve END_TRANSACTION (37); an unknown outcome gets no answer at all."""
+        header = EndTransactionHeader.from_command(request)
+        if header.commit_or_rollback not in _OUTCOMES:
+            return None
+        half = self.halves.at(header.tran_state_table_offset)
+        if half is not None and half.physical_offset == header.commit_log_offset:
+            message = self._read_resident(half.queue_offset)
+            if message is not None:
+                return self._settle(request, header, message, connection)
+        place, store = header.commit_log_offset, self._state.store
+
+        def read() -> StoredMessage | None:
+            try:
+                found = store.message_at(place)
+                return None if found is None else decode_message(found)
+            except CometError:
+                return None
+
+        in_worker(
+            self._state,
+            request,
+            connection,
+            read,
+            lambda found: self._settle(request, header, found, connection),
+        )
+        return None
+
+    def _read_resident(self, queue_offset: int) -> StoredMessage | None:
+        """The half message at an offset if reading it does not block."""
+        try:
+            found = self._state.store.get(HALF_TOPIC, 0, queue_offset, 1)
+            if isinstance(found, GetResult) and found.status is GetStatus.FOUND:
+                return decode_message(found.chunks[0])
+        except (StoreError, CodecError):
+            pass
+        return None
+
+    def _settle(
+        self,
+        request: RemotingCommand,
+        header: EndTransactionHeader,
+        message: StoredMessage | None,
+        connection: ServerConnection,
+    ) -> bytes | None:
+        try:
+            checked = self._checked(header, message)
+            half = self.halves.find(header.tran_state_table_offset)
+            if half is None:
+                self._repeated(header)
+                return answer(request)
+            if self.ops.is_refusing():
+                raise Refusal(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    "service not available now: ended transactions cannot be noted, see the"
+                    " broker's log",
+                )
+            if header.commit_or_rollback == TRANSACTION_ROLLBACK:
+                return self._roll_back(request, half, connection)
+            return self._commit(request, half, checked, connection)
+        except Refusal as refusal:
+            return answer(request, refusal.code, refusal.remark)
+        except StoreError as error:
+            return answer(request, *store_failure(self._state, error))
+
+    def _checked(
+        self, header: EndTransactionHeader, message: StoredMessage | None
+    ) -> StoredMessage:
+        """Check the request against the record it names, in Java's order."""
+        if message is None or message.topic != HALF_TOPIC:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
+        raw = message.raw_properties
+        if not header.from_transaction_check:
+            deadline_ms = end_deadline_ms(
+                raw, message.born_timestamp_ms, self._state.config.transaction_time_out
+            )
+            now_ms = self._state.env.clock.now_ms()
+            if deadline_ms is not None and now_ms > deadline_ms:
+                raise Refusal(
+                    ResponseCode.ILLEGAL_OPERATION,
+                    f"the end came {now_ms - deadline_ms} ms after the time that "
+                    "CHECK_IMMUNITY_TIME_IN_SECONDS gave; the producer is asked, and its answer "
+                    "to that counts",
+                )
+        group = find_property(raw, b"PGROUP")
+        if group is None or group.decode("utf-8", "replace") != header.producer_group:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if message.queue_offset != header.tran_state_table_offset:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        if message.physical_offset != header.commit_log_offset:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+        return message
+
+    def _repeated(self, header: EndTransactionHeader) -> None:
+        """Accept a further end that says what the first one said."""
+        outcome = self._ended.get(header.tran_state_table_offset)
+        if outcome != _OUTCOMES[header.commit_or_rollback]:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the transaction is {outcome or 'ended'} already and cannot be "
+                f"{_OUTCOMES[header.commit_or_rollback]}",
+            )
+
+    def _roll_back(
+        self, request: RemotingCommand, half: HalfMessage, connection: ServerConnection
+    ) -> bytes | None:
+        self._close(half, "rolled back")
+        if request.is_oneway:
+            return None
+
+        def written(end: int) -> None:
+            if end < 0:
+                connection.send(
+                    answer(
+                        request,
+                        ResponseCode.SERVICE_NOT_AVAILABLE,
+                        "service not available now: the rollback is noted in memory only; "
+                        "see the broker's log",
+                    )
+                )
+            else:
+                self._answer_durable(request, end, connection)
+
+        self.ops.when_written(written)
+        return None
+
+    def _commit(
+        self,
+        request: RemotingCommand,
+        half: HalfMessage,
+        message: StoredMessage,
+        connection: ServerConnection,
+    ) -> bytes | None:
+        result = self._put_real(half, message)
+        self._at("commit.put")
+        self._close(half, "committed")
+        if request.is_oneway:
+            return None
+        if self._state.config.flush_disk_type != "SYNC_FLUSH":
+            return answer(request)
+        self._answer_durable(request, result.end_offset, connection)
+        return None
+
+    def _put_real(self, half: HalfMessage, message: StoredMessage) -> PutResult:
+        """Put the message where its producer wanted it; body and properties stay."""
+        raw = message.raw_properties
+        topic = find_property(raw, b"REAL_TOPIC")
+        queue_id = find_property(raw, b"REAL_QID")
+        if topic is None or queue_id is None or not queue_id.isdigit():
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: it names no topic and queue to be delivered to",
+            )
+        raw = remove_property(remove_property(raw, b"REAL_TOPIC"), b"REAL_QID")
+        tags = _text(find_property(raw, b"TAGS"))
+        return self._state.store.put(
+            topic.decode(),
+            int(queue_id),
+            message.body,
+            raw,
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+            born_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times,
+            prepared_offset=half.physical_offset,
+            tags_code=tags_code(tags),
+            store_ms=self._state.env.clock.now_ms(),
+            index_keys=(
+                _text(find_property(raw, b"UNIQ_KEY")),
+                _text(find_property(raw, b"KEYS")),
+                tags,
+            ),
+        )
+
+    def _given_up(self, half: HalfMessage) -> None:
+        self._close(half, "given up")
+
+    def _close(self, half: HalfMessage, outcome: str) -> None:
+        """Forget an open transaction; remember its outcome for a while, by all its places."""
+        ended, order = self._ended, self._order
+        for place in self.halves.places(half):
+            ended[place] = outcome
+            order.append(place)
+        self.halves.remove(half)
+        while len(order) > _REMEMBERED:
+            del ended[order.popleft()]
+        self.ops.ended(half.queue_offset)
+
+    def _answer_durable(
+        self, request: RemotingCommand, end_offset: int, connection: ServerConnection
+    ) -> None:
+        if self._state.config.flush_disk_type != "SYNC_FLUSH":
+            connection.send(answer(request))
+            return
+
+        def settle(is_durable: bool) -> None:
+            timed_out = ResponseCode.FLUSH_DISK_TIMEOUT, "FLUSH_DISK_TIMEOUT"
+            connection.send(answer(request) if is_durable else answer(request, *timed_out))
+
+        self._state.store.when_durable(end_offset, settle)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

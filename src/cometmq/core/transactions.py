@@ -1,0 +1,192 @@
+"""Open transactions of a broker: which half messages wait for their end, and what is due for each.
+
+Job: the table of open half messages with their earlier places, the format of op messages, and the
+rules of check-back (store.md 6).  It must not do I/O or read the clock.
+
+A half message that is put back, to count a check or to let the queue be read from later, gets a
+new place in the half queue.  Its producer may still name an earlier one, so the table knows all of
+them; it is one transaction with one end, whichever place is named.
+
+Source of formats: ``TransactionalMessageServiceImpl`` and ``TransactionalMessageUtil`` of RocketMQ
+5.4.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cometmq.codec.properties import find_property
+
+__all__ = [
+    "OP_TAG",
+    "CheckRules",
+    "HalfMessage",
+    "OpenHalves",
+    "decode_op_body",
+    "encode_op_body",
+    "end_deadline_ms",
+    "half_of",
+    "immunity_ms",
+]
+
+OP_TAG: Final = "d"
+_NEVER: Final = b"-1,"
+"""An op body that names nothing: Java ignores what lies before the place it has come to."""
+
+
+class HalfMessage(msgspec.Struct, gc=False):
+    """One open transaction, at its newest place in the half queue."""
+
+    queue_offset: int
+    physical_offset: int
+    born_ms: int
+    group: str
+    """The producer group that is asked for the outcome."""
+    check_count: int = 0
+    immunity_s: int = -1
+    """CHECK_IMMUNITY_TIME_IN_SECONDS; -1 when it has none that is a number."""
+    has_immunity: bool = False
+    first_offset: int = -1
+    """Queue offset of its first place, -1 when this is the first."""
+
+
+class CheckRules(msgspec.Struct, frozen=True):
+    """When a half message is checked and when it is given up."""
+
+    timeout_ms: int
+    """transactionTimeOut"""
+    check_max: int
+    """transactionCheckMax"""
+    reserved_ms: int
+    """fileReservedTime"""
+
+    def is_due(self, half: HalfMessage, now_ms: int) -> bool:
+        """Whether the producer is to be asked now, or the message to be given up."""
+        if self.is_given_up(half, now_ms):
+            return True
+        age_ms = now_ms - half.born_ms
+        if half.has_immunity:
+            return age_ms > self.first_check_ms(half)
+        # A producer whose clock is ahead is asked at once, as Java does.
+        return age_ms < 0 or age_ms > self.timeout_ms
+
+    def is_given_up(self, half: HalfMessage, now_ms: int) -> bool:
+        """Whether it was checked as often as it may be, or is older than messages are kept."""
+        return half.check_count >= self.check_max or now_ms - half.born_ms > self.reserved_ms
+
+    def first_check_ms(self, half: HalfMessage) -> int:
+        """Age from which on the producer is asked."""
+        return self.timeout_ms if half.immunity_s < 0 else half.immunity_s * 1000
+
+
+def immunity_ms(text: bytes | None, timeout_ms: int) -> int | None:
+    """How long a producer's own end is accepted; None for ever, without the property.
+
+    Not shorter than `timeout_ms`, and that also where the property is no number.
+    """
+    if not text:
+        return None
+    return max(_number(text) * 1000, timeout_ms)
+
+
+def end_deadline_ms(properties: bytes, born_ms: int, timeout_ms: int) -> int | None:
+    """Time after which only the answer to a check may end a transaction; None for never."""
+    limit = immunity_ms(find_property(properties, b"CHECK_IMMUNITY_TIME_IN_SECONDS"), timeout_ms)
+    return None if limit is None else born_ms + limit
+
+
+def half_of(
+    queue_offset: int, physical_offset: int, born_ms: int, properties: bytes
+) -> HalfMessage:
+    """Read what matters of a half message from its property string."""
+    immunity = find_property(properties, b"CHECK_IMMUNITY_TIME_IN_SECONDS")
+    checks = find_property(properties, b"TRANSACTION_CHECK_TIMES")
+    first = find_property(properties, b"TRAN_PREPARED_QUEUE_OFFSET")
+    group = find_property(properties, b"PGROUP") or b""
+    return HalfMessage(
+        queue_offset,
+        physical_offset,
+        born_ms,
+        group.decode("utf-8", "replace"),
+        0 if checks is None else max(0, _number(checks)),
+        -1 if immunity is None else max(-1, _number(immunity)),
+        immunity is not None,
+        -1 if first is None else _number(first),
+    )
+
+
+def _number(text: bytes) -> int:
+    """A decimal number, -1 for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        return -1
+
+
+def encode_op_body(queue_offsets: list[int]) -> bytes:
+    """Name half messages that are ended: ``10,11,``; for none a body that names nothing."""
+    if not queue_offsets:
+        return _NEVER
+    return b"".join([b"%d," % queue_offset for queue_offset in queue_offsets])
+
+
+def decode_op_body(body: bytes) -> list[int]:
+    """The queue offsets an op message names: 5.x writes ``10,11,``, 4.x a single number."""
+    return [int(part) for part in body.split(b",") if part.strip().isdigit()]
+
+
+class OpenHalves:
+    """The half messages of one queue that are neither committed, rolled back nor given up."""
+
+    __slots__ = ("_earlier", "_newest", "_open")
+
+    def __init__(self) -> None:
+        self._open: dict[int, HalfMessage] = {}
+        self._newest: dict[int, int] = {}
+        """Earlier place to newest one, of messages that were put back."""
+        self._earlier: dict[int, list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, half: HalfMessage) -> None:
+        """Note a half message at a place behind all others."""
+        self._open[half.queue_offset] = half
+
+    def at(self, queue_offset: int) -> HalfMessage | None:
+        """The open half message whose newest place this is."""
+        return self._open.get(queue_offset)
+
+    def find(self, queue_offset: int) -> HalfMessage | None:
+        """The open half message that is or was at a place."""
+        return self._open.get(self._newest.get(queue_offset, queue_offset))
+
+    def offsets(self) -> list[int]:
+        """Newest places of all, ascending."""
+        return list(self._open)
+
+    def first(self) -> HalfMessage | None:
+        """The one with the lowest place."""
+        return next(iter(self._open.values()), None)
+
+    def places(self, half: HalfMessage) -> list[int]:
+        """Every queue offset it is known by, the newest last."""
+        return [*self._earlier.get(half.queue_offset, ()), half.queue_offset]
+
+    def remove(self, half: HalfMessage) -> None:
+        """Forget one that is ended, and its earlier places."""
+        del self._open[half.queue_offset]
+        for place in self._earlier.pop(half.queue_offset, ()):
+            self._newest.pop(place, None)
+
+    def replace(self, half: HalfMessage, newer: HalfMessage) -> None:
+        """Note that a message was put back at a place behind all others."""
+        self._open.pop(half.queue_offset, None)
+        places = self._earlier.pop(half.queue_offset, [])
+        places.append(half.queue_offset)
+        for place in places:
+            self._newest[place] = newer.queue_offset
+        self._open[newer.queue_offset] = newer
+        self._earlier.setdefault(newer.queue_offset, []).extend(places)
