@@ -5,7 +5,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,10 @@ from cometmq.cli import exit_codes
 from cometmq.cli.main import root
 from cometmq.client import handlers
 from cometmq.namesrv.config import IGNORED_KEYS, NameServerConfig
+from cometmq.spark.columns import SPARK_TYPES
+from cometmq.spark.live_options import SOURCE_OPTIONS
+from cometmq.spark.sink_options import SINK_COLUMNS, SINK_OPTIONS
+from cometmq.spark.store_options import STORE_OPTIONS
 
 HERE = Path(__file__).resolve().parent
 NOTICE: Final = "<!-- Written by docs/generate.py (`make docs`); edits here are lost. -->\n"
@@ -252,10 +256,106 @@ _PLUMBING: Final = frozenset(
 )
 
 
+_COLUMN_TEXT: Final = {
+    "topic": "The topic.",
+    "broker": "Name of the broker; of a store, what option `broker` says.",
+    "queueId": "The queue.",
+    "queueOffset": "The message's place in its queue.",
+    "physicalOffset": "Its place in the commit log.",
+    "body": "The body, decompressed.",
+    "tags": "The tag, null without one.",
+    "keys": "Business keys, with spaces between them.",
+    "properties": "All properties; null without `includeProperties`.",
+    "bornTimestamp": "When its producer made it.",
+    "storeTimestamp": "When the broker stored it.",
+    "bornHost": "The producer's `ip:port`.",
+    "storeHost": "The broker's.",
+    "msgId": "The offset message id: where it is stored, as hex.",
+    "uniqKey": "The id its producer gave it.",
+    "reconsumeTimes": "How often it came back to be consumed again.",
+    "sysFlag": "RocketMQ's flags: compression, transaction, address families.",
+    "_corrupt_record": "Why a damaged record has nothing else; only in mode `PERMISSIVE`.",
+}
+_SINK_TEXT: Final = {
+    "body": "Needed, never null.",
+    "topic": "Needed unless option `topic` is set.",
+    "tags": "One tag.",
+    "keys": "Business keys: text with spaces between them, or an array.",
+    "properties": "The user's own; RocketMQ's names are refused.",
+    "messageGroup": "Messages of one group go to one queue.",
+    "queueId": "The queue, where neither group nor turn shall choose.",
+    "deliverTime": "When to deliver: a time, or ms since 1970. Needs a broker with timers.",
+}
+
+
+def spark_page() -> str:
+    """Options and columns of the Spark sources and of the sink."""
+    return "\n".join(
+        [
+            "# Spark sources and sink",
+            "",
+            NOTICE,
+            "How to use them: [Use Spark](../how-to/use-spark.md).",
+            "Names of options are taken in any case; a wrong one is refused with the nearest.",
+            "",
+            '## `format("cometmq")`: live topics, batch and stream',
+            "",
+            *_table(("Option", "Meaning"), SOURCE_OPTIONS.items()),
+            "",
+            'Offsets by queue are JSON: `{"Orders": {"broker-a:0": 1500, "broker-a:1": -2}}`;'
+            " -2 is the first, -1 the end.",
+            "A time wins over offsets; a queue without a message at or after it begins at its end.",
+            "",
+            '## `format("cometmq-store")`: a store directory, batch',
+            "",
+            *_table(("Option", "Meaning"), STORE_OPTIONS.items()),
+            "",
+            "## Columns of both",
+            "",
+            "`.schema(...)` before `load()` selects among them, in any order, with these types.",
+            "",
+            *_table(
+                ("Column", "Type", "Meaning"),
+                ((name, f"`{kind}`", _COLUMN_TEXT[name]) for name, kind in SPARK_TYPES.items()),
+            ),
+            "",
+            '## `write.format("cometmq")` and `writeStream.format("cometmq")`',
+            "",
+            *_table(("Option", "Meaning"), SINK_OPTIONS.items()),
+            "",
+            *_table(
+                ("Column", "Type", "Meaning"),
+                (
+                    (name, " or ".join(f"`{kind}`" for kind in kinds), _SINK_TEXT[name])
+                    for name, kinds in SINK_COLUMNS.items()
+                ),
+            ),
+            "",
+            "Columns without a place in a message are refused: `select` those to write.",
+            "Only mode `append` is served; Spark's default mode is another.",
+            "",
+        ]
+    )
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """A Markdown table; the first cell of each row is code."""
+    return [
+        f"| {' | '.join(head)} |",
+        "|" + "---|" * len(head),
+        *(f"| `{row[0]}` | {' | '.join(_pipes(cell) for cell in row[1:])} |" for row in rows),
+    ]
+
+
+def _pipes(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/client.md": client_page,
     "reference/commands.md": commands_page,
     "reference/configuration.md": configuration_page,
+    "reference/spark.md": spark_page,
 }
 
 

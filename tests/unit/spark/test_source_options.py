@@ -10,7 +10,8 @@ from cometmq.errors import ConfigError
 from cometmq.spark.columns import SPARK_TYPES, chosen_columns, schema_text
 from cometmq.spark.live_options import LiveOptions
 from cometmq.spark.sink_options import SinkOptions
-from cometmq.spark.store_source import StoreReader, store_scan_options
+from cometmq.spark.store_options import store_scan_options
+from cometmq.spark.store_source import StoreReader
 
 SERVER = {"nameserver": "127.0.0.1:9876"}
 

@@ -1,0 +1,300 @@
+"""How fast Spark reads topics and stores, and how soon a message is a row.
+
+    .venv/bin/python bench/spark_sources.py store|live|stream|latency|soak|all [--records 1000000]
+
+`store` reads a store directory without a broker.  `live` and `stream` read topics of a broker that
+shares the machine, in batches and as a stream; `latency` measures from a message's store time to
+its row in the driver, at a trigger of 100 ms; `soak` reads a growing topic and prints the memory
+of all processes.  Bodies have 100 to 200 bytes.  Every figure stands beside the processor time of
+the whole process tree and the load of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import psutil
+from scan_store import make_store
+
+from cometmq.model.message import Message
+from cometmq.model.queue import MessageQueue
+from cometmq.spark import session
+from cometmq.sync import Admin, Producer
+
+FIVE = "topic string, queueId int, queueOffset bigint, body binary, storeTimestamp timestamp"
+QUEUES = 4
+TOPIC = "Bench"
+
+
+def conditions(spark: Any) -> None:
+    """What the figures depend on."""
+    import pyarrow as pa
+
+    java = spark._jvm.java.lang.System.getProperty("java.version")
+    print(
+        f"PySpark {spark.version}, Java {java}, pyarrow {pa.__version__},"
+        f" Python {sys.version.split()[0]}, {spark.sparkContext.master},"
+        f" {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def cpu_s() -> float:
+    """Processor time of this process and all below it, so far."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def measure(what: str, rows: int, work: Callable[[], object], rounds: int) -> None:
+    """Run it once to warm up, then some times; rows a second of each, and the median."""
+    work()
+    rates = []
+    for _ in range(rounds):
+        begun_s, cpu = time.perf_counter(), cpu_s()
+        work()
+        took_s = time.perf_counter() - begun_s
+        rates.append(rows / took_s)
+        print(
+            f"  {what}: {rates[-1]:>11,.0f} rows/s, {cpu_s() - cpu:.2f} s of processor time,"
+            f" load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+    print(f"{what}: median {median(rates):,.0f} rows/s", flush=True)
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[str]:
+    """A name server and broker in a process of its own; the name server's address."""
+    command = [sys.executable, "-m", "cometmq", "up", "--store", str(folder / "store")]
+    with subprocess.Popen(  # noqa: S603 - this very interpreter
+        [*command, "--name-server-port", "0", "--broker-port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        ready = re.search(r"name server (\S+?),", server.stdout.readline())
+        assert ready is not None
+        try:
+            yield ready[1]
+        finally:
+            server.terminate()
+
+
+def fill(name_server: str, records: int, *, seed: int = 5) -> None:
+    """Send records in batches of a thousand, queue by queue in turn."""
+    chance = random.Random(seed)
+    bodies = [chance.randbytes(chance.randint(100, 200)) for _ in range(1000)]
+    with Producer("bench", name_server=name_server) as producer:
+        for number in range(0, records, 1000):
+            queue = MessageQueue(TOPIC, "broker-a", number // 1000 % QUEUES)
+            producer.send_batch(
+                [
+                    Message(TOPIC, body, tags="ABCDE"[place % 5], keys=f"order-{number + place}")
+                    for place, body in enumerate(bodies[: records - number])
+                ],
+                queue=queue,
+            )
+
+
+@contextmanager
+def filled(folder: Path, records: int) -> Iterator[str]:
+    """A broker whose topic holds the records."""
+    with broker(folder) as name_server:
+        with Admin(name_server=name_server) as admin:
+            admin.create_topic(TOPIC, queue_count=QUEUES)
+        begun_s = time.perf_counter()
+        fill(name_server, records)
+        print(f"{records:,} records sent in {time.perf_counter() - begun_s:.1f} s")
+        yield name_server
+
+
+def reads(reader: Any, load: Callable[[Any], Any], records: int, rounds: int, folder: Path) -> None:
+    """The batch figures of one source."""
+
+    def count(narrow: Any) -> None:
+        assert load(narrow).count() == records
+
+    narrow = reader().schema(FIVE)
+    whole = reader().option("includeProperties", "true")
+    measure("count, 5 columns", records, lambda: count(narrow), rounds)
+    measure("count, all columns", records, lambda: count(whole), rounds)
+    measure(
+        "noop, 5 columns",
+        records,
+        lambda: load(narrow).write.format("noop").mode("overwrite").save(),
+        rounds,
+    )
+    target = str(folder / "parquet")
+    measure(
+        "Parquet, 5 columns",
+        records,
+        lambda: load(narrow).write.mode("overwrite").parquet(target),
+        rounds,
+    )
+
+
+def run_store(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
+    """A store directory, without a broker."""
+    root = folder / "made"
+    make_store(root, arguments.records)
+
+    def reader() -> Any:
+        options = spark.read.format("cometmq-store").option("topic", TOPIC)
+        return options.option("mode", "FAILFAST")
+
+    reads(reader, lambda made: made.load(str(root)), arguments.records, arguments.rounds, folder)
+
+
+def run_live(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
+    """Batch reads of a running broker."""
+    with filled(folder, arguments.records) as name_server:
+
+        def reader() -> Any:
+            options = spark.read.format("cometmq").option("nameServer", name_server)
+            return options.option("subscribe", TOPIC)
+
+        reads(reader, lambda made: made.load(), arguments.records, arguments.rounds, folder)
+
+
+def stream_of(spark: Any, name_server: str, **options: str) -> Any:
+    """A stream of the topic, five columns."""
+    return (
+        spark.readStream.format("cometmq")
+        .schema(FIVE)
+        .option("nameServer", name_server)
+        .option("subscribe", TOPIC)
+        .options(**options)
+        .load()
+    )
+
+
+def run_stream(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
+    """A stream from the beginning to the end, in micro-batches of 250,000."""
+    with filled(folder, arguments.records) as name_server:
+        number = iter(range(1000))
+
+        def run() -> None:
+            frame = stream_of(
+                spark, name_server, startingOffsets="earliest", maxOffsetsPerTrigger="250000"
+            )
+            query = (
+                frame.writeStream.format("noop")
+                .option("checkpointLocation", str(folder / f"checkpoint{next(number)}"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+
+        measure("stream to noop, 5 columns", arguments.records, run, arguments.rounds)
+
+
+def run_latency(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
+    """From store time to the row in the driver, twenty messages a second."""
+    waited_ms: list[float] = []
+    with filled(folder, 1000) as name_server:
+
+        def take(frame: Any, _: int) -> None:
+            rows = frame.select("storeTimestamp").toPandas()["storeTimestamp"]
+            now_ms = datetime.now(UTC).timestamp() * 1000
+            waited_ms.extend(now_ms - row.timestamp() * 1000 for row in rows)
+
+        query = (
+            stream_of(spark, name_server)
+            .writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(folder / "checkpoint-latency"))
+            .trigger(processingTime="100 milliseconds")
+            .start()
+        )
+        count = min(arguments.records, 600)
+        with Producer("bench", name_server=name_server) as producer:
+            for number in range(count):
+                producer.send(Message(TOPIC, b"%d" % number))
+                time.sleep(0.05)
+        deadline_s = time.monotonic() + 60
+        while len(waited_ms) < count and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        query.stop()
+    warm = waited_ms[len(waited_ms) // 4 :]
+    cuts = quantiles(warm, n=100)
+    print(
+        f"stored to row, {len(warm)} messages after warm-up: median {median(warm):.0f} ms,"
+        f" 90% {cuts[89]:.0f} ms, 99% {cuts[98]:.0f} ms, load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def run_soak(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
+    """A stream behind a producer; memory of this process and all below it, as it goes."""
+    with filled(folder, 1000) as name_server:
+        sender = threading.Thread(target=fill, args=(name_server, arguments.records), daemon=True)
+        query = (
+            stream_of(spark, name_server, startingOffsets="earliest", maxOffsetsPerTrigger="250000")
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(folder / "checkpoint-soak"))
+            .trigger(processingTime="1 second")
+            .start()
+        )
+        sender.start()
+        done, begun_s, shown = 0, time.perf_counter(), set[int]()
+        while done < arguments.records and query.isActive:
+            time.sleep(5)
+            for progress in query.recentProgress:
+                if progress.batchId not in shown:
+                    shown.add(progress.batchId)
+                    done += progress.numInputRows
+            memory = sum(
+                process.memory_info().rss
+                for process in psutil.Process().children(recursive=True)
+                if process.is_running()
+            )
+            rate = done / (time.perf_counter() - begun_s)
+            print(f"  {done:>12,} rows, {rate:>9,.0f} rows/s, {memory >> 20:,} MiB", flush=True)
+        query.stop()
+
+
+RUNS = {
+    "store": run_store,
+    "live": run_live,
+    "stream": run_stream,
+    "latency": run_latency,
+    "soak": run_soak,
+}
+
+
+def main() -> None:
+    """Parse, start Spark, run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=[*RUNS, "all"])
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--master", default="local[2]")
+    arguments = parser.parse_args()
+    spark = session("bench", master=arguments.master, **{"spark.driver.memory": "2g"})
+    conditions(spark)
+    for name in [arguments.what] if arguments.what != "all" else list(RUNS)[:4]:
+        print(f"\n{name}")
+        with tempfile.TemporaryDirectory(prefix="cometmq-bench-") as folder:
+            RUNS[name](spark, arguments, Path(folder))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
