@@ -13,6 +13,16 @@ __all__ = ["PIPELINES", "pipeline"]
 #: name -> (module, attribute, one line of help)
 PIPELINES: Final[dict[str, tuple[str, str, str]]] = {
     "archive": ("cometmq.cli.pipeline_archive", "archive", "Topics to Parquet, exactly once."),
+    "replay": (
+        "cometmq.cli.pipeline_replay",
+        "replay",
+        "A slice of an archive back into a topic.",
+    ),
+    "dead-letters": (
+        "cometmq.cli.pipeline_dead_letters",
+        "dead_letters",
+        "Why messages died; a selection sent again.",
+    ),
     "trace": ("cometmq.cli.pipeline_trace", "trace", "What became of every traced message."),
     "reconcile": (
         "cometmq.cli.pipeline_reconcile",

@@ -1,0 +1,176 @@
+"""`dead-letters`: why messages died, and a selection of them sent again.
+
+Job: tell origin, group and reason of each dead message, group them, and choose what to re-drive.
+It must not know how rows are sent; see `ordered_send`.
+
+A message dies when a consumer group has refused it too often: its broker appends it to the topic
+`%DLQ%group`.  Brokers keep the topic it was first sent to in the property `RETRY_TOPIC` (newer
+ones also in `DLQ_ORIGIN_TOPIC`) and its first message id in `ORIGIN_MESSAGE_ID`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.arrow.options import nearest
+from cometmq.errors import ConfigError, TopicNotExist
+from cometmq.model.names import DLQ_PREFIX
+from cometmq.model.properties import (
+    DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ORIGIN_TOPIC,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "GROUPINGS",
+    "REASON_PROPERTIES",
+    "Selection",
+    "by_cause",
+    "dead_topics",
+    "explain",
+    "over_time",
+    "select_dead",
+    "to_redrive",
+]
+
+#: Properties in which applications leave what went wrong; the first that is there counts.
+REASON_PROPERTIES: Final = ("error", "ERROR", "exception", "EXCEPTION", "reason", "REASON")
+GROUPINGS: Final = ("originTopic", "consumerGroup", "timesRefused", "tags", "reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead messages: all conditions hold; empty asks nothing."""
+
+    origin_topics: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """Texts that the reason contains, one of them."""
+    starting_ms: int | None = None
+    """Died (stored in the dead-letter topic) at or after."""
+    ending_ms: int | None = None
+    where: str | None = None
+    """A predicate in Spark's SQL over the columns of `explain`."""
+
+
+def dead_topics(topics: Iterable[str], groups: Sequence[str] = ()) -> list[str]:
+    """The dead-letter topics among a cluster's topics, of all groups or of some.
+
+    Raises:
+        TopicNotExist: a group has none, in words.
+    """
+    dead = sorted(topic for topic in topics if topic.startswith(DLQ_PREFIX))
+    if not groups:
+        return dead
+    for group in groups:
+        if DLQ_PREFIX + group not in dead:
+            names = [topic.removeprefix(DLQ_PREFIX) for topic in dead]
+            raise TopicNotExist(
+                17,
+                f"group {group!r} has no dead letters: no topic {DLQ_PREFIX}{group} among"
+                f" {len(dead)} dead-letter topics{nearest(group, names)}",
+            )
+    return [DLQ_PREFIX + group for group in groups]
+
+
+def explain(frame: Any, reason_properties: Sequence[str] = REASON_PROPERTIES) -> Any:
+    """A DataFrame of dead-letter topics with what is known of each message's death.
+
+    Adds ``consumerGroup``, ``originTopic``, ``originMessageId``, ``timesRefused`` and ``reason``
+    (the first of the properties that is there, otherwise null).  Needs ``properties``.
+    """
+    from pyspark.sql import functions as sql
+
+    def one_of(names: Sequence[str]) -> Any:
+        if not names:
+            return sql.lit(None).cast("string")
+        return sql.coalesce(*[sql.col("properties")[name] for name in names])
+
+    return (
+        frame.where(sql.col("topic").startswith(DLQ_PREFIX))
+        .withColumn("consumerGroup", sql.substring("topic", len(DLQ_PREFIX) + 1, 255))
+        .withColumn("originTopic", one_of([DLQ_ORIGIN_TOPIC, RETRY_TOPIC]))
+        .withColumn("originMessageId", one_of([DLQ_ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID]))
+        # The broker counts the last refusal, too, when it appends the message.
+        .withColumn("timesRefused", sql.col("reconsumeTimes"))
+        .withColumn("reason", one_of(list(reason_properties)))
+    )
+
+
+def by_cause(explained: Any, groupings: Sequence[str] = GROUPINGS) -> Any:
+    """Counts of `explain`'s rows by some of its columns, the most frequent first."""
+    from pyspark.sql import functions as sql
+
+    for name in groupings:
+        if name not in explained.columns:
+            known = ", ".join(GROUPINGS)
+            raise ConfigError(
+                f"cannot group by {name!r}{nearest(name, explained.columns)} The usual ones are"
+                f" {known}"
+            )
+    return (
+        explained.groupBy(*groupings)
+        .agg(
+            sql.count("*").alias("messages"),
+            sql.min("storeTimestamp").alias("first"),
+            sql.max("storeTimestamp").alias("last"),
+            sql.max_by("keys", "storeTimestamp").alias("exampleKeys"),
+        )
+        .orderBy(sql.desc("messages"), *groupings)
+    )
+
+
+def over_time(explained: Any, step_ms: int) -> Any:
+    """Deaths per step of time and origin topic: ``originTopic, step (seconds), messages``."""
+    from pyspark.sql import functions as sql
+
+    step_s = max(1, step_ms // 1000)
+    step = (sql.unix_timestamp("storeTimestamp") / step_s).cast("long") * step_s
+    return (
+        explained.groupBy("originTopic", step.alias("step"))
+        .agg(sql.count("*").alias("messages"))
+        .orderBy("originTopic", "step")
+    )
+
+
+def select_dead(explained: Any, selection: Selection) -> Any:
+    """The rows of `explain` that a selection asks for."""
+    from pyspark.sql import functions as sql
+
+    from cometmq.spark.pipelines.archive_read import Slice, select_slice
+
+    times = Slice(
+        starting_ms=selection.starting_ms,
+        ending_ms=selection.ending_ms,
+        keys=selection.keys,
+        tags=selection.tags,
+        where=selection.where,
+    )
+    times.check()
+    chosen = select_slice(explained, times)
+    if selection.origin_topics:
+        chosen = chosen.where(sql.col("originTopic").isin(*selection.origin_topics))
+    if selection.reasons:
+        some = [sql.col("reason").contains(text) for text in selection.reasons]
+        condition = some[0]
+        for one in some[1:]:
+            condition = condition | one
+        chosen = chosen.where(condition)
+    return chosen
+
+
+def to_redrive(selected: Any, target: str | None = None) -> Any:
+    """What `ordered_send` sends: to the topic named, or to each message's origin topic.
+
+    Messages whose origin is unknown are left out when no topic is named; `preview` counts the rest.
+    """
+    from pyspark.sql import functions as sql
+
+    to = sql.col("originTopic") if target is None else sql.lit(target)
+    return selected.withColumn("target", to).where(sql.col("target").isNotNull())

@@ -1,0 +1,87 @@
+"""`replay`: a slice of an archive back into a topic.
+
+Job: choose rows and their target, preview, send.  It must not know how rows are sent; see
+`ordered_send`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from cometmq.spark.pipelines.archive_read import Slice, read_archive
+from cometmq.spark.pipelines.ordered_send import (
+    Ledger,
+    SendResult,
+    default_ledger,
+    preview,
+    send_ordered,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cometmq.spark.progress import Progress
+
+__all__ = ["replay", "replay_frame", "replay_preview"]
+
+
+def replay_frame(spark: Any, root: str | Path, slice_: Slice, target: str | None) -> Any:
+    """The slice's rows with ``target``: the topic named, or each message's own."""
+    from pyspark.sql import functions as sql
+
+    frame = read_archive(spark, root, slice_)
+    return frame.withColumn("target", sql.col("topic") if target is None else sql.lit(target))
+
+
+def replay_preview(
+    spark: Any, root: str | Path, slice_: Slice, target: str | None = None
+) -> list[dict[str, Any]]:
+    """What `replay` would send, by source queue, without sending."""
+    return preview(replay_frame(spark, root, slice_, target))
+
+
+def replay(
+    spark: Any,
+    root: str | Path,
+    slice_: Slice,
+    *,
+    name_server: str,
+    target: str | None = None,
+    settings: tuple[tuple[str, Any], ...] = (),
+    order: str = "queue",
+    rate: float | None = None,
+    ledger: str | Path | None = None,
+    again: bool = False,
+    progress: Progress | None = None,
+) -> SendResult:
+    """Send a slice of the archive at ``root`` into ``target``, or into the topics it came from.
+
+    The order of each source queue is kept.  The same call goes on where an earlier one was ended
+    and sends nothing when that one was through, unless ``again``.
+
+    Raises:
+        CometError: see `read_archive` and `send_ordered`.
+    """
+    frame = replay_frame(spark, root, slice_, target)
+    chosen = {name: _plain(value) for name, value in asdict(slice_).items()}
+    plan = {"slice": chosen, "target": target, "order": order, "to": name_server}
+    book = Ledger(default_ledger(root, plan) if ledger is None else ledger)
+    book.open(plan, again=again)
+    if progress is not None:
+        progress.update(0, total=max(0, frame.count() - book.sent()))
+    return send_ordered(
+        spark,
+        frame,
+        book,
+        name_server=name_server,
+        settings=settings,
+        order=order,
+        rate=rate,
+        progress=progress,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    return list(value) if isinstance(value, tuple) else value
