@@ -1,4 +1,4 @@
-"""A store directory as Arrow record batches, for pandas, Polars, DuckDB and whoever reads Arrow.
+"""A topic as Arrow record batches, for pandas, Polars, DuckDB and whoever reads Arrow.
 
 Job: `scan`, its report and its column names.  It must not know Spark, and it imports numpy and
 pyarrow (extra ``arrow``) only when a scan begins.
@@ -6,7 +6,8 @@ pyarrow (extra ``arrow``) only when a scan begins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import inspect
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.arrow.options import (
     ALL_COLUMNS,
@@ -14,6 +15,7 @@ from cometmq.arrow.options import (
     COLUMNS,
     MODES,
     ScanReport,
+    nearest,
     parse_options,
 )
 from cometmq.errors import ConfigError
@@ -24,12 +26,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_CLUSTER_SETTINGS: Final = (
+    *("timeout_ms", "retry_ms", "group"),
+    *("access_key", "secret_key", "security_token", "tls", "env"),
+)
+
 __all__ = ["ALL_COLUMNS", "COLUMNS", "MODES", "ScanReport", "scan"]
 
 
 def scan(
-    path: str | Path,
+    path: str | Path | None = None,
     *,
+    name_server: str | None = None,
     topic: str | None = None,
     queues: Iterable[int] | None = None,
     starting_offsets: str | Mapping[Any, Any] = "earliest",
@@ -44,12 +52,20 @@ def scan(
     broker: str | None = None,
     check_crc: bool = False,
     report: ScanReport | None = None,
+    sql92: str | None = None,
+    **cluster: Any,
 ) -> Any:
-    """A `pyarrow.RecordBatchReader` over a store directory, RocketMQ's or ours.
+    """A `pyarrow.RecordBatchReader` over a store directory, RocketMQ's or ours, or a live topic.
 
-    The directory may belong to a running broker: files are opened for reading only, no lock is
-    taken, and the scan ends where the store ended when it began.  A running CometMQ broker writes
-    its queues about a second behind its log; a scan of a topic sees what is written.
+    With `name_server` (``"127.0.0.1:9876"``) a topic is read from its brokers, RocketMQ's or ours:
+    queue by queue, from what is there when the scan begins to where it ended then.  What retention
+    takes in between is counted in `report.expired`.  Further keywords are those of `LiveCluster`:
+    `timeout_ms`, `retry_ms`, `group`, `access_key`, `secret_key`, `tls`.
+
+    Else `path` names a store directory.  It may belong to a running broker: files are opened for
+    reading only, no lock is taken, and the scan ends where the store ended when it began.  A
+    running CometMQ broker writes its queues about a second behind its log; a scan of a topic sees
+    what is written.
 
     With `topic` the consume queues lead: queue by queue, by queue offset.  Without it the commit
     log is walked and every record of every topic comes in log order, system topics included.
@@ -70,11 +86,15 @@ def scan(
     - `check_crc` compares body CRCs and CRC tails: without it a changed byte inside a body is
       not seen, with it a scan is several times slower.
     - `batch_rows`: rows of a batch at most; batches also end with a log file and at 64 MiB.
-    - `broker`: what stands in that column; a store does not know its broker's name.
+    - `broker`: what stands in that column, since a store does not know its broker's name; in a
+      live scan only this broker's queues are read.
+    - `sql92`: an expression for the brokers of a live scan to evaluate; CometMQ's refuse it as
+      long as they filter by tags only.
     - `report` is filled while batches are read.
 
     Raises ConfigError for a wrong argument or a missing pyarrow, StoreError for a directory
-    without a store, an unknown topic or queue, or an offset beyond a queue's end.
+    without a store, an unknown topic or queue, or an offset beyond a queue's end; of a cluster
+    NoRoute, OffsetOutOfRange, ConnectFailed or what a broker answered (RemoteError).
     """
     options = parse_options(
         topic=topic,
@@ -90,11 +110,39 @@ def scan(
         mode=mode,
         batch_rows=batch_rows,
         check_crc=check_crc,
+        sql92=sql92,
     )
-    return _store_scan().scan_store(path, options, ScanReport() if report is None else report)
+    report = ScanReport() if report is None else report
+    if name_server is not None:
+        if path is not None:
+            raise ConfigError(
+                f"a scan reads a directory or a cluster: got both {str(path)!r} and"
+                f" name_server={name_server!r}"
+            )
+        _check_extra()
+        from cometmq.arrow.live_scan import scan_live
+
+        return scan_live(name_server, options, report, _cluster_settings(cluster))
+    if path is None:
+        raise ConfigError("nothing to scan: give a store directory, or name_server= and topic=")
+    if sql92 is not None or cluster:
+        name = "sql92" if sql92 is not None else next(iter(cluster))
+        raise ConfigError(f"{name} is for a scan of a cluster (name_server=), not of a directory")
+    _check_extra()
+    from cometmq.arrow.store_scan import scan_store
+
+    return scan_store(path, options, report)
 
 
-def _store_scan() -> Any:
+def _cluster_settings(cluster: dict[str, Any]) -> dict[str, Any]:
+    for name in cluster:
+        if name not in _CLUSTER_SETTINGS:
+            known = [*_CLUSTER_SETTINGS, *inspect.signature(scan).parameters]
+            raise ConfigError(f"scan has no argument {name!r}{nearest(name, known)}")
+    return cluster
+
+
+def _check_extra() -> None:
     try:
         import numpy  # noqa: F401
         import pyarrow  # noqa: F401
@@ -102,6 +150,3 @@ def _store_scan() -> Any:
         raise ConfigError(
             f"cometmq.arrow needs {error.name}: install the extra, pip install 'cometmq[arrow]'"
         ) from None
-    from cometmq.arrow import store_scan
-
-    return store_scan

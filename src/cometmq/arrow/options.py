@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
@@ -81,6 +81,11 @@ class ScanOptions:
     mode: str
     batch_rows: int
     check_crc: bool
+    starting_by_broker: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Those of the starting offsets that name a broker, by broker and queue id."""
+    ending_by_broker: dict[tuple[str, int], int] = field(default_factory=dict)
+    sql92: str | None = None
+    """For a broker to evaluate; only a live scan has one."""
 
 
 @dataclass(slots=True)
@@ -122,6 +127,7 @@ def parse_options(
     mode: str = "PERMISSIVE",
     batch_rows: int = BATCH_ROWS_DEFAULT,
     check_crc: bool = False,
+    sql92: str | None = None,
 ) -> ScanOptions:
     """Check every keyword of `scan`; ConfigError names the wrong one and the nearest right one."""
     if mode not in MODES:
@@ -134,8 +140,12 @@ def parse_options(
         raise ConfigError(f"batch_rows {batch_rows} is not in 1..{_BATCH_ROWS_MAX}")
     if topic is not None and not (isinstance(topic, str) and topic):
         raise ConfigError(f"topic must be a name, got {topic!r}")
-    start, starts = _offsets("starting_offsets", starting_offsets, topic, EARLIEST)
-    end, ends = _offsets("ending_offsets", ending_offsets, topic, LATEST)
+    start, starts, starts_of = _offsets("starting_offsets", starting_offsets, topic, EARLIEST)
+    end, ends, ends_of = _offsets("ending_offsets", ending_offsets, topic, LATEST)
+    if sql92 is not None and (not isinstance(sql92, str) or not sql92.strip()):
+        raise ConfigError(f"sql92 must be an expression, got {sql92!r}")
+    if sql92 is not None and tags is not None:
+        raise ConfigError("tags and sql92 do not go together: write TAGS IN ('A', 'B') in sql92")
     if topic is None and queues is not None:
         raise ConfigError("queues needs a topic: a scan of the whole log has no queues to choose")
     starting_ms = _timestamp("starting_timestamp", starting_timestamp)
@@ -158,6 +168,9 @@ def parse_options(
         mode=mode,
         batch_rows=batch_rows,
         check_crc=check_crc,
+        starting_by_broker=starts_of,
+        ending_by_broker=ends_of,
+        sql92=sql92,
     )
 
 
@@ -214,8 +227,10 @@ def _timestamp(name: str, value: int | datetime | None) -> int | None:
     return value
 
 
-def _offsets(name: str, value: Any, topic: str | None, default: int) -> tuple[int, dict[int, int]]:
-    """The offset of every queue, and those of single queues."""
+def _offsets(
+    name: str, value: Any, topic: str | None, default: int
+) -> tuple[int, dict[int, int], dict[tuple[str, int], int]]:
+    """The offset of every queue, those of single queues, and of these those of one broker."""
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         if value not in _NAMED_OFFSETS:
             raise ConfigError(
@@ -225,7 +240,7 @@ def _offsets(name: str, value: Any, topic: str | None, default: int) -> tuple[in
         offset = _NAMED_OFFSETS[value]
         if topic is None and offset != default:
             raise ConfigError(f"{name} needs a topic: the log is not numbered by queue")
-        return offset, {}
+        return offset, {}, {}
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -242,7 +257,15 @@ def _offsets(name: str, value: Any, topic: str | None, default: int) -> tuple[in
                 f"{name} speaks of topic {unknown[0]!r}, the scan is of topic {topic!r}"
             )
         value = value[topic]
-    return default, {_queue_id(name, key): _offset(name, item) for key, item in value.items()}
+    by_id: dict[int, int] = {}
+    by_broker: dict[tuple[str, int], int] = {}
+    for key, item in value.items():
+        queue_id, queue_offset = _queue_id(name, key), _offset(name, item)
+        by_id[queue_id] = queue_offset
+        broker, colon, _ = str(key).rpartition(":")
+        if colon:
+            by_broker[broker, queue_id] = queue_offset
+    return default, by_id, by_broker
 
 
 def _queue_id(name: str, key: object) -> int:

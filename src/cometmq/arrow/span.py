@@ -49,6 +49,12 @@ __all__ = ["read_span"]
 _PULL_COUNT: Final = 32
 """More than this a broker does not give in one answer to an ordinary pull."""
 _COUNT_MAX: Final = 1 << 20
+_PULL_ANSWERS: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
 _BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
 _QUEUE_OFFSET_POSITION: Final = 20
 
@@ -135,7 +141,7 @@ class _Puller:
         self._cluster = cluster
         self._queue = queue
         self._end = end
-        tags = options.tags
+        tags, self._sql92 = options.tags, options.sql92
         self._expression = "*" if tags is None else " || ".join(tags)
         self._channel: PipelinedChannel | None = None
         self._opaque = -1
@@ -192,7 +198,8 @@ class _Puller:
 
     def _command(self) -> RemotingCommand:
         cluster, queue = self._cluster, self._queue
-        is_plain = queue.broker in cluster.plain_brokers
+        # An expression is for brokers that evaluate it; ours says that it does not, to any pull.
+        is_plain = queue.broker in cluster.plain_brokers or self._sql92 is not None
         header = BulkPullHeader(
             cluster.group,
             queue.topic,
@@ -202,9 +209,9 @@ class _Puller:
             PULL_SUBSCRIPTION,
             0,
             0,
-            self._expression,
+            self._expression if self._sql92 is None else self._sql92,
             0,
-            "TAG",
+            "TAG" if self._sql92 is None else "SQL92",
             None if is_plain else BYTES_DEFAULT,
             with_sizes=None if is_plain else True,
         )
@@ -233,6 +240,8 @@ def _pulled(
         puller.ask(here)
         while here < end:
             answer, body = puller.answer()
+            if answer.code not in _PULL_ANSWERS:
+                raise remote_error(answer.code, answer.remark)
             header = BulkPullResponseHeader.from_command(answer)
             if answer.code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND):
                 if not (skip_expired and here < header.min_offset):
@@ -242,8 +251,6 @@ def _pulled(
                 here = header.min_offset
                 puller.ask(here)
                 continue
-            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY):
-                raise remote_error(answer.code, answer.remark)
             first, here = here, header.next_begin_offset
             if here <= first:
                 raise RemoteProtocolError(

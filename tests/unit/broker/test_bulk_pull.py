@@ -182,12 +182,16 @@ def test_a_span_ends_before_a_unit_that_leads_astray(tmp_path: Path) -> None:
         await fill(client)
         expected = await ordinary_records(client, 0)
         store = broker.state.store
-        await eventually(lambda: store._queues.find("t", 0).written == COUNT)  # type: ignore[union-attr]
-        unit = tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}"
-        raw = bytearray(unit.read_bytes())
-        position, size, tag = CQ_UNIT.unpack_from(raw, 20 * 60)
-        CQ_UNIT.pack_into(raw, 20 * 60, position + 1, size, tag)
-        unit.write_bytes(raw)
+        queue = store._queues.find("t", 0)
+        assert queue is not None
+        async with asyncio.timeout(30):
+            while queue.written < COUNT:  # noqa: ASYNC110 - a worker writes, nobody tells
+                await asyncio.sleep(0.01)
+        with (tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}").open("r+b") as file:
+            file.seek(20 * 60)
+            position, size, tag = CQ_UNIT.unpack(file.read(20))
+            file.seek(20 * 60)
+            file.write(CQ_UNIT.pack(position + 1, size, tag))
         first = BulkPullResponseHeader.from_command(await bulk(client))
         assert (first.msg_count, first.next_begin_offset) == (60, 60)
         found, _ = await bulk_records(client, 0)
