@@ -34,6 +34,8 @@ def is_lane_on(folder: str) -> bool:
     return os.environ.get("INTEROP" if folder == "interop" else "SPARK") == "full"
 
 
+# First: pytest-xdist reads the groups in a hook of the same name.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Say which process takes a test, which runs again, and leave out the long lanes."""
     left_out = []
