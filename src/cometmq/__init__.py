@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from cometmq.client.pull_consumer import PullConsumer as PullConsumer
     from cometmq.client.push_consumer import PushConsumer as PushConsumer
     from cometmq.client.request_reply import Reply as Reply
+    from cometmq.client.staging_async import Staging as Staging
+    from cometmq.client.staging_calls import PublishResult as PublishResult
+    from cometmq.client.staging_calls import PublishState as PublishState
+    from cometmq.client.staging_calls import StagedPart as StagedPart
+    from cometmq.client.transaction import Transaction as Transaction
+    from cometmq.client.transaction import TransactionOutcome as TransactionOutcome
+    from cometmq.client.transaction import TransactionResult as TransactionResult
+    from cometmq.client.transaction_producer import TransactionProducer as TransactionProducer
     from cometmq.core.allocate import AllocateAveragely as AllocateAveragely
     from cometmq.core.allocate import AllocateAveragelyByCircle as AllocateAveragelyByCircle
     from cometmq.core.allocate import AllocateByConfig as AllocateByConfig
@@ -45,6 +53,8 @@ __all__ = [
     "MessageModel",
     "MessageQueue",
     "Producer",
+    "PublishResult",
+    "PublishState",
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
@@ -52,8 +62,14 @@ __all__ = [
     "RetryLater",
     "SendResult",
     "SendStatus",
+    "StagedPart",
+    "Staging",
     "SubscriptionGroupConfig",
     "Tls",
+    "Transaction",
+    "TransactionOutcome",
+    "TransactionProducer",
+    "TransactionResult",
     "__version__",
 ]
 
@@ -73,6 +89,8 @@ _HOMES: Final = {
     "MessageModel": "cometmq.model.group",
     "MessageQueue": "cometmq.model.queue",
     "Producer": "cometmq.client.producer",
+    "PublishResult": "cometmq.client.staging_calls",
+    "PublishState": "cometmq.client.staging_calls",
     "PullConsumer": "cometmq.client.pull_consumer",
     "PushConsumer": "cometmq.client.push_consumer",
     "ReceivedMessage": "cometmq.client.message",
@@ -80,8 +98,14 @@ _HOMES: Final = {
     "RetryLater": "cometmq.client.handlers",
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
+    "StagedPart": "cometmq.client.staging_calls",
+    "Staging": "cometmq.client.staging_async",
     "SubscriptionGroupConfig": "cometmq.model.group",
     "Tls": "cometmq.net.tls",
+    "Transaction": "cometmq.client.transaction",
+    "TransactionOutcome": "cometmq.client.transaction",
+    "TransactionProducer": "cometmq.client.transaction_producer",
+    "TransactionResult": "cometmq.client.transaction",
 }
 
 

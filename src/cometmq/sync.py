@@ -11,9 +11,12 @@ run on one background thread.
 
 from cometmq.client.handlers import DeadLetter, RetryLater
 from cometmq.client.message import ReceivedMessage
+from cometmq.client.staging import PublishResult, PublishState, StagedPart, Staging
 from cometmq.client.sync_admin import Admin
 from cometmq.client.sync_consumers import PullConsumer, PushConsumer
 from cometmq.client.sync_producer import Producer
+from cometmq.client.sync_transaction_producer import TransactionProducer
+from cometmq.client.transaction import Transaction, TransactionOutcome, TransactionResult
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 
@@ -23,8 +26,16 @@ __all__ = [
     "Message",
     "MessageQueue",
     "Producer",
+    "PublishResult",
+    "PublishState",
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
     "RetryLater",
+    "StagedPart",
+    "Staging",
+    "Transaction",
+    "TransactionOutcome",
+    "TransactionProducer",
+    "TransactionResult",
 ]

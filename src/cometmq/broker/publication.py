@@ -271,7 +271,9 @@ class Publisher:
         store = self._state.store
         limits: dict[str, dict[str, int]] = {}
         try:
-            for topic, queue_id in {(block.topic, block.queue_id) for block in current.blocks}:
+            for topic, queue_id in dict.fromkeys(
+                (block.topic, block.queue_id) for block in current.blocks
+            ):
                 limit = store.hold_queue(topic, queue_id)
                 current.limits.append((topic, queue_id))
                 limits.setdefault(topic, {})[str(queue_id)] = limit

@@ -36,6 +36,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "consume": ("cometmq.cli.consume", "consume", "Print the messages of a topic as they come."),
     "topic": ("cometmq.cli.topic", "topic", "List, create, delete and look at topics."),
     "group": ("cometmq.cli.group", "group", "List consumer groups and look at their progress."),
+    "staged": ("cometmq.cli.staged", "staged", "List and forget staged batches."),
     "store": ("cometmq.cli.store", "store", "Read a store directory without a broker."),
     "pipeline": (
         "cometmq.cli.pipeline",

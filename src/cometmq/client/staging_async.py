@@ -25,10 +25,12 @@ from cometmq.client.staging_calls import (
     StagingCalls,
 )
 from cometmq.client.transport import AsyncIo
+from cometmq.errors import RequestNotSupported
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import Environment
+from cometmq.wire.staging import StagedListing
 
-__all__ = ["PartWriter", "Staging"]
+__all__ = ["PartWriter", "Staging", "list_staged"]
 
 
 class PartWriter:
@@ -150,6 +152,26 @@ class Staging:
         fork.abandon_descriptors([channel.fileno() for channel in self._pool.channels()])
         fork.keep_forever(self._pool)
         self._connect()
+
+
+async def list_staged(
+    name_server: str | Sequence[str] | None,
+    sink: str | None = None,
+    *,
+    timeout_ms: int = 10_000,
+    **security: Unpack[SecurityOptions],
+) -> dict[str, StagedListing]:
+    """Ledger and staged tokens of every broker that can stage, of one sink or of all, by name."""
+    staging = Staging(name_server, sink or "any", timeout_ms=timeout_ms, **security)
+    async with staging:
+        calls = staging._calls
+        found: dict[str, StagedListing] = {}
+        for name, address in (await calls.masters()).items():
+            try:
+                found[name] = await calls.listing(address, all_sinks=sink is None)
+            except RequestNotSupported:
+                continue
+        return found
 
 
 def _no_greeting(address: str, channel: Channel) -> None:

@@ -170,7 +170,6 @@ class StagingCalls:
         self.sink = sink
         self.block_bytes = block_bytes
         self._publish_timeout_ms = publish_timeout_ms
-        self._topics: dict[str, _Topic] = {}
         self.codec = SendCodec(sink, uniq_ids_of(options).next_id, options.env.clock.now_ms)
 
     # -- brokers ----------------------------------------------------------------------------
@@ -204,9 +203,8 @@ class StagingCalls:
         Raises:
             NoRoute: nobody offers the topic, or it cannot be written.
         """
-        known = self._topics.get(name)
-        if known is not None:
-            return known
+        # A part of a long-lived sink may be the first for days: what was known then may be wrong.
+        self._routes.forget(name)
         route = await self._routes.find_for_send(name)
         queues = publish_queues(name, route)
         if not queues:
@@ -220,8 +218,7 @@ class StagingCalls:
             if MASTER_ID in broker.broker_addrs
         }
         start = self.options.env.chance.randrange(len(queues))
-        self._topics[name] = found = _Topic(queues, addresses, RoundRobin(start))
-        return found
+        return _Topic(queues, addresses, RoundRobin(start))
 
     async def _ask(
         self, address: str, command: RemotingCommand, timeout_ms: int | None = None
@@ -456,6 +453,7 @@ class PartCore:
         self._part = part
         attempt = calls.options.env.chance.getrandbits(64)
         self._attempt = f"{calls.options.env.clock.now_ms():x}/{attempt:016x}"
+        self._topics: dict[str, _Topic] = {}
         self._tokens: dict[str, _Token] = {}
         self._blocks: dict[MessageQueue, _Block] = {}
         self._buffered_bytes = 0
@@ -479,7 +477,9 @@ class PartCore:
                 f"part {self._part!r} of batch {self._batch_id} is finished; open a new part"
             )
         calls = self._calls
-        known = calls._topics.get(topic) or await calls.topic(topic)
+        known = self._topics.get(topic)
+        if known is None:
+            known = self._topics[topic] = await calls.topic(topic)
         message = Message(topic, body, tags, keys or (), properties or {}, 0, 0, message_group)
         item, _ = calls.codec.batch_item(message)
         if deliver_time_ms is not None:
@@ -537,7 +537,7 @@ class PartCore:
         if token is None:
             calls = self._calls
             name = f"{calls.sink}/{self._batch_id}/{self._part}/{self._attempt}"
-            address = calls._topics[queue.topic].addresses[queue.broker_name]
+            address = self._topics[queue.topic].addresses[queue.broker_name]
             token = self._tokens[queue.broker_name] = _Token(name, address)
         return token
 

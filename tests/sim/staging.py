@@ -1,0 +1,245 @@
+"""What the tests of staged batches on virtual time share: a cluster, its driver, its invariant.
+
+The driver does what Spark's does: it stages a batch, publishes it, and when anything fails it
+stages the whole batch anew and publishes that.  Ordinary messages go to the same queues meanwhile.
+
+The invariant is looked at between two turns of the broker's loop, so it sees all queues at one
+moment: of every batch readers see all messages or none, and none twice.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.config import BrokerConfig
+from cometmq.client.producer import Producer
+from cometmq.client.staging_async import Staging
+from cometmq.client.staging_calls import PublishState
+from cometmq.codec.stored_message import decode_messages
+from cometmq.errors import CometError
+from cometmq.model import Message
+from cometmq.namesrv import NameServer, NameServerConfig
+from cometmq.store.message_store import MessageStore
+from cometmq.store.results import GetResult, GetStatus
+from cometmq.testing.loop import NodeCrashed
+from cometmq.testing.simulation import Node, World
+
+TOPIC = "Staged"
+QUEUE_COUNT = 3
+NAME_SERVER_PORT, BROKER_PORT = 9876, 10911
+TRIES_MAX = 200
+ROWS = 24
+"""Messages of a batch."""
+BLOCK_BYTES = 600
+"""Small, so that a batch is many blocks and slices."""
+
+
+@dataclass
+class Seen:
+    """What happened."""
+
+    crashes: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+    looks: int = 0
+    published: dict[tuple[str, int], PublishState] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    sent: set[bytes] = field(default_factory=set)
+
+
+def read_visible(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
+    """Every body of a queue that readers see, whose offsets must be dense."""
+    bodies: list[bytes] = []
+    while True:
+        found = store.get(topic, queue_id, len(bodies), 1000, allow_cold=True)
+        assert isinstance(found, GetResult)
+        if found.status is not GetStatus.FOUND:
+            assert len(bodies) == store.max_queue_offset(topic, queue_id)
+            return bodies
+        for message in decode_messages(b"".join(found.chunks)):
+            assert message.queue_offset == len(bodies), f"{topic}/{queue_id} has a hole"
+            assert "STAGED_TOKEN" not in message.properties
+            bodies.append(bytes(message.body))
+
+
+def batch_of(body: bytes) -> tuple[str, int] | None:
+    """Sink and batch of a body, None for an ordinary message."""
+    kind, *names = body.split(b"/")
+    return (names[0].decode(), int(names[1])) if kind == b"batch" else None
+
+
+class StagedCluster:
+    """One name server, one broker, one client; the broker comes back when it has crashed."""
+
+    def __init__(self, world: World, flush: str, *, capacity_bytes: int = 1 << 40) -> None:
+        self.world = world
+        self.flush = flush
+        self.seen = Seen()
+        self.name_server = world.node("name-server")
+        self.node: Node = world.node("broker", capacity_bytes=capacity_bytes)
+        self.client = world.node("client")
+        self.broker: Broker | None = None
+        self.body_bytes = 60
+        self.crash_point = ""
+        self.crash_hit = 1
+        self.is_power_cut = False
+
+    @property
+    def name_server_address(self) -> str:
+        """Where clients ask for routes."""
+        return f"{self.name_server.address}:{NAME_SERVER_PORT}"
+
+    def config(self) -> BrokerConfig:
+        """Small files, so that batches lie in several."""
+        return BrokerConfig(
+            broker_name="broker-a",
+            broker_ip1=self.node.address,
+            listen_port=BROKER_PORT,
+            namesrv_addr=self.name_server_address,
+            store_path_root_dir="/store",
+            flush_disk_type=self.flush,  # type: ignore[arg-type]
+            default_topic_queue_nums=QUEUE_COUNT,
+            mapped_file_size_commit_log=32 * 1024,
+            mapped_file_size_consume_queue=20 * 50,
+            max_hash_slot_num=100,
+            max_index_num=400,
+            clean_file_forcibly_enable=False,
+        )
+
+    async def start(self) -> None:
+        """Both servers."""
+        config = NameServerConfig(listen_port=NAME_SERVER_PORT, kv_config_path="/ns/kv.json")
+        node = self.name_server
+        await node.run(lambda: NameServer(config, node.environment(), node.disk).start())
+        await self.start_broker()
+
+    async def start_broker(self) -> None:
+        """The broker, on what its disk holds; looked at before anybody else can."""
+        broker = Broker(self.config(), self.node.environment(), self.node.disk)
+
+        async def begin() -> None:
+            await broker.start()
+            broker.staging.publisher.at = self.at
+
+        await self.node.run(begin)
+        self.broker = broker
+        self.look()
+
+    def at(self, name: str) -> None:
+        """A step of the publisher: the machine may end here."""
+        self.seen.hits[name] += 1
+        self.look()
+        if name == self.crash_point and self.seen.hits[name] == self.crash_hit:
+            self.crash()
+
+    def crash(self) -> None:
+        """End the broker's life in the midst of its code."""
+        self.broker = None
+        self.node.crash(power_cut=self.is_power_cut)
+        raise NodeCrashed
+
+    def look(self) -> None:
+        """The invariant."""
+        if self.broker is None or not self.node.is_alive:
+            return
+        store = self.broker.state.store
+        rows: Counter[tuple[str, int]] = Counter()
+        everything: Counter[bytes] = Counter()
+        for queue_id in range(QUEUE_COUNT):
+            bodies = read_visible(store, TOPIC, queue_id)
+            everything.update(bodies)
+            rows.update(batch for body in bodies if (batch := batch_of(body)) is not None)
+        assert all(count == 1 for count in everything.values()), "a message is there twice"
+        for batch, count in rows.items():
+            assert count == ROWS, f"readers see {count} of {ROWS} messages of batch {batch}"
+        for batch in self.seen.published:
+            assert batch in rows, f"batch {batch} was published and is gone"
+        # While a batch is published readers wait for what others send to its queues as well.
+        is_held = self.broker.staging.publisher.is_busy
+        if not is_held and (self.flush == "SYNC_FLUSH" or not self.is_power_cut):
+            assert self.seen.sent <= everything.keys(), "an acknowledged message is gone"
+        self.seen.looks += 1
+
+    async def operate(self) -> None:
+        """Power comes back some time after it went; look often."""
+        while True:
+            await asyncio.sleep(0.05)
+            if self.node.is_alive:
+                self.look()
+                continue
+            self.seen.crashes += 1
+            self.broker = None
+            await asyncio.sleep(self.world.chance.uniform(0.1, 2))
+            self.node.restart()
+            await self.start_broker()
+
+    @staticmethod
+    async def until_done(operator: asyncio.Future[None], work: asyncio.Future[Any]) -> None:
+        """Wait for the work; an invariant that the operator finds broken ends it at once."""
+        await asyncio.wait([operator, work], return_when=asyncio.FIRST_COMPLETED)
+        if operator.done():
+            operator.result()
+        await work
+
+    async def drive(self, sink: str, batches: int) -> None:
+        """Publish batches 0, 1, 2 and so on, each until it is."""
+        node = self.client
+        async with Staging(
+            self.name_server_address,
+            sink,
+            timeout_ms=3_000,
+            publish_timeout_ms=20_000,
+            block_bytes=BLOCK_BYTES,
+            env=node.environment(),
+        ) as staging:
+            for batch_id in range(batches):
+                attempt = 0
+                while not await self._try(staging, batch_id, attempt):
+                    attempt += 1
+                    assert attempt < TRIES_MAX, self.seen.failures[-1]
+                    await asyncio.sleep(0.3)
+
+    async def _try(self, staging: Staging, batch_id: int, attempt: int) -> bool:
+        try:
+            parts = []
+            for part in range(2):
+                writer = staging.part(batch_id, str(part))
+                for row in range(part, ROWS, 2):
+                    body = f"batch/{staging.sink}/{batch_id}/{row}".encode()
+                    body = body.ljust(self.body_bytes, b".")
+                    group = f"group-{row % 5}" if row % 3 else None
+                    await writer.add(TOPIC, body, tags=f"t{row % 2}", message_group=group)
+                parts.append(await writer.finish())
+            result = await staging.publish(batch_id, parts)
+        except CometError as error:
+            self.seen.failures.append(f"{staging.sink}/{batch_id}/{attempt}: {error}")
+            self.world.record("failed", self.seen.failures[-1])
+            return False
+        assert result.rows == ROWS
+        self.seen.published[staging.sink, batch_id] = result.status
+        self.world.record("published", f"{staging.sink} {batch_id} {result.status}")
+        self.look()
+        return True
+
+    async def send(self, count: int) -> None:
+        """Ordinary messages to the same queues."""
+        node = self.client
+        async with Producer(
+            "ordinary",
+            name_server=self.name_server_address,
+            instance_name="ordinary",
+            client_ip=node.address,
+            retries=0,
+            env=node.environment(),
+        ) as producer:
+            for number in range(count):
+                body = f"ordinary/{number}".encode().ljust(60, b".")
+                try:
+                    sent = await producer.send(Message(TOPIC, body))
+                except CometError:
+                    await asyncio.sleep(0.2)
+                    continue
+                if int(sent.status) == 0:
+                    self.seen.sent.add(body)
+                await asyncio.sleep(self.world.chance.uniform(0, 0.004))
