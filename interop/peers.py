@@ -22,6 +22,7 @@ __all__ = [
     "JAVA_SERVER",
     "Unavailable",
     "driver_command",
+    "filter_command",
     "java_command",
     "java_server_class_path",
     "mqadmin_command",
@@ -204,3 +205,14 @@ def mqadmin_command(home: Path) -> list[str]:
         "-Djava.security.manager=allow",
     ]
     return [*java_command(f"{classes}:{jars}", *options), "MqAdmin"]
+
+
+def filter_command() -> list[str]:
+    """The program that asks RocketMQ's filter classes; they come with the broker's jars.
+
+    Raises:
+        Unavailable: Java or the jars are not to be had.
+    """
+    jars = f"{_fetch('rocketmq-broker', JAVA_SERVER)}/*"
+    classes = _compiled(f"filtering-{JAVA_SERVER}", jars, "filter")
+    return [*java_command(f"{classes}:{jars}"), "Filtering"]
