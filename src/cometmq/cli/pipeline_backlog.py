@@ -81,7 +81,7 @@ def backlog(
     from cometmq.cli.output import print_json, print_listing
     from cometmq.spark.pipelines.backlog import SHARDING_KEY, take_sample
     from cometmq.spark.pipelines.backlog_run import Backlog, read_waiting
-    from cometmq.spark.pipelines.following import in_one_sentence
+    from cometmq.spark.pipelines.following import in_one_sentence, watching
     from cometmq.spark.pipelines.inputs import live_options
     from cometmq.sync import Admin
 
@@ -95,7 +95,7 @@ def backlog(
     with open_progress(ctx, "backlog") as progress:
         if not no_skew and any(queue.lag for queue in found.queues):
             spark = open_session("backlog", master, conf)
-            with in_one_sentence():
+            with in_one_sentence(), watching(spark, progress):
                 waiting = read_waiting(spark, found.queues, live_options(name_server, security))
                 if waiting is not None:
                     found.skew(waiting, top=top, key=key or SHARDING_KEY)

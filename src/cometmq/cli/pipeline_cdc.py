@@ -76,7 +76,7 @@ def cdc(
     set_up_logging(ctx)
     from cometmq.spark.pipelines.cdc_run import Merger
     from cometmq.spark.pipelines.following import follow as follow_stream
-    from cometmq.spark.pipelines.following import in_one_sentence
+    from cometmq.spark.pipelines.following import in_one_sentence, watching
     from cometmq.spark.pipelines.inputs import (
         check_input,
         live_options,
@@ -90,7 +90,7 @@ def cdc(
     address = parse_address(source)
     target = _target(to, kind)
     security = security_options()
-    check_input(address, name_server, security)
+    total = check_input(address, name_server, security)
     options: dict[str, Any] = {}
     if address.kind == "topic":
         options = live_options(name_server, security)
@@ -98,7 +98,7 @@ def cdc(
             options["maxOffsetsPerTrigger"] = str(rows_per_batch)
     spark = open_session("cdc", master, conf)
     merger = Merger(target, keys, table)
-    with in_one_sentence(), target.locked(), open_progress(ctx, "cdc") as progress:
+    with in_one_sentence(), target.locked(), open_progress(ctx, "cdc", total) as progress:
         if columns is not None:
             schema = parse_columns(columns)
             merger.columns = {one.name: one.dataType.simpleString() for one in schema}
@@ -110,10 +110,11 @@ def cdc(
                 checkpoint=checkpoint or f"{to.rstrip('/')}.checkpoint",
                 once=once,
                 every=every,
-                on_rows=progress.update,
+                progress=progress,
             )
         else:
-            merger.take(messages)
+            with watching(spark, progress) as counter:
+                merger.take(messages, counter=counter)
             progress.update(merger.events)
     summary = merger.summary(to, progress)
     report = merger.report(summary, progress)

@@ -139,7 +139,7 @@ def reconcile(
     """
     set_up_logging(ctx)
     from cometmq.cli.exit_codes import DIFFERENT
-    from cometmq.spark.pipelines.following import in_one_sentence
+    from cometmq.spark.pipelines.following import in_one_sentence, watching
     from cometmq.spark.pipelines.inputs import check_input, live_options, parse_address
     from cometmq.spark.pipelines.reconcile import Comparing, event_time_between, sides_of
     from cometmq.spark.pipelines.reconcile_run import Reconciling, check_out
@@ -178,7 +178,8 @@ def reconcile(
                 sides, checkpoint=checkpoint, once=once, every=every, progress=progress
             )
         else:
-            comparison.batch(sides)
+            with watching(spark, progress):
+                comparison.batch(sides)
             progress.update(comparison.left_records + comparison.right_records)
     summary = comparison.summary(str(addresses[0]), str(addresses[1]), progress)
     report = comparison.report(summary, progress)

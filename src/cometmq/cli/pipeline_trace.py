@@ -74,7 +74,7 @@ def trace(
     is switched on in them.
     """
     set_up_logging(ctx)
-    from cometmq.spark.pipelines.following import in_one_sentence
+    from cometmq.spark.pipelines.following import in_one_sentence, watching
     from cometmq.spark.pipelines.inputs import (
         between,
         check_input,
@@ -89,7 +89,7 @@ def trace(
     grace_ms = round(duration_s(grace) * 1000)
     check_fresh(out)
     security = security_options()
-    check_input(address, name_server, security)
+    total = check_input(address, name_server, security)
     spark = open_session("trace", master, conf)
     options = {}
     if address.kind == "topic":
@@ -97,18 +97,19 @@ def trace(
         for option, moment in (("startingTimestamp", since), ("endingTimestamp", until)):
             if moment is not None:
                 options[option] = str(moment)
-    with in_one_sentence(), open_progress(ctx, "trace") as progress:
+    with in_one_sentence(), open_progress(ctx, "trace", total) as progress:
         messages = open_input(spark, address, options=options)
         if address.kind != "topic":
             messages = between(messages, since, until)
-        findings = examine(
-            messages,
-            grace_ms=grace_ms,
-            group=group,
-            list_max=list_max,
-            out=out,
-            progress=progress,
-        )
+        with watching(spark, progress) as counter:
+            findings = examine(
+                messages,
+                grace_ms=grace_ms,
+                group=group,
+                list_max=list_max,
+                out=out,
+                counter=counter,
+            )
     summary = findings.summary(str(address), progress)
     report = findings.report(summary, progress)
     if not as_json:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from cometmq.spark.pipelines.following import RowCounter
+
 __all__ = [
     "STATE_DDL",
     "Overview",
@@ -51,8 +53,14 @@ _CHANGES_DDL: Final = (
 STATE_DDL: Final = "key string, version string, deleted boolean, row map<string,string>"
 
 
-def changes(messages: DataFrame, *, key_columns: tuple[str, ...] = ()) -> DataFrame:
+def changes(
+    messages: DataFrame, *, key_columns: tuple[str, ...] = (), counter: RowCounter | None = None
+) -> DataFrame:
     """One row per changed row in the column ``body`` of ``messages`` (see `changes.Change`).
+
+    Args:
+        key_columns: the table's key; by default Canal's ``pkNames``, which Debezium lacks.
+        counter: counts the bodies, for progress.
 
     Raises ConfigError when there is no such column of bytes.
     """
@@ -61,10 +69,12 @@ def changes(messages: DataFrame, *, key_columns: tuple[str, ...] = ()) -> DataFr
         raise ConfigError(
             f"change events need a column body of type binary; there are {', '.join(kinds)}"
         )
-    return messages.select("body").mapInArrow(_parser(key_columns), _CHANGES_DDL)
+    return messages.select("body").mapInArrow(_parser(key_columns, counter), _CHANGES_DDL)
 
 
-def _parser(key_columns: tuple[str, ...]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _parser(
+    key_columns: tuple[str, ...], counter: RowCounter | None
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """What runs in Spark's workers."""
 
     def parse(batches: Iterable[Any]) -> Iterator[Any]:
@@ -100,6 +110,8 @@ def _parser(key_columns: tuple[str, ...]) -> Callable[[Iterable[Any]], Iterator[
                         column.append(value)
             arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if counter is not None:
+                counter.add(len(batch))
 
     return parse
 

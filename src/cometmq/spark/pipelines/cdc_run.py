@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cometmq.spark.pipelines.cdc_table import Target
+    from cometmq.spark.pipelines.following import RowCounter
     from cometmq.spark.progress import Progress
 
 __all__ = ["Merger"]
@@ -53,14 +54,21 @@ class Merger:
     bad_reasons: list[dict[str, Any]] = field(default_factory=list)
     per_batch: list[dict[str, Any]] = field(default_factory=list)
 
-    def take(self, messages: DataFrame, stream: str = "", batch_id: int = -1) -> None:
+    def take(
+        self,
+        messages: DataFrame,
+        stream: str = "",
+        batch_id: int = -1,
+        *,
+        counter: RowCounter | None = None,
+    ) -> None:
         """Merge one batch, unless the table holds it already."""
         if stream:
             done = self.target.applied(stream)
             if done is not None and batch_id <= done:
                 self.repeated_batches += 1
                 return
-        found = changes(messages, key_columns=self.key_columns).persist()
+        found = changes(messages, key_columns=self.key_columns, counter=counter).persist()
         try:
             self._take(found, stream, batch_id)
         finally:
@@ -78,12 +86,12 @@ class Merger:
         seen = overview(chosen)
         self._one_table(found, seen)
         before = self.target.columns()
-        told = schema_changes(before, {**(before or {}), **seen.columns}, seen.statements)
+        kept = self.columns or seen.columns
+        told = schema_changes(before, {**(before or {}), **kept}, seen.statements)
         if self.columns is not None:
             told += [f"column {n} is left out" for n in seen.columns if n not in self.columns]
         if seen.upserts + seen.deletes:
             news = newest(chosen)
-            kept = self.columns or seen.columns
             self.row_count = self.target.apply(news, kept, stream=stream, batch_id=batch_id)
         self._add(seen, told, batch_id)
 

@@ -45,6 +45,8 @@ __all__ = ["DeltaTableTarget", "ParquetTable", "Target", "current_snapshot"]
 _POINTER: Final = "_table.json"
 _KEPT: Final = 2
 _FORMAT: Final = 1
+#: Delta's names of types where Spark has others.
+_SPARK_NAMES: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 _OURS: Final = ("_key", "_version", "_deleted")
 
 
@@ -269,12 +271,11 @@ class DeltaTableTarget:
         """Column to type; None before the first batch."""
         if self._table is None:
             return None
-        names = {"long": "bigint", "integer": "bigint"}
         found = {}
         for column in self._table.schema().fields:
             kind = getattr(column.type, "type", "string")
             if column.name not in _OURS:
-                found[column.name] = names.get(kind, kind)
+                found[column.name] = _SPARK_NAMES.get(kind, kind)
         if "_version" not in {column.name for column in self._table.schema().fields}:
             raise ConfigError(
                 f"{self.path} is a Delta table of somebody else: it has no column _version"
@@ -343,7 +344,7 @@ class DeltaTableTarget:
         new = {name: kind for name, kind in wide.items() if name not in old}
         if not new:
             return
-        delta_names = {"bigint": "long"}
+        delta_names = {ours: theirs for theirs, ours in _SPARK_NAMES.items()}
         self._table.alter.add_columns(
             [
                 self._delta.Field(

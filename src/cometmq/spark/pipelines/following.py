@@ -1,28 +1,42 @@
-"""A streaming query that hands batch after batch to a function, until it is done or stopped.
+"""Long work on Spark that is watched: a streaming query batch by batch, a batch job task by task.
 
-Job: start it, watch it, turn its end into a value or one clear error.  It must not know what is
-done with a batch.
+Job: start a query, watch it, turn its end into a value or one clear error; tell how far a batch
+job is.  It must not know what is done with a batch.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
+import threading
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq.errors import CometError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Followed", "follow", "in_one_sentence", "spark_sentence"]
+    from cometmq.spark.progress import Progress
 
+__all__ = [
+    "Followed",
+    "RowCounter",
+    "follow",
+    "in_one_sentence",
+    "quiet_queries",
+    "spark_sentence",
+    "watching",
+]
+
+_QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _LOOK_EVERY_S: Final = 1
+_TELL_EVERY_S: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -35,6 +49,8 @@ class Followed:
     """Rows dropped behind the watermark, by batch id."""
     observed: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Observed metrics by batch id."""
+    offsets: dict[str, int] = field(default_factory=dict)
+    """Next queue offset to read, by ``topic broker:queue``."""
     open_groups: int = 0
     """Groups that wait in the state for their watermark."""
     interrupted: bool = False
@@ -47,11 +63,71 @@ class Followed:
             states = one["stateOperators"]
             self.dropped_late[number] = sum(int(s["numRowsDroppedByWatermark"]) for s in states)
             self.open_groups = sum(int(s["numRowsTotal"]) for s in states)
+            for source in one["sources"]:
+                self.offsets.update(_queue_offsets(source["endOffset"]))
             for metrics in (one["observedMetrics"] or {}).values():
                 values = metrics.asDict() if hasattr(metrics, "asDict") else dict(metrics)
                 # A batch without data shows zeros; it must not hide those it repeats.
                 if any(values.values()):
                     self.observed[number] = values
+
+    def tell(self, progress: Progress | None) -> None:
+        """Rows and offsets for a person."""
+        if progress is not None:
+            progress.update(sum(self.batches.values()), offsets=self.offsets)
+
+
+def _queue_offsets(text: str | None) -> dict[str, int]:
+    """Of our source's ``{"T": {"broker-a:0": 7}}``; nothing of other sources' offsets."""
+    try:
+        topics = json.loads(text or "")
+        return {
+            f"{topic} {queue}": int(place)
+            for topic, queues in topics.items()
+            for queue, place in queues.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+class RowCounter(Protocol):
+    """Counts rows in Spark's workers: PySpark's accumulator."""
+
+    def add(self, term: int) -> None:
+        """So many more."""
+        ...
+
+
+@contextlib.contextmanager
+def watching(spark: SparkSession, progress: Progress) -> Iterator[RowCounter]:
+    """Tell every half second what the counter that comes out has counted, and the tasks done.
+
+    A worker's count arrives when its task ends.
+    """
+    counter = spark.sparkContext.accumulator(0)
+    tracker = spark.sparkContext.statusTracker()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_TELL_EVERY_S):
+            try:
+                stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
+            except Exception:
+                # The session ends while we look: there is nothing left to tell.
+                return
+            known = [one for one in stages if one is not None]
+            done = sum(one.numCompletedTasks for one in known)
+            total = sum(one.numTasks for one in known)
+            text = f"{done} of {total} tasks" if total else ""
+            progress.update(max(progress.rows, int(counter.value)), text=text)
+
+    thread = threading.Thread(target=look, name="pipeline-progress", daemon=True)
+    thread.start()
+    try:
+        yield counter
+    finally:
+        over.set()
+        thread.join()
 
 
 def follow(
@@ -61,7 +137,7 @@ def follow(
     checkpoint: str,
     once: bool,
     every: str = "5 seconds",
-    on_rows: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Followed:
     """Call ``take(batch, stream, batch_id)`` for each batch of ``frame``.
 
@@ -72,7 +148,7 @@ def follow(
         checkpoint: a directory that outlives the run.
         once: read what is there now and end; otherwise go on until Ctrl-C.
         every: how often a batch may begin.
-        on_rows: called about once a second with the rows read so far.
+        progress: told about once a second how many rows were read, and up to where.
 
     Raises what ``take`` raised, or ConfigError with the query's own reason.
     """
@@ -93,8 +169,7 @@ def follow(
     try:
         while not query.awaitTermination(_LOOK_EVERY_S):
             result.look(query)
-            if on_rows is not None:
-                on_rows(sum(result.batches.values()))
+            result.tell(progress)
     except KeyboardInterrupt:
         result.interrupted = True
         query.stop()
@@ -105,8 +180,7 @@ def follow(
         cause = raised[0] if raised else error
         raise ConfigError(f"the stream ended: {spark_sentence(cause)}") from None
     result.look(query)
-    if on_rows is not None:
-        on_rows(sum(result.batches.values()))
+    result.tell(progress)
     return result
 
 
@@ -122,22 +196,31 @@ def spark_sentence(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def in_one_sentence() -> Iterator[None]:
-    """Turn Spark's exceptions into a ConfigError of one line, and keep its own log of them off.
+def quiet_queries() -> Iterator[None]:
+    """Keep PySpark from writing a refused query as a page of JSON on stderr before it raises."""
+    from pyspark.logger import PySparkLogger
 
-    Errors of ours pass as they are.
-    """
+    # Made by PySpark's own hand: an ordinary logger of that name would not take its arguments.
+    logs: list[logging.Logger] = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
+    try:
+        yield
+    finally:
+        for log, was_disabled in zip(logs, before, strict=True):
+            log.disabled = was_disabled
+
+
+@contextlib.contextmanager
+def in_one_sentence() -> Iterator[None]:
+    """Turn Spark's exceptions into a ConfigError of one line; errors of ours pass as they are."""
     from pyspark.errors import PySparkException
 
     # py4j ships no types; what it raises is an exception of the JVM that PySpark did not know.
     jvm_error: type[Exception] = import_module("py4j.protocol").Py4JError
-
-    # PySpark writes every refused query as a page of JSON on stderr before it raises.
-    log = logging.getLogger("SQLQueryContextLogger")
-    was_off, log.disabled = log.disabled, True
     try:
-        yield
+        with quiet_queries():
+            yield
     except (PySparkException, jvm_error) as error:
         raise ConfigError(f"Spark could not do it: {spark_sentence(error)}") from None
-    finally:
-        log.disabled = was_off

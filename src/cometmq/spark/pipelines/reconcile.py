@@ -29,6 +29,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
+from cometmq.spark.pipelines.following import quiet_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -97,8 +98,9 @@ def _select(frame: DataFrame, expressions: list[str], side: str) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
-        chosen = frame.selectExpr(*expressions)
-        chosen.schema  # noqa: B018 - analysis happens here, not at the first row
+        with quiet_queries():
+            chosen = frame.selectExpr(*expressions)
+            chosen.schema  # noqa: B018 - analysis happens here, not at the first row
     except (AnalysisException, ParseException) as error:
         raise ConfigError(_explained(frame, side, str(error), expressions)) from None
     return chosen

@@ -134,7 +134,7 @@ class Reconciling:
             checkpoint=checkpoint,
             once=once,
             every=every,
-            on_rows=None if progress is None else progress.update,
+            progress=progress,
         )
         self.dropped_late += sum(told.dropped_late.values())
         self.without_time += sum(one.get("without_time", 0) for one in told.observed.values())

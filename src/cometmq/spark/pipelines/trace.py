@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+    from cometmq.spark.pipelines.following import RowCounter
+
 __all__ = [
     "CONSUME_LATENCY",
     "DELIVERY_LATENCY",
@@ -53,14 +55,11 @@ _STEPS_DDL: Final = (
 )
 
 
-def _parse(batches: Iterable[Any]) -> Iterator[Any]:
-    """The part that runs in Spark's workers."""
-    for batch in batches:
-        yield parse_contexts(batch.column(0))
-
-
-def trace_steps(messages: DataFrame) -> DataFrame:
+def trace_steps(messages: DataFrame, counter: RowCounter | None = None) -> DataFrame:
     """One row per traced step in the column ``body`` of ``messages`` (see `trace_contexts`).
+
+    Args:
+        counter: counts the bodies, for progress.
 
     Raises ConfigError when there is no such column of bytes.
     """
@@ -70,7 +69,15 @@ def trace_steps(messages: DataFrame) -> DataFrame:
             f"the trace topic needs a column body of type binary; there are {', '.join(kinds)}"
         )
     assert len(_STEPS_DDL.split(",")) == len(SCHEMA.names)
-    return messages.select("body").mapInArrow(_parse, _STEPS_DDL)
+
+    def parse(batches: Iterable[Any]) -> Iterator[Any]:
+        """The part that runs in Spark's workers."""
+        for batch in batches:
+            yield parse_contexts(batch.column(0))
+            if counter is not None:
+                counter.add(len(batch))
+
+    return messages.select("body").mapInArrow(parse, _STEPS_DDL)
 
 
 def bad_records(steps: DataFrame) -> DataFrame:

@@ -27,6 +27,7 @@ from cometmq.spark.report import Report
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from cometmq.spark.pipelines.following import RowCounter
     from cometmq.spark.progress import Progress
 
 __all__ = ["TraceFindings", "check_fresh", "examine"]
@@ -127,7 +128,7 @@ def examine(
     group: str | None = None,
     list_max: int = 100,
     out: str | None = None,
-    progress: Progress | None = None,
+    counter: RowCounter | None = None,
 ) -> TraceFindings:
     """Answer every question about the messages of a trace topic.
 
@@ -137,13 +138,14 @@ def examine(
         group: "never consumed" means by this group; None: by any.
         list_max: rows of each list that are kept for the report.
         out: a fresh directory for Parquet: journeys, latencies and two lists.
+        counter: counts the bodies, for progress.
     """
     check_fresh(out)
-    steps = trace_steps(messages).persist()
+    steps = trace_steps(messages, counter).persist()
     found = journeys(steps).persist()
     result = TraceFindings(out=out)
     try:
-        _answer(result, steps, found, grace_ms, group, list_max, progress)
+        _answer(result, steps, found, grace_ms, group, list_max)
         if out is not None:
             parts = (found, latencies(found), never_consumed(found, grace_ms=grace_ms, group=group))
             for name, frame in zip(_PARTS, (*parts, consumed_repeatedly(found)), strict=True):
@@ -161,13 +163,10 @@ def _answer(
     grace_ms: int,
     group: str | None,
     list_max: int,
-    progress: Progress | None,
 ) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     result.steps = steps.count()
-    if progress is not None:
-        progress.update(result.steps, total=result.steps, text="journeys")
     result.bad = [row.asDict() for row in bad_records(steps).limit(list_max).collect()]
     counts = found.agg(F.count("*"), F.count(F.when(F.col("retries") > 0, 1))).collect()[0]
     result.messages, result.retried_count = counts[0], counts[1]

@@ -1,0 +1,204 @@
+"""Binlogs merged into tables: any order, any repeats, any restart gives the same rows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow.dataset
+import pytest
+from tests.spark.clusters import Cluster
+from tests.spark.commands import Ran, run_command
+from tests.unit.spark.generated_events import Binlog, canal_binlog, debezium_binlog
+
+from cometmq.errors import ConfigError
+from cometmq.spark.pipelines.cdc_run import Merger
+from cometmq.spark.pipelines.cdc_table import ParquetTable, current_snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def bodies(spark: SparkSession, data: list[bytes]) -> DataFrame:
+    """Messages."""
+    return spark.createDataFrame([(one,) for one in data], "body binary")
+
+
+def table_rows(path: Path) -> dict[int, dict[str, Any]]:
+    """The Parquet table as any reader sees it."""
+    table = pyarrow.dataset.dataset(current_snapshot(path), format="parquet").to_table()
+    return {row["id"]: row for row in table.to_pylist()}
+
+
+def delta_rows(path: Path) -> dict[int, dict[str, Any]]:
+    """The Delta table without what is deleted and without our columns."""
+    rows = deltalake.DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return {
+        row["id"]: {name: value for name, value in row.items() if not name.startswith("_")}
+        for row in rows
+        if not row["_deleted"]
+    }
+
+
+def follow(
+    capsys: pytest.CaptureFixture[str], cluster: Cluster, topic: str, to: Path, *more: Any
+) -> Ran:
+    """`cdc --follow --once` from a live topic."""
+    common = ("--follow", "--once", "--json", "-n", cluster.name_server)
+    return run_command(capsys, "pipeline", "cdc", f"topic:{topic}", "--to", to, *common, *more)
+
+
+def test_a_followed_canal_binlog_survives_restarts(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shuffled and repeated, in two runs; then the last batch comes again and changes nothing.
+
+    The crash lies between the table's commit and Spark's own: the batch is replayed under its id,
+    and the table knows it.
+    """
+    log = canal_binlog(21, 200)
+    events = log.shaken(22, repeats=40)
+    topic, to = cluster.create(2, "Binlog"), tmp_path / "orders"
+    cluster.send(topic, events[:120], queues=2)
+    first = follow(capsys, cluster, topic, to)
+    assert (first.code, first.json["events"] >= 120) == (0, True), first.err
+    cluster.send(topic, events[120:], queues=2)
+    page = tmp_path / "page.html"
+    second = follow(capsys, cluster, topic, to, "--report", page)
+    assert second.code == 0, second.err
+    assert table_rows(to) == log.rows
+    assert second.json["rows"] == len(log.rows)
+    assert "Rows in the table after each batch" in page.read_text()
+    commits = tmp_path / "orders.checkpoint" / "commits"
+    newest = max(
+        (one for one in commits.iterdir() if one.name.isdigit()), key=lambda p: int(p.name)
+    )
+    for path in (newest, commits / f".{newest.name}.crc"):
+        path.unlink(missing_ok=True)
+    before = json.loads((to / "_table.json").read_text())
+    third = follow(capsys, cluster, topic, to)
+    assert (third.code, third.json["repeated_batches"]) == (0, 1), third.err
+    assert third.json["upserts"] == 0
+    assert json.loads((to / "_table.json").read_text()) == before
+    assert table_rows(to) == log.rows
+
+
+def test_a_followed_debezium_binlog_in_a_delta_table(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MERGE by version in two runs, a new column in the second, a replayed batch left out."""
+    log = debezium_binlog(23, 150)
+    events = log.shaken(24, repeats=30)
+    topic, to = cluster.create(2, "Changes"), tmp_path / "orders"
+    cluster.send(topic, events[:100], queues=2)
+    options = ("--format", "delta", "--key", "id")
+    first = follow(capsys, cluster, topic, to, *options)
+    assert first.code == 0, first.err
+    newer = json.loads(log.bodies[-1])
+    newer["source"]["pos"] += 1_000_000
+    newer |= {"op": "c", "after": {"id": 77, "amount": 1.5, "paid": True, "note": "new"}}
+    cluster.send(topic, [*events[100:], json.dumps(newer).encode()], queues=2)
+    second = follow(capsys, cluster, topic, to, *options)
+    assert second.code == 0, second.err
+    assert second.json["schema_changes"] == ["column note is new (string)"]
+    expected = {key: {**row, "note": None} for key, row in log.rows.items()}
+    expected[77] = {**newer["after"]}
+    assert delta_rows(to) == expected
+    version = deltalake.DeltaTable(str(to)).version()
+    commits = tmp_path / "orders.checkpoint" / "commits"
+    newest = max(
+        (one for one in commits.iterdir() if one.name.isdigit()), key=lambda p: int(p.name)
+    )
+    for path in (newest, commits / f".{newest.name}.crc"):
+        path.unlink(missing_ok=True)
+    third = follow(capsys, cluster, topic, to, *options)
+    assert third.json["repeated_batches"] == 1, third.err
+    assert deltalake.DeltaTable(str(to)).version() == version
+
+
+def test_batches_by_function_and_what_a_killed_run_leaves(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A late update does not bring a deleted row back; a half-written snapshot is never seen."""
+    log = Binlog(
+        [
+            canal("INSERT", 1, [{"id": "1", "n": "1"}, {"id": "2", "n": "2"}]),
+            canal("DELETE", 5, [{"id": "1", "n": "9"}]),
+        ]
+    )
+    table = ParquetTable(tmp_path / "t")
+    merger = Merger(table)
+    with table.locked():
+        merger.take(bodies(spark, log.bodies))
+    # What a run that was killed while it wrote the next snapshot leaves behind.
+    half = tmp_path / "t" / "snapshots" / "00000002" / "state"
+    half.mkdir(parents=True)
+    (half / "part-0.parquet").write_bytes(b"PAR1 cut off")
+    late = canal("UPDATE", 3, [{"id": "1", "n": "8"}], old=[{"n": "1"}])
+    wide = canal("UPDATE", 6, [{"id": "2", "n": "2.5", "c": "x"}], n="double")
+    ddl = json.dumps({"isDdl": True, "type": "ALTER", "sql": "ALTER TABLE t", "es": 6, "id": 1})
+    again = Merger(ParquetTable(tmp_path / "t"))
+    with table.locked():
+        again.take(bodies(spark, [late, wide, ddl.encode(), b"junk"]))
+    assert table_rows(tmp_path / "t") == {2: {"id": 2, "n": 2.5, "c": "x"}}
+    assert again.shape == [
+        "statement: ALTER TABLE t",
+        "column c is new (string)",
+        "column n was bigint and is double",
+    ]
+    assert (again.upserts, again.bad) == (2, 1)
+    assert "not JSON" in again.bad_reasons[0]["example"]
+    shutil.rmtree(tmp_path / "t" / "snapshots" / "00000001")
+    assert table_rows(tmp_path / "t").keys() == {2}
+
+
+def canal(
+    kind: str, at: int, data: list[Any], *, old: list[Any] | None = None, n: str = "bigint"
+) -> bytes:
+    """One event of Canal."""
+    event = {
+        "type": kind,
+        "database": "d",
+        "table": "t",
+        "pkNames": ["id"],
+        "isDdl": False,
+        "es": at,
+        "id": at,
+        "mysqlType": {"id": "bigint", "n": n},
+        "data": data,
+        "old": old,
+    }
+    return json.dumps(event).encode()
+
+
+def test_wrong_input_leaves_no_table(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two tables in one topic, a table that is not there, values that do not fit, bad options."""
+    source = tmp_path / "events"
+    orders, other = canal_binlog(1, 3).bodies, canal_binlog(2, 3, table="bills").bodies
+    bodies(spark, orders + other).write.parquet(str(source))
+    to = tmp_path / "to"
+
+    def cdc(*more: Any) -> Ran:
+        return run_command(capsys, "pipeline", "cdc", source, "--to", to, *more)
+
+    both = cdc()
+    assert (both.code, both.out) == (2, "")
+    assert "2 tables (shop.bills, shop.orders): choose one with --table" in both.err
+    assert (
+        "no change is of table order; there are shop.bills, shop.orders"
+        in cdc("--table", "order").err
+    )
+    narrow = cdc("--table", "orders", "--columns", "id bigint, state bigint")
+    assert narrow.code == 2
+    assert narrow.err.count("\n") == 1
+    assert "is no list of columns" in cdc("--columns", "id bigger than").err
+    assert cdc("--once").code == 2
+    assert "--format" in cdc("--fromat", "delta").err
+    assert not (to / "_table.json").exists()
+    with pytest.raises(ConfigError, match="holds no table"):
+        current_snapshot(to)
