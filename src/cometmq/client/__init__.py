@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from cometmq.client.producer import Producer as Producer
     from cometmq.client.pull_consumer import PullConsumer as PullConsumer
     from cometmq.client.push_consumer import PushConsumer as PushConsumer
+    from cometmq.client.transaction import Transaction as Transaction
+    from cometmq.client.transaction import TransactionOutcome as TransactionOutcome
+    from cometmq.client.transaction import TransactionResult as TransactionResult
+    from cometmq.client.transaction_producer import TransactionProducer as TransactionProducer
     from cometmq.core.allocate import AllocateAveragely as AllocateAveragely
     from cometmq.core.allocate import AllocateAveragelyByCircle as AllocateAveragelyByCircle
     from cometmq.core.allocate import AllocateByConfig as AllocateByConfig
@@ -54,6 +58,10 @@ __all__ = [
     "RetryLater",
     "SendResult",
     "SendStatus",
+    "Transaction",
+    "TransactionOutcome",
+    "TransactionProducer",
+    "TransactionResult",
 ]
 
 _HOMES: Final = {
@@ -79,6 +87,10 @@ _HOMES: Final = {
     "RetryLater": "cometmq.client.handlers",
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
+    "Transaction": "cometmq.client.transaction",
+    "TransactionOutcome": "cometmq.client.transaction",
+    "TransactionProducer": "cometmq.client.transaction_producer",
+    "TransactionResult": "cometmq.client.transaction",
 }
 
 

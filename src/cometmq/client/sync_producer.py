@@ -24,6 +24,7 @@ from cometmq.client.message import ReceivedMessage
 from cometmq.client.producer import DEFAULT_GROUP
 from cometmq.client.producer import Producer as AsyncProducer
 from cometmq.client.producer_core import STORED_CODES, TopicQueues, final_error
+from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.request_reply import Reply
 from cometmq.client.security import SecurityOptions
 from cometmq.client.send import Prepared
@@ -74,7 +75,7 @@ class Producer:
         **security: Unpack[SecurityOptions],
     ) -> None:
         self.group = group
-        self._twin = AsyncProducer(
+        self._twin = self._make_twin(
             group,
             name_server=name_server,
             timeout_ms=timeout_ms,
@@ -105,6 +106,10 @@ class Producer:
         self._core.make_ids = self._ids_per_thread
         self._core.renew()
         fork.register(self)
+
+    def _make_twin(self, group: str, **options: Unpack[ProducerOptions]) -> AsyncProducer:
+        """The asyncio producer behind this one."""
+        return AsyncProducer(group, **options)
 
     # -- life -------------------------------------------------------------------------------
 

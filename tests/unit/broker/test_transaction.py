@@ -80,7 +80,7 @@ def test_an_unknown_outcome_gets_no_answer(tmp_path: Path) -> None:
                 "commitLogOffset": str(sent.physical_offset),
                 "commitOrRollback": kind,
             }
-            unanswered = client.call(37, fields)
+            unanswered = asyncio.ensure_future(client.call(37, fields))
             assert (await end(client, sent, ROLLBACK, producerGroup="other")).code == 1
             assert not unanswered.done()
         assert len(broker.transactions.halves) == 1

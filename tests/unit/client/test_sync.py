@@ -18,7 +18,7 @@ from cometmq.errors import ClientClosed, ConfigError, NoRoute, RequestTimeout, S
 from cometmq.model import Message, MessageQueue, SendStatus
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
 
-NAMES = ("Admin", "Producer", "PullConsumer", "PushConsumer")
+NAMES = ("Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer")
 # What only asyncio or only the inside has: context managers, iteration, the instance's questions.
 PRIVATE = {
     "accept",
