@@ -5,9 +5,12 @@ import re
 import subprocess
 import sys
 from array import array
+from pathlib import Path
 
 import pytest
 
+from cometmq.cli.demo_archive import Archived
+from cometmq.cli.demo_archive import _not_done as not_done
 from cometmq.cli.demo_run import DemoPlan, DemoReport, GroupReport, SendReport, percentile
 from cometmq.cli.flights import Tally
 from cometmq.testing.cluster import threaded_cluster
@@ -16,9 +19,9 @@ FLIGHTS = 3000
 
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`cometmq demo ARGUMENTS` without a cluster in the environment."""
+    """`cometmq demo ARGUMENTS` without a cluster in the environment and without Spark."""
     return subprocess.run(
-        [sys.executable, "-m", "cometmq", "demo", *arguments],
+        [sys.executable, "-m", "cometmq", "demo", "--no-archive", *arguments],
         capture_output=True,
         text=True,
         timeout=55,
@@ -65,6 +68,37 @@ def test_demo_uses_a_running_cluster_and_cleans_up() -> None:
             check=True,
         )
         assert json.loads(listed.stdout) == []
+
+
+def test_a_missing_java_is_a_visible_skip() -> None:
+    """What the machine lacks is told, with what to do, and is no fault; what broke is one."""
+    lacks = "cometmq: Spark needs Java 17 or later (none): pip install 'cometmq[jdk]' brings one"
+    skipped = not_done(2, f"some noise\n{lacks}\n")
+    assert skipped.faults(3) == []
+    assert skipped.line() == f"archive SKIPPED: {lacks.removeprefix('cometmq: ')}"
+    broken = not_done(3, "cometmq: nobody answered\n")
+    assert broken.faults(3) == ["the archive: nobody answered"]
+    assert Archived(rows=2).faults(3) == ["the archive holds 2 messages of 3"]
+    assert Archived(rows=3).faults(3) == []
+
+
+@pytest.mark.processes
+def test_a_skipped_archive_ends_the_demo_well(tmp_path: Path) -> None:
+    """A folder in use is not touched, the step says so, and the counts still stand."""
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "mine.txt").write_text("mine")
+    result = subprocess.run(
+        [sys.executable, "-m", "cometmq", "demo", "--limit", "300", "--archive-to", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+        env={"PATH": str(tmp_path), "NAMESRV_ADDR": "", "JAVA_HOME": str(tmp_path)},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "every count and checksum equals the source" in result.stdout
+    assert "archive SKIPPED: " in result.stdout
+    assert (tmp_path / "archive" / "mine.txt").read_text() == "mine"
 
 
 def report_of(seen: list[bytes], filtered: list[bytes]) -> DemoReport:

@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,8 @@ import click
 from cometmq.cli.options import is_quiet, json_option, set_up_logging
 
 if TYPE_CHECKING:
-    from cometmq.cli.demo_run import DemoReport, GroupReport
+    from cometmq.cli.demo_archive import Archived
+    from cometmq.cli.demo_run import DemoPlan, DemoReport, GroupReport
 
 __all__ = ["demo", "own_cluster"]
 
@@ -41,6 +42,21 @@ _MIB: Final = 1024 * 1024
     help="Carriers the filtered group subscribes to.",
 )
 @click.option("--keep", is_flag=True, help="Keep the topic on a running cluster.")
+@click.option(
+    "--archive/--no-archive",
+    "with_archive",
+    default=True,
+    show_default=True,
+    help="Archive the messages with Spark at the end.",
+)
+@click.option(
+    "--archive-to",
+    default="cometmq-demo",
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the archive and its report go.",
+)
 @json_option
 @click.pass_context
 def demo(
@@ -49,14 +65,17 @@ def demo(
     limit: int | None,
     carriers: str,
     keep: bool,
+    with_archive: bool,
+    archive_to: Path,
     as_json: bool,
 ) -> int:
     """Send 336,776 real flights through a cluster and check every count.
 
     Each departure from New York in 2013 becomes a JSON message, keyed by flight and tagged by
     carrier. Two instances of one consumer group share them; a second group takes some carriers
-    only. Counts per carrier and a checksum of all bodies are compared with the source. Exit code
-    1 when anything differs.
+    only. Counts per carrier and a checksum of all bodies are compared with the source. At the end
+    Spark archives the topic as Parquet and writes a report; without PySpark or Java that step is
+    skipped. Exit code 1 when anything differs.
     """
     set_up_logging(ctx)
     from cometmq.cli.flights import FLIGHT_COUNT, dataset_path, read_flights
@@ -67,18 +86,23 @@ def demo(
         raise click.UsageError("--carriers names no carrier; try --carriers UA,AA")
     total = min(limit or FLIGHT_COUNT, FLIGHT_COUNT)
     started = time.monotonic()
+    target = archive_to if with_archive else None
     with tempfile.TemporaryDirectory(prefix="cometmq-demo-") as folder:
         if name_server:
-            report = _run(ctx, name_server, wanted, read_flights(path, limit), total, keep=keep)
+            flights = read_flights(path, limit)
+            report, archived = _run(ctx, name_server, wanted, flights, total, target, keep=keep)
         else:
             with own_cluster(Path(folder)) as own:
-                report = _run(ctx, own, wanted, read_flights(path, limit), total, keep=True)
+                flights = read_flights(path, limit)
+                report, archived = _run(ctx, own, wanted, flights, total, target, keep=True)
     seconds = time.monotonic() - started
     faults = report.faults()
+    if archived is not None:
+        faults += archived.faults(report.sent.tally.count)
     if as_json:
-        _print_json(report, faults, seconds)
+        _print_json(report, archived, faults, seconds)
     else:
-        _print_tables(report, faults, seconds)
+        _print_tables(report, archived, faults, seconds)
     return 1 if faults else 0
 
 
@@ -88,20 +112,40 @@ def _run(
     carriers: tuple[str, ...],
     flights: Iterator[Any],
     total: int,
+    archive_to: Path | None,
     *,
     keep: bool,
-) -> "DemoReport":
+) -> "tuple[DemoReport, Archived | None]":
+    """The main job and, with a folder, the archive of what it sent; then the topic goes."""
     import os
 
+    from cometmq.cli.demo_archive import archive_demo
     from cometmq.cli.demo_run import DemoPlan, run_demo
-    from cometmq.cli.output import progress
+    from cometmq.cli.output import note, progress
     from cometmq.net.loop import run
 
     run_id = f"{os.getpid():x}_{time.time_ns() // 1_000_000:x}"  # noqa: TID251 - a name, no clock
-    plan = DemoPlan(name_server, run_id, carriers, keep)
+    plan = DemoPlan(name_server, run_id, carriers, keep=keep or archive_to is not None)
     texts = ("sent", "group of two", "only " + ", ".join(carriers))
-    with progress(*texts, total=total, quiet=is_quiet(ctx)) as bars:
-        return run(run_demo(plan, flights, bars))
+    try:
+        with progress(*texts, total=total, quiet=is_quiet(ctx)) as bars:
+            report = run(run_demo(plan, flights, bars))
+        if archive_to is None:
+            return report, None
+        if sys.stderr.isatty() and not is_quiet(ctx):
+            note("archiving with Spark, which takes some seconds to start")
+        return report, archive_demo(name_server, plan.topic, archive_to)
+    finally:
+        if plan.keep and not keep:
+            _delete_topic(plan)
+
+
+def _delete_topic(plan: "DemoPlan") -> None:
+    from cometmq.errors import CometError
+    from cometmq.sync import Admin
+
+    with suppress(CometError), Admin(name_server=plan.name_server) as admin:
+        admin.delete_topic(plan.topic)
 
 
 @contextmanager
@@ -199,7 +243,11 @@ def _redelivered(report: "DemoReport") -> int:
     return sum(group.redelivered for group in (*report.instances, report.filtered))
 
 
-def _print_json(report: "DemoReport", faults: list[str], seconds: float) -> None:
+def _print_json(
+    report: "DemoReport", archived: "Archived | None", faults: list[str], seconds: float
+) -> None:
+    from dataclasses import asdict
+
     from cometmq.cli.output import print_json
 
     print_json(
@@ -218,11 +266,14 @@ def _print_json(report: "DemoReport", faults: list[str], seconds: float) -> None
             },
             "steps": _step_rows(report),
             "carriers": _carrier_rows(report),
+            "archive": None if archived is None else asdict(archived),
         }
     )
 
 
-def _print_tables(report: "DemoReport", faults: list[str], seconds: float) -> None:
+def _print_tables(
+    report: "DemoReport", archived: "Archived | None", faults: list[str], seconds: float
+) -> None:
     from cometmq.cli.output import print_listing
 
     print_listing(_carrier_rows(report), as_json=False, title="Messages per carrier")
@@ -249,3 +300,5 @@ def _print_tables(report: "DemoReport", faults: list[str], seconds: float) -> No
             print(f"DIFFERS: {fault}")
     else:
         print("every count and checksum equals the source")
+    if archived is not None:
+        print(archived.line())

@@ -101,7 +101,7 @@ def archive(
     set_up_logging(ctx)
     if root is None:
         raise click.UsageError("Missing option '--to DIR': the folder to archive to.", ctx)
-    from cometmq.spark.pipelines.archive import ArchiveOptions
+    from cometmq.spark.pipelines.archive import ArchiveOptions, check_folder
     from cometmq.spark.pipelines.archive import archive as run_archive
     from cometmq.spark.pipelines.archive_compact import compact as run_compact
 
@@ -114,6 +114,7 @@ def archive(
         allow_gaps=allow_gaps,
     )
     options.check()
+    check_folder(root)
     source = make_source(name_server, store_path, broker)
     chosen = list(topics) or source.topics()
     source.bounds([queue for topic in chosen for queue in source.queues(topic)])

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cometmq.spark.pipelines.archive_source import Source
     from cometmq.spark.progress import Progress
 
-__all__ = ["ArchiveOptions", "ArchiveResult", "archive", "archive_files"]
+__all__ = ["ArchiveOptions", "ArchiveResult", "archive", "archive_files", "check_folder"]
 
 ROWS_PER_FILE: Final = 500_000
 _ROWS_PER_TASK_MIN: Final = 20_000
@@ -116,10 +116,7 @@ def archive(
     bounds = source.bounds(queues)
     json_schema = _json_schema(spark, options)
     manifest = Manifest(root)
-    if not manifest.exists and manifest.root.exists() and any(manifest.root.iterdir()):
-        raise ConfigError(
-            f"{manifest.root} is neither an archive nor empty; give a folder of its own"
-        )
+    check_folder(root)
     with manifest:
         settings = _settings(options)
         _check_settings(manifest.state, settings)
@@ -156,6 +153,15 @@ def archive(
             manifest.commit(now_ms=now_ms(), gaps=gaps, settings=first_settings)
         result.version = manifest.state.version
         return result
+
+
+def check_folder(root: str | Path) -> None:
+    """ConfigError for a folder that holds other things than an archive."""
+    manifest = Manifest(root)
+    if not manifest.exists and manifest.root.exists() and any(manifest.root.iterdir()):
+        raise ConfigError(
+            f"{manifest.root} is neither an archive nor empty; give a folder of its own"
+        )
 
 
 def _rows(tasks: list[WriteTask]) -> int:
