@@ -9,9 +9,11 @@ Tests marked ``full`` belong to the long lanes: ``make spark`` (``SPARK=full``) 
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile(
     "default",
@@ -34,16 +36,12 @@ def is_lane_on(folder: str) -> bool:
     return os.environ.get("INTEROP" if folder == "interop" else "SPARK") == "full"
 
 
-# First: pytest-xdist reads the groups in a hook of the same name.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Say which process takes a test, which runs again, and leave out the long lanes."""
+    """Say which tests may run again, and leave out the long lanes."""
     left_out = []
     for item in items:
         path = item.path.relative_to(TESTS) if TESTS in item.path.parents else item.path
         folder = path.parts[0]
-        group = folder if folder in ONE_PROCESS else str(path)
-        item.add_marker(pytest.mark.xdist_group(group))
         if folder in REAL:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
         if item.get_closest_marker("full") is not None and not is_lane_on(folder):
@@ -51,6 +49,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+class ByFolderOrFile(LoadScopeScheduling):
+    """Gives a process a whole file, or a whole folder of `ONE_PROCESS`, at a time.
+
+    pytest-xdist's own way to say this, a mark for each group, rests on a private field that
+    pytest 9.2 no longer has.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.split("::", 1)[0]
+        folder = path.removeprefix("tests/").split("/", 1)[0]
+        return folder if folder in ONE_PROCESS else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolderOrFile:
+    """Used with ``-n``."""
+    return ByFolderOrFile(config, log)
 
 
 class ExecutedCount:
