@@ -86,7 +86,7 @@ def broker(folder: Path) -> Iterator[str]:
     """A name server and broker in a process of its own; the name server's address."""
     command = [sys.executable, "-m", "cometmq", "up", "--store", str(folder / "store")]
     with subprocess.Popen(  # noqa: S603 - this very interpreter
-        [*command, "--name-server-port", "0", "--broker-port", "0"],
+        [*command, "--name-server-port=0", "--broker-port=0", "--set", "brokerName=broker-a"],
         stdout=subprocess.PIPE,
         text=True,
     ) as server:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cometmq.arrow.options import BATCH_ROWS_DEFAULT, ScanOptions, parse_options
@@ -64,8 +64,8 @@ class Connection:
     timeout_ms: int
     retry_ms: int
     access_key: str | None
-    secret_key: str | None
-    security_token: str | None
+    secret_key: str | None = field(repr=False)
+    security_token: str | None = field(repr=False)
     tls: bool
 
     @classmethod
@@ -122,10 +122,6 @@ class LiveOptions:
         ending_ms = timestamp_ms("endingTimestamp", values.text("endingTimestamp"))
         if starting_ms is not None and ending_ms is not None and starting_ms > ending_ms:
             raise ConfigError(f"startingTimestamp {starting_ms} is after {ending_ms}, the ending")
-        if values.text("sql92") is not None:
-            raise ConfigError(
-                "option sql92 is not served by this release: filter the DataFrame, or use tags"
-            )
         return cls(
             connection=Connection.of(values),
             topics=topics,
@@ -155,6 +151,7 @@ def _scan(values: OptionValues, columns: tuple[str, ...]) -> ScanOptions:
         starting_timestamp=None,
         ending_timestamp=None,
         tags=values.text("tags"),
+        sql92=values.text("sql92"),
         columns=columns,
         include_properties=values.truth("includeProperties", default=False),
         mode=(values.text("mode") or "FAILFAST").upper(),

@@ -83,9 +83,19 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamSink:
-    """A query's writer; Spark makes one for tasks and one for each commit.  Raises as above."""
+    """A query's writer; Spark makes one for tasks and one for each commit.
+
+    Raises:
+        ConfigError: options or columns do not fit.
+    """
     options = SinkOptions.parse(given, schema, is_stream=True, overwrite=overwrite)
-    return StreamSink(options, can_stage=_can_stage(options.connection))
+    try:
+        can_stage = _can_stage(options.connection)
+    except _PASSING:
+        # A broker that is down between two micro-batches is no reason to end the query here:
+        # tasks and the publish say what they meet, and the publish waits for it.
+        can_stage = True
+    return StreamSink(options, can_stage=can_stage)
 
 
 class BatchSink(DataSourceArrowWriter):

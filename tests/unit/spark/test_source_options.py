@@ -33,7 +33,7 @@ def schema(*fields: tuple[str, types.DataType]) -> types.StructType:
         ({"subscribe": "T", "endingOffsets": "{"}, "option endingOffsets is no JSON"),
         ({"subscribe": "T", "failOnDataLoss": "maybe"}, "expected true or false"),
         ({"subscribe": "T", "minPartitions": "0"}, "a whole number of at least 1"),
-        ({"subscribe": "T", "sql92": "a > 5"}, "sql92"),
+        ({"subscribe": "T", "sql92": "a > 5", "tags": "A"}, "do not go together"),
         ({"subscribe": "T", "mode": "FAILSLOW"}, "did you mean 'FAILFAST'?"),
         ({"subscribePattern": "("}, "is no regular expression"),
         ({"assign": '{"T": ["0"]}'}, "names queue '0': expected"),
