@@ -141,13 +141,15 @@ def test_a_stream_finds_the_same_and_goes_on_where_it_was(
     # Whoever is far behind holds the watermark: a last pair closes every group before it.
     end = [payment(500, 0), payment(600, 0)]
     sources = (tmp_path / "left", tmp_path / "right")
-    write(sources[0], [*left[:60], left[-1]], "one")
+    timeless = {**payment(999, 0), "at": None}
+    write(sources[0], [*left[:60], left[-1], timeless], "one")
     write(sources[1], [*right[:60], right[-1]], "one")
     out = tmp_path / "out"
     common = ("--stream", "--once", "--checkpoint", tmp_path / "state", "--out", out, "--json")
     first = compare(capsys, *sources, *common)
     assert first.code == 6, first.err
     assert first.json["open_groups"] > 0
+    assert first.json["without_time"] == 1
     write(sources[0], [*left[60:-1], *end], "two")
     write(sources[1], [*right[60:-1], *end], "two")
     second = compare(capsys, *sources, *common)
@@ -155,6 +157,7 @@ def test_a_stream_finds_the_same_and_goes_on_where_it_was(
     found = {name: first.json[name] + second.json[name] for name in EXPECTED}
     assert found == EXPECTED
     assert first.json["dropped_late"] + second.json["dropped_late"] == 0
+    assert second.json["without_time"] == 0
     kept = pyarrow.dataset.dataset(out, format="parquet").to_table(["kind"])
     assert len(kept) == 6
 

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-_LOOK_EVERY_S: Final = 1
+_LOOK_EVERY_S: Final = 0.25
 _TELL_EVERY_S: Final = 0.5
 
 
@@ -59,15 +59,16 @@ class Followed:
         """Take in the progress of late."""
         for one in query.recentProgress:
             number = int(one["batchId"])
-            self.batches[number] = int(one["numInputRows"])
+            # An idle look at a batch tells zeros; they must not replace what it did.
+            self.batches[number] = max(self.batches.get(number, 0), int(one["numInputRows"]))
             states = one["stateOperators"]
-            self.dropped_late[number] = sum(int(s["numRowsDroppedByWatermark"]) for s in states)
-            self.open_groups = sum(int(s["numRowsTotal"]) for s in states)
+            dropped = sum(int(state["numRowsDroppedByWatermark"]) for state in states)
+            self.dropped_late[number] = max(self.dropped_late.get(number, 0), dropped)
+            self.open_groups = sum(int(state["numRowsTotal"]) for state in states)
             for source in one["sources"]:
                 self.offsets.update(_queue_offsets(source["endOffset"]))
             for metrics in (one["observedMetrics"] or {}).values():
                 values = metrics.asDict() if hasattr(metrics, "asDict") else dict(metrics)
-                # A batch without data shows zeros; it must not hide those it repeats.
                 if any(values.values()):
                     self.observed[number] = values
 
@@ -165,7 +166,7 @@ def follow(
     writer = frame.writeStream.foreachBatch(guarded).option("checkpointLocation", checkpoint)
     trigger = {"availableNow": True} if once else {"processingTime": every}
     result = Followed()
-    query = writer.trigger(**trigger).start()
+    query: Any = writer.trigger(**trigger).start()
     try:
         while not query.awaitTermination(_LOOK_EVERY_S):
             result.look(query)
