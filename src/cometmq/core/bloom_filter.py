@@ -25,6 +25,7 @@ import math
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from cometmq.codec.cq_ext import CQ_EXT_BITMAP_BYTES_MAX
 from cometmq.errors import ConfigError
 
 __all__ = ["BloomFilter", "BloomKey"]
@@ -81,7 +82,7 @@ class BloomFilter:
         """Take RocketMQ's `maxErrorRateOfBloomFilter` and `expectConsumerNumUseFilter`.
 
         Raises:
-            ConfigError: a rate outside 1 to 99 percent, or no groups.
+            ConfigError: a rate outside 1 to 99 percent, no groups, or too many of them.
         """
         if not 1 <= error_percent < 100:
             raise ConfigError(f"maxErrorRateOfBloomFilter={error_percent} is not within 1 to 99")
@@ -95,6 +96,12 @@ class BloomFilter:
         log2_rate = math.log(1 / rate) / math.log(2)
         bits = math.ceil(expected_count * log2_rate * (math.log(math.e) / math.log(2)))
         self.bit_count = 8 * math.ceil(bits / 8)
+        if self.bit_count > 8 * CQ_EXT_BITMAP_BYTES_MAX:
+            raise ConfigError(
+                f"expectConsumerNumUseFilter={expected_count} with maxErrorRateOfBloomFilter="
+                f"{error_percent} needs {self.bit_count} bits per message, a unit has room for"
+                f" {8 * CQ_EXT_BITMAP_BYTES_MAX}; lower the first or raise the second"
+            )
 
     def key(self, group: str, topic: str) -> BloomKey:
         """Give the bits of a group's subscription to a topic."""
