@@ -31,6 +31,14 @@ def emit(event: Given) -> None:
     sys.stdout.flush()
 
 
+OUTCOMES: Final = {
+    "COMMIT": cometmq.TransactionOutcome.COMMIT,
+    "ROLLBACK": cometmq.TransactionOutcome.ROLLBACK,
+    "UNKNOW": cometmq.TransactionOutcome.UNKNOWN,
+}
+"""RocketMQ's spelling."""
+
+
 def queue_of(given: Given) -> cometmq.MessageQueue:
     """A queue as commands spell it."""
     return cometmq.MessageQueue(given["topic"], given["broker"], given["id"])
@@ -101,6 +109,7 @@ class Driver:
 
     def __init__(self) -> None:
         self._producers: dict[str, cometmq.Producer] = {}
+        self._transactors: dict[str, cometmq.TransactionProducer] = {}
         self._admins: dict[str, cometmq.Admin] = {}
         self._pushers: dict[str, cometmq.PushConsumer] = {}
         self._pullers: dict[str, cometmq.PullConsumer] = {}
@@ -179,6 +188,43 @@ class Driver:
             message_of(given["message"]), timeout_ms=given["timeout"]
         )
         return {"body": mark(reply.body), "tags": reply.tags}
+
+    async def do_transactor(self, given: Given) -> Any:
+        """Start a transactional producer; properties of its messages say how they end."""
+
+        async def check(message: cometmq.ReceivedMessage) -> cometmq.TransactionOutcome:
+            emit({"event": "message", "name": given["name"], "message": show(message)})
+            return OUTCOMES[message.properties.get("check", "UNKNOW")]
+
+        producer = cometmq.TransactionProducer(
+            given["group"],
+            check=check,
+            name_server=given["nameServer"],
+            instance_name=given.get("instance"),
+            timeout_ms=10_000,
+        )
+        await producer.start()
+        self._transactors[given["name"]] = producer
+        return producer.client_id
+
+    async def do_closeTransactor(self, given: Given) -> None:  # noqa: N802 - a command's name
+        """Stop a transactional producer."""
+        await self._transactors.pop(given["name"]).shutdown()
+
+    async def do_transact(self, given: Given) -> Any:
+        """Send messages in transactions, one by one."""
+        producer = self._transactors[given["name"]]
+        return [
+            show_result(
+                (
+                    await producer.send_in_transaction(
+                        message_of(item),
+                        lambda t: OUTCOMES[t.message.properties.get("local", "UNKNOW")],
+                    )
+                ).sent
+            )
+            for item in given["messages"]
+        ]
 
     async def do_queues(self, given: Given) -> Any:
         """Queues to send to."""

@@ -435,6 +435,12 @@ func run(given command) (any, error) {
 		return send(given)
 	case "request":
 		return request(given)
+	case "transactor":
+		return startTransactor(given)
+	case "closeTransactor":
+		return shutdown(transactors, given.Name)
+	case "transact":
+		return transact(given)
 	case "push":
 		return startPush(given)
 	case "closePush":
