@@ -14,7 +14,7 @@ of `groupId` is told, which no listener has to be registered for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveStreamReader"]
 
+#: Answers are believed this many times as long as it took to get them.
+_PATIENCE: Final = 5
+#: And the list of queues this many times as long as their ends.
+_QUEUES_PATIENCE: Final = 10
+
 
 class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One per query, in a process of its own beside the driver; `read` runs on executors."""
@@ -53,7 +58,9 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Offsets | None = None
         self._is_anchor_due = False
         self._cached: Bounds = {}
-        self._cached_at_s: float | None = None
+        self._cached_until_s = 0.0
+        self._queues: list[QueueId] = []
+        self._queues_until_s = 0.0
         self._target: Bounds | None = None
         self._mirrored: dict[tuple[str, str, int], int] = {}
 
@@ -101,7 +108,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Freeze what is there: later messages belong to the next run."""
-        self._cached_at_s = None
+        self._cached_until_s = self._queues_until_s = 0.0
         self._target = dict(self._bounds())
 
     # -- batches ----------------------------------------------------------------------------
@@ -156,13 +163,31 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cluster_of(self._options.connection)
 
     def _bounds(self) -> Bounds:
-        """First offset and end of each queue there is, not older than `offsetsCacheMs`."""
+        """First offset and end of each queue there is, not much older than `offsetsCacheMs`.
+
+        Which queues there are is asked less often, and all of it is believed for longer where
+        asking takes long: a pattern may match a thousand topics.
+        """
         cluster = self._cluster()
+        asked_at_s = cluster.now_s()
+        if asked_at_s < self._cached_until_s:
+            return self._cached
+        if asked_at_s >= self._queues_until_s:
+            self._queues = find_queues(cluster, self._options)
+        found_at_s = cluster.now_s()
+        try:
+            self._cached = cluster.bounds(self._queues)
+        except NoRoute:
+            # One of them went since they were listed.
+            self._queues = find_queues(cluster, self._options)
+            self._cached = cluster.bounds(self._queues)
         now_s = cluster.now_s()
-        at_s = self._cached_at_s
-        if at_s is None or (now_s - at_s) * 1000 >= self._options.cache_ms:
-            self._cached = cluster.bounds(find_queues(cluster, self._options))
-            self._cached_at_s = cluster.now_s()
+        believed_s = self._options.cache_ms / 1000
+        if believed_s:
+            self._cached_until_s = now_s + max(believed_s, _PATIENCE * (now_s - found_at_s))
+            if asked_at_s >= self._queues_until_s:
+                longer_s = max(_QUEUES_PATIENCE * believed_s, _PATIENCE * (found_at_s - asked_at_s))
+                self._queues_until_s = now_s + longer_s
         return self._cached
 
     def _fresh_bounds(self, queues: list[QueueId]) -> Bounds:
