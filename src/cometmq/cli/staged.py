@@ -1,15 +1,23 @@
 """`cometmq staged`: which batches a sink has published, what waits, and how to begin anew."""
 
+from datetime import UTC, datetime
+
 import click
 
 from cometmq.cli.options import (
     json_option,
     name_server_option,
+    security_options,
     set_up_logging,
     timeout_option,
 )
 
 __all__ = ["staged"]
+
+
+def _utc(time_ms: int) -> str:
+    """A time as a person reads it and a script sorts it."""
+    return datetime.fromtimestamp(time_ms // 1000, tz=UTC).isoformat()
 
 
 @click.group(short_help="List and forget staged batches.")
@@ -32,7 +40,8 @@ def list_staged(
     from cometmq.client.staging_async import list_staged as ask
     from cometmq.net.loop import run
 
-    listings = run(ask(name_server, sink, timeout_ms=round(timeout_s * 1000)))
+    timeout_ms = round(timeout_s * 1000)
+    listings = run(ask(name_server, sink, timeout_ms=timeout_ms, **security_options()))
     rows: list[dict[str, object]] = []
     for broker_name, listing in listings.items():
         rows += [
@@ -43,7 +52,7 @@ def list_staged(
                 "state": "published" if entry.is_complete else "publishing",
                 "part": "",
                 "messages": entry.rows,
-                "time_ms": entry.published_ms,
+                "time": _utc(entry.published_ms),
             }
             for name, entry in sorted(listing.sinks.items())
         ]
@@ -55,7 +64,7 @@ def list_staged(
                 "state": "staged",
                 "part": token.part,
                 "messages": token.rows,
-                "time_ms": token.updated_ms,
+                "time": _utc(token.updated_ms),
             }
             for token in listing.tokens
         ]
@@ -81,7 +90,9 @@ def forget(ctx: click.Context, sink: str, name_server: str, yes: bool, timeout_s
         click.confirm(f"Forget which batches {sink} has published at {name_server}?", abort=True)
 
     async def remove() -> int:
-        async with Staging(name_server, sink, timeout_ms=round(timeout_s * 1000)) as staging:
+        timeout_ms = round(timeout_s * 1000)
+        options = security_options()
+        async with Staging(name_server, sink, timeout_ms=timeout_ms, **options) as staging:
             return await staging.forget()
 
     count = run(remove())
