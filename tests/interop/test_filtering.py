@@ -86,7 +86,7 @@ def up_to_the_error(text: str) -> str:
             return text
 
 
-def compare(seed: int, filter_count: int) -> None:
+def check_filters(seed: int, filter_count: int) -> None:
     """Random filters, whole and followed by what does not belong there, over random messages."""
     chance = random.Random(seed)
     generator = Generator(chance)
@@ -114,7 +114,7 @@ def compare(seed: int, filter_count: int) -> None:
 
 def test_the_same_filters_the_same_answers() -> None:
     """Values, nulls, what throws and what is refused agree for a thousand filters."""
-    compare(seed=1992, filter_count=1_000)
+    check_filters(seed=1992, filter_count=1_000)
 
 
 @pytest.mark.full
@@ -122,7 +122,7 @@ def test_many_filters() -> None:
     """The same for many more, new ones each time; SEED repeats them."""
     seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(2**32))
     print(f"SEED={seed}")
-    compare(seed, filter_count=30_000)
+    check_filters(seed, filter_count=30_000)
 
 
 def test_what_rocketmq_takes_and_ours_refuses() -> None:

@@ -5,10 +5,12 @@ import sys
 import pytest
 
 from cometmq.core.java_number import parse_double, parse_integer, parse_long
-from cometmq.core.sql92_compare import are_equal, compare_doubles
+from cometmq.core.sql92_compare import are_equal, compare_doubles, compare_literals
+from cometmq.core.sql92_compiler import compile_match
 from cometmq.core.sql92_expression import Expression, compile_expression
 from cometmq.core.sql92_lexer import LENGTH_MAX
 from cometmq.core.sql92_parser import DEPTH_MAX, OPERATORS_MAX
+from cometmq.core.sql92_tree import Kind, Literal
 from cometmq.errors import ConfigError, ExpressionIllegal, NotComparable
 
 THROWN = "thrown"
@@ -82,6 +84,26 @@ def value_of(text: str, **properties: str) -> object:
         ("TRUE OR a > 1", True, "x", True),
         ("'5' = 5 AND 1 = 1.0 AND 5 <> TRUE", True, "", True),
         ("'x' = 5", THROWN, "", THROWN),
+        ("5 = 'x'", THROWN, "", THROWN),
+        ("5 = '5'", True, "", True),
+        ("'x' <> 'y' AND 'x' = 'x' AND 'TRUE' = TRUE AND TRUE <> FALSE", True, "", True),
+        ("2 > 1 AND 1 < 2.5 AND 2147483648 >= 5 AND - 5 <= -5", True, "", True),
+        ("a = (a IS NOT NULL)", None, "TRUE", True),
+        ("(a = 'x') = 5", None, "x", False),
+        ("5 = (a = 'x')", False, "x", False),
+        ("'x' = (a = 'x')", False, "x", False),
+        ("'true' = (a = 'x')", False, "x", True),
+        ("5 IS NULL OR NULL IS NOT NULL OR 'x' IS NULL", False, "", False),
+        ("NULL IS NULL", True, "", True),
+        ("'abc' CONTAINS 'b' AND 'abc' NOT STARTSWITH 'b'", True, "", True),
+        ("5 CONTAINS '5' OR (a = 'x') CONTAINS 'x'", False, "x", False),
+        ("(a = 'x') NOT CONTAINS 'x'", False, "x", False),
+        ("5 > - a", None, "x", None),
+        ("a > - (a > 5)", None, "x", THROWN),
+        ("-a BETWEEN 1 AND 5", None, "x", None),
+        ("a = +5", None, "5", True),
+        ("a > 5 IS NULL", True, "6", False),
+        ("a > 5 IS NULL", True, "x", THROWN),
         ("a /* in * between **/ = -- to the end\r\n 5", None, "5", True),
         ("a = 5 -- no line end behind it", None, "5", True),
         ("a = 5L and a < .5E2 oR falsE", None, "5", True),
@@ -225,7 +247,16 @@ def test_numbers_are_read_as_java_reads_them() -> None:
         with pytest.raises(NotComparable):
             parse_double(text)
     assert [compare_doubles(x, y) for x, y in ((-0.0, 0.0), (0.0, -0.0), (1.0, 1.0))] == [-1, 1, 0]
+    assert compare_doubles(float("nan"), float("inf")) == 1
     assert are_equal(None, None) is True
+
+
+def test_a_boolean_on_the_left_of_a_text_is_refused_again_behind_the_parser() -> None:
+    """RocketMQ refuses `TRUE = 'x'` when it parses, and would throw if it did not."""
+    with pytest.raises(NotComparable, match="on the left"):
+        compare_literals(Literal(Kind.BOOLEAN, value=True), Literal(Kind.STRING, "x"))
+    with pytest.raises(AssertionError, match="no condition"):
+        compile_match(Literal(Kind.STRING, "x"))
 
 
 def test_compiled_filters_are_kept() -> None:
