@@ -14,7 +14,7 @@ from tests.spark.clusters import Cluster
 
 from cometmq.cli.main import root
 from cometmq.client.handlers import DeadLetter
-from cometmq.errors import ConfigError, TopicNotExist
+from cometmq.errors import ConfigError, NoRoute
 from cometmq.spark.pipelines.dead_letters import (
     Selection,
     by_cause,
@@ -113,7 +113,7 @@ def test_groups_without_dead_letters_are_named() -> None:
     topics = ["T", "%DLQ%accounting", "%RETRY%accounting"]
     assert dead_topics(topics) == ["%DLQ%accounting"]
     assert dead_topics(topics, ["accounting"]) == ["%DLQ%accounting"]
-    with pytest.raises(TopicNotExist, match="did you mean 'accounting'"):
+    with pytest.raises(NoRoute, match="did you mean 'accounting'"):
         dead_topics(topics, ["acounting"])
 
 

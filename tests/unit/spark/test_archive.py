@@ -21,6 +21,7 @@ from tests.unit.spark.stores import Put, fill, some_days
 from cometmq import arrow
 from cometmq.errors import ConfigError, NoRoute, StoreCorrupt, StoreError, StoreLocked
 from cometmq.spark.pipelines.archive import ArchiveOptions, ArchiveResult, archive
+from cometmq.spark.pipelines.archive_checksum import CHECKED_COLUMNS, Checksum
 from cometmq.spark.pipelines.archive_compact import compact
 from cometmq.spark.pipelines.archive_manifest import SNAPSHOT_EVERY, Manifest
 from cometmq.spark.pipelines.archive_read import Slice, archive_files
@@ -235,6 +236,28 @@ def test_compaction_that_dies_loses_nothing(point: str, tmp_path: Path) -> None:
     assert result.files_after == (0 if point != "before-commit" else 2)
     outcome = verify(LocalSpark(), root, StoreSource(store, "broker-a"))
     assert (outcome.faults, outcome.compared_rows) == ([], 600)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 64, 1_000])
+def test_checksums_do_not_know_batches(rows: int, tmp_path: Path) -> None:
+    """However rows are cut, from a store or out of Parquet, the checksum is that of the rows."""
+    store = fill(tmp_path / "store", some_days(300, queues=1))
+    table = arrow.scan(store, topic="Flights").read_all()
+    whole = Checksum()
+    whole.add(table)
+    cut = Checksum()
+    for first in range(0, table.num_rows, rows):
+        for batch in table.slice(first, rows).to_batches():
+            cut.add(batch)
+    assert (cut.text, cut.rows, cut.first_us) == (whole.text, 300, whole.first_us)
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(table.select(CHECKED_COLUMNS), path, row_group_size=rows)
+    read = Checksum()
+    read.add(parquet.read_table(path))
+    assert read.text == whole.text
+    less = Checksum()
+    less.add(table.slice(0, 299))
+    assert less.text != whole.text
 
 
 def test_ranges_grow_together_when_files_do(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 Job: fold columns of record batches into CRCs, however the rows are cut into batches.  It must not
 know where the batches came from.
 
-A checksum is five CRC-32 values in a row: queue offsets, store times (microseconds), and for each
-of body, keys and tags the lengths (-1 for null) and the bytes; every number little-endian.
+A checksum is eight CRC-32 values in a row: queue offsets, store times (microseconds), and for each
+of body, keys and tags one of the lengths (-1 for null) and one of the bytes; every number
+little-endian.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ CHECKED_COLUMNS: Final = (*_NUMBERS, *_TEXTS)
 class Checksum:
     """Fed with batches in queue order; `text` is the result so far."""
 
-    __slots__ = ("_sums", "first_us", "last_us", "rows")
+    __slots__ = ("_bytes", "_numbers", "first_us", "last_us", "rows")
 
     def __init__(self) -> None:
-        self._sums = dict.fromkeys(CHECKED_COLUMNS, 0)
+        self._numbers = dict.fromkeys(CHECKED_COLUMNS, 0)
+        self._bytes = dict.fromkeys(_TEXTS, 0)
         self.rows = 0
         self.first_us: int | None = None
         """Smallest store time, microseconds since 1970."""
@@ -46,14 +48,19 @@ class Checksum:
                 low, high = int(numbers.min()), int(numbers.max())
                 self.first_us = low if self.first_us is None else min(self.first_us, low)
                 self.last_us = high if self.last_us is None else max(self.last_us, high)
-            self._sums[name] = zlib.crc32(numbers.astype("<i8").tobytes(), self._sums[name])
+            self._numbers[name] = zlib.crc32(numbers.astype("<i8").tobytes(), self._numbers[name])
         for name in _TEXTS:
-            self._sums[name] = _fold_texts(_one(batch.column(name)), self._sums[name])
+            lengths, data = _parts(_one(batch.column(name)))
+            self._numbers[name] = zlib.crc32(lengths, self._numbers[name])
+            self._bytes[name] = zlib.crc32(data, self._bytes[name])
 
     @property
     def text(self) -> str:
-        """40 hexadecimal digits."""
-        return "".join(f"{self._sums[name]:08x}" for name in CHECKED_COLUMNS)
+        """64 hexadecimal digits."""
+        sums = [self._numbers[name] for name in _NUMBERS]
+        for name in _TEXTS:
+            sums += [self._numbers[name], self._bytes[name]]
+        return "".join(f"{value:08x}" for value in sums)
 
 
 def _one(column: Any) -> Any:
@@ -61,7 +68,8 @@ def _one(column: Any) -> Any:
     return column.combine_chunks() if hasattr(column, "chunks") else column
 
 
-def _fold_texts(column: Any, total: int) -> int:
+def _parts(column: Any) -> tuple[bytes, Any]:
+    """(lengths as little-endian int32, -1 for null; the bytes of all values in a row)."""
     valid = None
     if column.null_count:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -71,7 +79,7 @@ def _fold_texts(column: Any, total: int) -> int:
     lengths = np.diff(places)
     if valid is not None:
         lengths = np.where(valid, lengths, -1)
-    total = zlib.crc32(lengths.astype("<i4").tobytes(), total)
+    coded = lengths.astype("<i4").tobytes()
     if data is None or places[-1] == places[0]:
-        return total
-    return zlib.crc32(memoryview(data)[int(places[0]) : int(places[-1])], total)
+        return coded, b""
+    return coded, memoryview(data)[int(places[0]) : int(places[-1])]

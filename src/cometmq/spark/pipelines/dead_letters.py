@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.arrow.options import nearest
-from cometmq.errors import ConfigError, TopicNotExist
+from cometmq.errors import ConfigError, NoRoute
 from cometmq.model.names import DLQ_PREFIX
 from cometmq.model.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
@@ -63,7 +63,7 @@ def dead_topics(topics: Iterable[str], groups: Sequence[str] = ()) -> list[str]:
     """The dead-letter topics among a cluster's topics, of all groups or of some.
 
     Raises:
-        TopicNotExist: a group has none, in words.
+        NoRoute: a group has none, in words.
     """
     dead = sorted(topic for topic in topics if topic.startswith(DLQ_PREFIX))
     if not groups:
@@ -71,8 +71,7 @@ def dead_topics(topics: Iterable[str], groups: Sequence[str] = ()) -> list[str]:
     for group in groups:
         if DLQ_PREFIX + group not in dead:
             names = [topic.removeprefix(DLQ_PREFIX) for topic in dead]
-            raise TopicNotExist(
-                17,
+            raise NoRoute(
                 f"group {group!r} has no dead letters: no topic {DLQ_PREFIX}{group} among"
                 f" {len(dead)} dead-letter topics{nearest(group, names)}",
             )
