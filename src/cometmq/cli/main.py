@@ -67,7 +67,7 @@ def root(ctx: click.Context, verbose: int, quiet: bool) -> None:
 
     Every command that talks to a cluster finds it with -n HOST:PORT or the variable NAMESRV_ADDR.
     Exit codes: 0 done, 1 refused or a check failed, 2 usage or configuration, 3 nobody answered,
-    4 not found, 5 store, 130 interrupted.
+    4 not found, 5 store, 6 two sources differ, 130 interrupted.
     """
     ctx.obj = {"verbose": verbose, "quiet": quiet}
 
