@@ -104,6 +104,7 @@ def archive(
     from cometmq.spark.pipelines.archive import ArchiveOptions, check_folder
     from cometmq.spark.pipelines.archive import archive as run_archive
     from cometmq.spark.pipelines.archive_compact import compact as run_compact
+    from cometmq.spark.pipelines.following import in_one_sentence
 
     options = ArchiveOptions(
         rows_per_file=rows_per_file,
@@ -121,7 +122,7 @@ def archive(
     spark = open_session("archive", master, conf)
     code = 0
     while True:
-        with open_progress(ctx, "archive") as progress:
+        with in_one_sentence(), open_progress(ctx, "archive") as progress:
             result = run_archive(
                 spark, source, root, topics or None, options, now_ms=now_ms, progress=progress
             )
@@ -225,6 +226,7 @@ def verify(
     set_up_logging(ctx)
     from cometmq.spark.pipelines.archive_manifest import Manifest
     from cometmq.spark.pipelines.archive_verify import verify as run_verify
+    from cometmq.spark.pipelines.following import in_one_sentence
     from cometmq.spark.progress import Summary
     from cometmq.spark.report import Report
 
@@ -233,7 +235,7 @@ def verify(
     if source is not None:
         source.topics()
     spark = open_session("archive verify", master, conf)
-    with open_progress(ctx, "verify") as progress:
+    with in_one_sentence(), open_progress(ctx, "verify") as progress:
         result = run_verify(spark, directory, source, topics=topics or None, progress=progress)
     facts = {
         "archive": directory,
@@ -272,12 +274,13 @@ def compact(
     set_up_logging(ctx)
     from cometmq.spark.pipelines.archive_compact import compact as run_compact
     from cometmq.spark.pipelines.archive_manifest import Manifest
+    from cometmq.spark.pipelines.following import in_one_sentence
     from cometmq.spark.progress import Summary
     from cometmq.spark.report import Report
 
     Manifest(directory).read()
     spark = open_session("archive compact", master, conf)
-    with open_progress(ctx, "compact") as progress:
+    with in_one_sentence(), open_progress(ctx, "compact") as progress:
         result = run_compact(
             spark,
             directory,
