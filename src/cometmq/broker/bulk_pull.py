@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["REQUESTS_MAX", "UNSENT_BYTES_MAX", "BulkPullProcessor"]
 
-REQUESTS_MAX: Final = 8
-"""Bulk pulls of one connection that wait; a reader has one or two on the way."""
+REQUESTS_MAX: Final = 4096
+"""Bulk pulls of one connection that wait, a kilobyte each: a consumer has one for each queue."""
 UNSENT_BYTES_MAX: Final = 4 << 20
 """With one span being gathered, a slow reader holds at most this and BYTES_MAX of our memory."""
 _COUNT_MAX: Final = 1 << 20

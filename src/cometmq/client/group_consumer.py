@@ -132,6 +132,10 @@ class GroupConsumer:
         """See `PullSink`."""
         raise AssertionError("a consumer decides when its loops wait")
 
+    def room(self, loop: PullLoop) -> tuple[int, int]:
+        """See `PullSink`."""
+        raise AssertionError("a consumer says how much its loops may bring")
+
     def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
         """See `PullSink`."""
         raise AssertionError("a consumer takes the messages of its loops")

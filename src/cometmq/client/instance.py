@@ -27,6 +27,7 @@ from cometmq.model.names import CLIENT_INNER_PRODUCER
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.network import local_ip
 from cometmq.wire.bodies import ConsumerData, HeartbeatData
+from cometmq.wire.bulk_pull import features_of
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
 
@@ -92,6 +93,7 @@ class ClientInstance:
         self._producer_group = producer_group
         self._greeted: dict[str, Channel] = {}
         self._greetings: dict[str, asyncio.Future[RemotingCommand]] = {}
+        self._features: dict[str, frozenset[str]] = {}
         self._denial: CometError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshing: set[str] = set()
@@ -188,6 +190,7 @@ class ClientInstance:
                 log.info("heartbeat to %s failed: %s", address, error)
             return
         answer = done.result()
+        self._features[address] = features_of(answer.ext_fields)
         if answer.code != 0:
             refusal = remote_error(answer.code, answer.remark)
             if isinstance(refusal, AccessDenied):
@@ -236,6 +239,14 @@ class ClientInstance:
                 self._denial = error
             log.info("no heartbeat to %s: %s", address, error)
 
+    def knows(self, address: str, feature: str) -> bool:
+        """Whether this broker said of itself that it can do what RocketMQ's cannot."""
+        return feature in self._features.get(address, ())
+
+    def forget_features(self, address: str) -> None:
+        """Ask nothing special of this broker until it says again what it can do."""
+        self._features.pop(address, None)
+
     def is_greeted(self, channel: Channel) -> bool:
         """Whether a heartbeat has gone out on this very connection."""
         return self._greeted.get(channel.address) is channel
@@ -243,6 +254,7 @@ class ClientInstance:
     def _lost(self, channel: Channel) -> None:
         if self._greeted.get(channel.address) is channel:
             del self._greeted[channel.address]
+            self.forget_features(channel.address)
         if not self.is_closed:
             log.info("%s lost its connection to %s", self.client_id, channel.address)
 

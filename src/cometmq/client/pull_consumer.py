@@ -399,6 +399,12 @@ class PullConsumer(GroupConsumer):
             return f"{count} messages buffered, limit {self._buffer_count_max}"
         return None
 
+    def room(self, loop: PullLoop) -> tuple[int, int]:
+        """What the buffer still takes; bytes are not counted."""
+        assignment = self._assignments.get(loop.queue)
+        buffered = 0 if assignment is None else assignment.state.buffered_count
+        return self._buffer_count_max - buffered, 1 << 30
+
     def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
         """Keep a pull's messages ready; HOT."""
         loop.process_queue.skip_to(next_offset, self._options.env.clock.now_ms())

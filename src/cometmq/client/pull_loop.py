@@ -31,6 +31,7 @@ from cometmq.errors import CodecError, CometError, RequestTimeout, ResponseCode
 from cometmq.model import MessageQueue, SubscriptionData
 from cometmq.model.flags import PULL_COMMIT_OFFSET
 from cometmq.wire.acl import SignedPullTemplate
+from cometmq.wire.bulk_pull import BULK_PULL_FEATURE, BulkPullCode
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.fast_encode import PullRequestTemplate
@@ -40,6 +41,7 @@ __all__ = ["PullLoop", "PullSettings", "PullSink"]
 
 log = logging.getLogger("cometmq.client")
 
+COUNT_DEFAULT: Final = 32
 PAUSE_ERROR_S: Final = 1.0
 PAUSE_ERROR_S_MAX: Final = 5.0
 PAUSE_BUSY_S: Final = 0.02
@@ -50,6 +52,9 @@ PAUSE_UNHELD_S: Final = 0.1
 HOLD_RECHECK_S: Final = 1.0
 """A held loop looks again after this time even if nobody wakes it."""
 PULL_TIMEOUT_MS: Final = 30_000
+BULK_COUNT_MAX: Final = 512
+BULK_BYTES_MAX: Final = 1 << 20
+"""A bulk pull brings at most this: what is handed over in one turn holds up everything else."""
 OFFSET_RESET: Final = "OFFSET_RESET"
 """Remark of an answer 21 that carries an operator's offset (``PullMessageProcessor`` of 5.4.0)."""
 
@@ -62,7 +67,7 @@ class PullSettings:
     group: str
     sys_flag: int
     suspend_ms: int
-    max_count: int = 32
+    max_count: int = COUNT_DEFAULT
     max_bytes: int = 262_144
     sends_expression: bool = False
 
@@ -72,6 +77,10 @@ class PullSink(Protocol):
 
     def hold(self, loop: "PullLoop") -> str | None:
         """Why the loop must not pull now, or None; the sink calls ``wake`` when that is over."""
+        ...
+
+    def room(self, loop: "PullLoop") -> tuple[int, int]:
+        """How many messages, and bytes of them, it would take before it says hold."""
         ...
 
     def accept(self, loop: "PullLoop", messages: list[ReceivedMessage], next_offset: int) -> None:
@@ -92,6 +101,8 @@ class PullLoop:
 
     __slots__ = (
         "_broker_id",
+        "_bulk_address",
+        "_bulk_template",
         "_code",
         "_errors_in_row",
         "_instance",
@@ -151,9 +162,12 @@ class PullLoop:
         if settings.sends_expression and subscription.expression_type != SQL92:
             self._sub_version = 0  # as Java's lite consumer: the request carries the expression
         self._code = settings.code
-        self._template = self._new_template()
+        self._template = self._new_template(settings.code)
+        self._bulk_template: PullRequestTemplate | None = None
+        self._bulk_address: str | None = None
+        """Where the pull in flight went, if it is a bulk pull."""
 
-    def _new_template(self) -> PullRequestTemplate:
+    def _new_template(self, code: int) -> PullRequestTemplate:
         settings, subscription, queue = self._settings, self.subscription, self.queue
         credentials = self._instance.options.security.credentials
         template: Callable[..., PullRequestTemplate] = PullRequestTemplate
@@ -166,7 +180,7 @@ class PullLoop:
             expression_type=subscription.expression_type,
             subscription=subscription.sub_string if settings.sends_expression else None,
             broker_name=queue.broker_name,
-            code=self._code,
+            code=code,
         )
 
     # -- driving ----------------------------------------------------------------------------
@@ -197,7 +211,7 @@ class PullLoop:
         self._sent_at = self._loop.time()
         channel.call(
             opaque,
-            self._frame(opaque),
+            self._frame(opaque, channel.address),
             channel.deadline_in(PULL_TIMEOUT_MS + self._settings.suspend_ms),
             lambda answer: self._answered(number, answer),
         )
@@ -377,13 +391,17 @@ class PullLoop:
             log.debug("%s: %s; sending a heartbeat", self.queue, text)
             self._errors_in_row += 1
             self._instance.spawn(self._introduce(), f"heartbeat-{self.queue.broker_name}")
+        elif code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._bulk_address is not None:
+            # Another broker has come to this address.
+            self._instance.forget_features(self._bulk_address)
+            self.pull()
         elif (
             code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             and self._code == RequestCode.LITE_PULL_MESSAGE
         ):
             # Brokers of 4.9 serve lite consumers by the ordinary pull, with the same flags.
             self._code = RequestCode.PULL_MESSAGE
-            self._template = self._new_template()
+            self._template = self._new_template(self._code)
             self.pull()
         else:
             self._failed(text)
@@ -410,7 +428,28 @@ class PullLoop:
 
     # -- requests ---------------------------------------------------------------------------
 
-    def _frame(self, opaque: int) -> bytes:
+    def _bulk_limits(self, address: str, begin: int) -> tuple[int, int] | None:
+        """Messages and bytes of a bulk pull; None where an ordinary pull is as good.
+
+        Only for a backlog, at a broker that offers it, and within what the sink would take.
+        """
+        settings = self._settings
+        enough = 2 * settings.max_count
+        backlog = self.process_queue.broker_max_offset - begin
+        if (
+            backlog < enough
+            or settings.max_count < COUNT_DEFAULT
+            or begin < self._one_by_one_until
+            or self.subscription.expression_type == SQL92
+            or not self._instance.knows(address, BULK_PULL_FEATURE)
+        ):
+            return None
+        count, byte_count = self._sink.room(self)
+        if count < enough or byte_count < settings.max_bytes:
+            return None
+        return min(count, backlog, BULK_COUNT_MAX), min(byte_count, BULK_BYTES_MAX)
+
+    def _frame(self, opaque: int, address: str) -> bytes:
         """The next pull request; HOT."""
         settings = self._settings
         sys_flag = settings.sys_flag
@@ -420,15 +459,25 @@ class PullLoop:
         else:
             commit_offset = 0
         begin = self.process_queue.pull_offset
-        return self._template.encode(
+        count = settings.max_count if begin >= self._one_by_one_until else 1
+        byte_count, template = settings.max_bytes, self._template
+        bulk = self._bulk_limits(address, begin)
+        self._bulk_address = None
+        if bulk is not None:
+            self._bulk_address = address
+            count, byte_count = bulk
+            if self._bulk_template is None:
+                self._bulk_template = self._new_template(BulkPullCode.BULK_PULL)
+            template = self._bulk_template
+        return template.encode(
             opaque,
             begin,
-            settings.max_count if begin >= self._one_by_one_until else 1,
+            count,
             sys_flag,
             commit_offset,
             settings.suspend_ms,
             self._sub_version,
-            settings.max_bytes,
+            byte_count,
         )
 
 

@@ -309,6 +309,10 @@ class PushConsumer(GroupConsumer):
             return "no handler yet"
         return loop.process_queue.blocked_by(self._limits)
 
+    def room(self, loop: PullLoop) -> tuple[int, int]:
+        """What flow control leaves: see `ProcessQueue.room`."""
+        return loop.process_queue.room(self._limits)
+
     def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
         """Take a pull's messages to their handler; HOT."""
         process_queue = loop.process_queue

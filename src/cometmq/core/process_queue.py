@@ -131,6 +131,12 @@ class ProcessQueue:
         self.size_bytes -= size_bytes
         self.finished_count += count
 
+    def room(self, limits: FlowLimits) -> tuple[int, int]:
+        """How many messages and bytes may come before a limit is reached; never negative."""
+        held = len(self._outstanding)
+        count = min(limits.count_max - held, limits.span_max - (self.span if held else 0))
+        return max(0, count), max(0, limits.size_bytes_max - self.size_bytes)
+
     def blocked_by(self, limits: FlowLimits) -> str | None:
         """None if the queue may pull, else which limit it has reached, with both numbers."""
         count = len(self._outstanding)

@@ -12,7 +12,6 @@ import pytest
 from tests.unit.broker.harness import PULL_DEFAULTS, Client, eventually, scenario
 
 from cometmq.broker import Broker
-from cometmq.broker.bulk_pull import REQUESTS_MAX
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.codec.stored_message import decode_messages
 from cometmq.wire.bulk_pull import (
@@ -200,13 +199,16 @@ def test_a_span_ends_before_a_unit_that_leads_astray(tmp_path: Path) -> None:
     scenario(tmp_path, story)
 
 
-def test_requests_beyond_the_bound_are_refused(tmp_path: Path) -> None:
+def test_requests_beyond_the_bound_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A connection may have so many waiting; the others get all they asked for."""
+    monkeypatch.setattr("cometmq.broker.bulk_pull.REQUESTS_MAX", 8)
 
     async def story(broker: Broker, client: Client) -> None:
         await fill(client)
         expected = b"".join(await ordinary_records(client, 0))
-        answers = await asyncio.gather(*(bulk(client) for _ in range(REQUESTS_MAX + 6)))
+        answers = await asyncio.gather(*(bulk(client) for _ in range(14)))
         busy = [answer for answer in answers if answer.code == 2]
         assert len(busy) == 5
         assert "bulk pulls of this connection wait" in (busy[0].remark or "")

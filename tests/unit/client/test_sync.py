@@ -46,6 +46,7 @@ PRIVATE = {
     "recheck_route",
     "rebalance_soon",
     "reset_offsets",
+    "room",
     "routes_changed",
     "run_directly",
     "serve",
