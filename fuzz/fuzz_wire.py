@@ -24,9 +24,13 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from cometmq.codec.batch import decode_batch  # noqa: E402 - the path comes first
 from cometmq.codec.compression import decompress  # noqa: E402
+from cometmq.codec.consume_queue import encode_cq_ext_unit  # noqa: E402
+from cometmq.codec.cq_ext import walk_cq_ext  # noqa: E402
 from cometmq.codec.properties import decode_properties, find_property  # noqa: E402
 from cometmq.codec.stored_message import decode_message, decode_messages_lenient  # noqa: E402
-from cometmq.errors import RemoteProtocolError  # noqa: E402
+from cometmq.core.consumer_filter import decode_filter_file  # noqa: E402
+from cometmq.core.sql92_expression import Expression  # noqa: E402
+from cometmq.errors import ExpressionIllegal, RemoteProtocolError  # noqa: E402
 from cometmq.wire import bodies  # noqa: E402
 from cometmq.wire.command import RemotingCommand, encode_command  # noqa: E402
 from cometmq.wire.fastjson import loads_lenient  # noqa: E402
@@ -92,6 +96,16 @@ def read_properties(data: bytes) -> None:
         raise AssertionError("find_property and decode_properties disagree")
 
 
+def read_filter(data: bytes) -> None:
+    """Any text is a filter or the one error, and a filter answers every message."""
+    try:
+        expression = Expression(data.decode("utf-8", "replace"))
+    except ExpressionIllegal:
+        return
+    expression.matches({})
+    expression.matches(dict.fromkeys(expression.properties, "5"))
+
+
 TARGETS: dict[str, Callable[[bytes], object]] = {
     "frames": read_commands,
     "record": read_record,
@@ -111,7 +125,19 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
     "groups": bodies.decode_group_config_wrapper,
     "stats": bodies.decode_consume_stats,
     "offsets": bodies.decode_consumer_offsets,
+    "filters": decode_filter_file,
+    "extension": lambda data: list(walk_cq_ext(data)),
+    "sql": read_filter,
 }
+
+FILTER_SEEDS: tuple[bytes, ...] = (
+    b"a > 5 AND b = 'x' OR NOT (c BETWEEN 1 AND 2.5e3 AND d IN ('it''s', ''))",
+    b"a IS NOT NULL -- why\n AND 'x' <> b /* * */ OR c NOT CONTAINS 'z' = TRUE",
+    b'{"filterDataByTopic":{"T":{"groupFilterData":{"G":{"bloomFilterData":{"bitNum":112,"bitPos":'
+    b'[35,14,105]},"bornTime":1,"clientVersion":2,"consumerGroup":"G","dead":true,"deadTime":3,'
+    b'"expression":"a > 5","expressionType":"SQL92","topic":"T"}},"topic":"T"}}}',
+    encode_cq_ext_unit(7, 1, bytes(14)) + encode_cq_ext_unit(8, 2) + b"\xff\xff",
+)
 
 
 def load_seeds() -> list[bytes]:
@@ -124,7 +150,7 @@ def load_seeds() -> list[bytes]:
             body = frame[8 + int.from_bytes(frame[5:8], "big") :]
             if body:
                 seeds.append(body[:INPUT_BYTES_MAX])
-    return seeds
+    return [*seeds, *FILTER_SEEDS * max(1, len(seeds) // 40)]
 
 
 def spoil(data: bytes, chance: random.Random, seeds: list[bytes]) -> bytes:

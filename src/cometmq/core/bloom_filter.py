@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from cometmq.codec.cq_ext import CQ_EXT_BITMAP_BYTES_MAX
 from cometmq.errors import ConfigError
@@ -35,11 +36,22 @@ _C1: Final = 0x87C37B91114253D5
 _C2: Final = 0x4CF5AD432745937F
 
 
-class BloomKey(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BloomKey:
     """The bits of one group and topic, and the size of the bitmaps they are for."""
 
     bit_count: int
     positions: tuple[int, ...]
+    mask: int = field(init=False, repr=False, compare=False)
+    """The positions as a number; a bitmap is one whose first byte is the lowest."""
+
+    def __post_init__(self) -> None:
+        mask = 0
+        # A file may say anything; what is no key gets no bits, and is refused by `is_valid`.
+        if self.bit_count <= 8 * CQ_EXT_BITMAP_BYTES_MAX:
+            for position in self.positions:
+                mask |= 1 << position if 0 <= position < self.bit_count else 0
+        object.__setattr__(self, "mask", mask)
 
 
 def _rotate(value: int, bits: int) -> int:
@@ -132,8 +144,7 @@ class BloomFilter:
         """Give the bitmap in which the bits of these keys are set."""
         bits = 0
         for key in keys:
-            for position in key.positions:
-                bits |= 1 << position
+            bits |= key.mask
         return bits.to_bytes(self.bit_count // 8, "little")
 
     def is_hit(self, key: BloomKey, bitmap: bytes) -> bool:
@@ -143,7 +154,4 @@ class BloomFilter:
         """
         if 8 * len(bitmap) != self.bit_count or key.bit_count != self.bit_count:
             return True
-        for position in key.positions:
-            if not bitmap[position >> 3] >> (position & 7) & 1:
-                return False
-        return True
+        return int.from_bytes(bitmap, "little") & key.mask == key.mask

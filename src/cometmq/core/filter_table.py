@@ -161,15 +161,11 @@ class FilterTable:
         groups = self._topics.get(topic)
         if not groups:
             return None
-        return self.bloom.bitmap(
-            [
-                one.key
-                for one in groups.values()
-                if one.key is not None
-                and one.expression is not None
-                and one.expression.matches(properties)
-            ]
-        )
+        bits = 0
+        for one in groups.values():
+            if one.expression is not None and one.expression.matches(properties):
+                bits |= one.key.mask if one.key is not None else 0
+        return bits.to_bytes(self.bloom.bit_count // 8, "little")
 
     def may_match(self, wanted: ConsumerFilter, unit: CqExtUnit | None) -> bool:
         """Say from an extension unit whether a message may match: perhaps, or a certain no."""

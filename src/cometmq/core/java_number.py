@@ -59,6 +59,12 @@ def parse_long(text: str) -> int:
 
 def parse_double(text: str) -> float:
     """What ``Double.valueOf`` gives; raises NotComparable where it throws."""
+    # All digits and points, as most are: float() then reads it as Java does, or not at all.
+    if not text.strip("0123456789."):
+        try:
+            return float(text)
+        except ValueError:
+            raise NotComparable(f"{text[:80]!r} is no number, as Java's Double wants it") from None
     trimmed = text.strip(_TRIMMED)
     match = _DOUBLE.fullmatch(trimmed)
     if match is not None:

@@ -34,7 +34,7 @@ def wanted(table: FilterTable) -> ConsumerFilter:
 )
 def test_bits_of_known_keys(key: str, positions: tuple[int, ...]) -> None:
     """What RocketMQ's class gives; keys of all lengths are asked of it in tests/interop."""
-    assert BloomFilter().key_of(key) == (112, positions)
+    assert BloomFilter().key_of(key) == BloomKey(112, positions)
 
 
 def test_sizes_of_a_bloom_filter() -> None:
@@ -63,6 +63,10 @@ def test_a_bitmap_of_other_settings_says_perhaps() -> None:
     assert not bloom.is_valid(BloomKey(112, (1, 2)))
     assert not bloom.is_valid(BloomKey(112, (1, 2, 112)))
     assert bloom.is_valid(BloomKey(112, (1, 2, 3)))
+    assert BloomKey(112, (1, 2, 3)).mask == 0b1110
+    for hostile in (BloomKey(2**40, (2**39, 1, 2)), BloomKey(112, (2**39, -1, 112))):
+        assert hostile.mask == 0
+        assert not bloom.is_valid(hostile)
 
 
 def test_a_newer_version_replaces_and_begins_anew() -> None:
