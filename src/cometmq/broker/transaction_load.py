@@ -24,6 +24,7 @@ import msgspec
 
 from cometmq.codec.properties import find_property
 from cometmq.codec.stored_message import (
+    RecordHeader,
     StoredMessage,
     decode_message,
     decode_messages,
@@ -32,7 +33,8 @@ from cometmq.codec.stored_message import (
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.transactions import HalfMessage, OpenHalves, decode_op_body, half_of
 from cometmq.errors import CodecError, StoreError
-from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import GetResult, GetStatus
 
@@ -157,11 +159,20 @@ def _drop_settled(store: MessageStore, loaded: LoadedTransactions, begin: int) -
                 error,
             )
             return
-        half = by_place.pop(header.prepared_transaction_offset, None)
-        if half is not None and decode_message(record).topic != HALF_TOPIC:
+        half = by_place.get(header.prepared_transaction_offset)
+        if half is not None and _settles(header, record):
+            del by_place[half.physical_offset]
             loaded.halves.remove(half)
             loaded.found_ended.append(half.queue_offset)
         place += header.total_size
+
+
+def _settles(header: RecordHeader, record: memoryview) -> bool:
+    """Whether a record that names a half message, or the offset 0, is what became of it."""
+    if header.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
+        return True
+    is_named = header.prepared_transaction_offset > 0
+    return is_named and decode_message(record).topic == TRANS_CHECK_MAX_TIME_TOPIC
 
 
 def _messages(store: MessageStore, topic: str, start: int) -> Iterator[StoredMessage]:

@@ -1,0 +1,92 @@
+"""Transactions on virtual time: crashes at every step of their service, and by a seed.
+
+After every crash each transaction is settled once: delivered if its local transaction was done,
+forgotten if it was not, given up if nobody decides.  `SEED=` chooses one seed.
+"""
+
+import asyncio
+import os
+import random
+
+import pytest
+from tests.sim.transacting import KINDS, TransactionCluster, run
+
+from cometmq.testing.network import NetworkFaults
+from cometmq.testing.simulation import World, simulate
+
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, 2, 3, 4, 5, 6]
+COUNT = 25
+STEPS = {
+    "half.put": 9,
+    "commit.put": 3,
+    "op.before": 3,
+    "op.put": 3,
+    "check.put_back": 5,
+    "check.pushed": 4,
+    "discard.put": 2,
+    "offset.half": 2,
+    "offset.op": 2,
+}
+"""Steps of the service, and at which of its times the broker ends there."""
+FLUSH = ["SYNC_FLUSH", "ASYNC_FLUSH"]
+
+
+@pytest.mark.parametrize("flush", FLUSH)
+@pytest.mark.parametrize("power_cut", [True, False], ids=["power cut", "kill"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_settles_each_once(step: str, power_cut: bool, flush: str) -> None:
+    """Before and after the broker comes back."""
+
+    async def main(world: World) -> TransactionCluster:
+        cluster = TransactionCluster(world, flush)
+        cluster.crash_point, cluster.crash_hit = step, STEPS[step]
+        cluster.is_power_cut = power_cut
+        await run(cluster, COUNT)
+        return cluster
+
+    cluster = simulate(11, main).value
+    assert cluster.seen.hits[step] >= STEPS[step], "the step was not reached"
+    assert cluster.seen.crashes == 1
+    assert set(cluster.seen.begun.values()) == set(KINDS)
+    assert cluster.seen.looks > 10
+
+
+@pytest.mark.parametrize("flush", FLUSH)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_crashes_at_any_disk_operation(seed: int, flush: str) -> None:
+    """Several crashes in one run, wherever the seed puts them, on a network that splits."""
+
+    async def main(world: World) -> TransactionCluster:
+        cluster = TransactionCluster(world, flush)
+        chance = random.Random(f"{seed}/crashes")
+        cluster.is_power_cut = chance.random() < 0.5
+
+        async def cut() -> None:
+            for _ in range(6):
+                operation = chance.choice(["sync", "write", "write_atomic", "create", "allocate"])
+                if cluster.node.is_alive:
+                    hit = chance.randrange(1, 12)
+                    cluster.node.crash_at(operation, hit, power_cut=cluster.is_power_cut)
+                await asyncio.sleep(chance.uniform(0.2, 2.5))
+
+        cutter = asyncio.ensure_future(cut())
+        await run(cluster, COUNT, cutter)
+        return cluster
+
+    faults = NetworkFaults(split_chance=0.3, delay_ms_max=5)
+    cluster = simulate(seed, main, faults=faults).value
+    assert cluster.seen.crashes >= 1
+    assert len(cluster.seen.begun) == 2 * COUNT
+    assert cluster.seen.checked > 5
+
+
+def test_the_seed_repeats_itself() -> None:
+    """Two runs of one seed do the same, byte for byte."""
+
+    async def main(world: World) -> int:
+        cluster = TransactionCluster(world, "ASYNC_FLUSH")
+        await run(cluster, 10)
+        return cluster.seen.looks
+
+    first, second = simulate(3, main), simulate(3, main)
+    assert first.digest == second.digest

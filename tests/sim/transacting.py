@@ -1,0 +1,278 @@
+"""What the tests of transactions on virtual time share: a cluster, its producers, its invariant.
+
+Two producers of one group write to a "database" of their own in each local transaction and say
+what came of it, or die before they say it, or never decide; both answer checks from that database.
+
+The invariant is looked at between two turns of the broker's loop: what readers see is what the
+database says was done, and nothing of it twice.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.sim.staging import NAME_SERVER_PORT, read_visible
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.config import BrokerConfig
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.transaction import Said, TransactionOutcome
+from cometmq.client.transaction_producer import TransactionProducer
+from cometmq.errors import CometError
+from cometmq.model import Message
+from cometmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
+from cometmq.namesrv import NameServer, NameServerConfig
+from cometmq.testing.loop import NodeCrashed
+from cometmq.testing.simulation import Node, NodeGone, World
+
+TOPIC = "Orders"
+QUEUE_COUNT = 3
+BROKER_PORT = 10911
+KINDS = ("done", "undone", "died after it", "died before it", "undecided")
+"""What happens to a local transaction."""
+
+
+@dataclass
+class Seen:
+    """What happened."""
+
+    crashes: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+    looks: int = 0
+    begun: dict[str, str] = field(default_factory=dict)
+    """Body of each stored half message, with its kind."""
+    refused: int = 0
+    checked: int = 0
+
+
+class TransactionCluster:
+    """One name server, one broker, one client; the broker comes back when it has crashed."""
+
+    def __init__(self, world: World, flush: str) -> None:
+        self.world = world
+        self.flush = flush
+        self.seen = Seen()
+        self.database: dict[str, bool | None] = {}
+        """Message id to what its local transaction did; None for undecided."""
+        self.running: set[str] = set()
+        self.name_server = world.node("name-server")
+        self.node: Node = world.node("broker")
+        self.client = world.node("client")
+        self.broker: Broker | None = None
+        self.crash_point = ""
+        self.crash_hit = 1
+        self.is_power_cut = False
+
+    @property
+    def name_server_address(self) -> str:
+        """Where clients ask for routes."""
+        return f"{self.name_server.address}:{NAME_SERVER_PORT}"
+
+    def config(self) -> BrokerConfig:
+        """Small files and an impatient broker."""
+        return BrokerConfig(
+            broker_name="broker-a",
+            broker_ip1=self.node.address,
+            listen_port=BROKER_PORT,
+            namesrv_addr=self.name_server_address,
+            store_path_root_dir="/store",
+            flush_disk_type=self.flush,  # type: ignore[arg-type]
+            default_topic_queue_nums=QUEUE_COUNT,
+            mapped_file_size_commit_log=32 * 1024,
+            mapped_file_size_consume_queue=20 * 50,
+            max_hash_slot_num=100,
+            max_index_num=400,
+            flush_consumer_offset_interval=300,
+            transaction_time_out=300,
+            transaction_check_interval=500,
+            transaction_check_max=4,
+            transaction_op_batch_interval=200,
+            transaction_op_msg_max_size=40,
+        )
+
+    async def start(self) -> None:
+        """Both servers."""
+        config = NameServerConfig(listen_port=NAME_SERVER_PORT, kv_config_path="/ns/kv.json")
+        node = self.name_server
+        await node.run(lambda: NameServer(config, node.environment(), node.disk).start())
+        await self.start_broker()
+
+    async def start_broker(self) -> None:
+        """The broker, on what its disk holds; looked at before anybody else can."""
+        broker = Broker(self.config(), self.node.environment(), self.node.disk)
+
+        async def begin() -> None:
+            await broker.start()
+            broker.transactions.at = self.at
+
+        await self.node.run(begin)
+        self.broker = broker
+        self.look()
+
+    def at(self, name: str) -> None:
+        """A step of the transaction service: the machine may end here."""
+        self.seen.hits[name] += 1
+        if name == self.crash_point and self.seen.hits[name] == self.crash_hit:
+            self.broker = None
+            self.node.crash(power_cut=self.is_power_cut)
+            raise NodeCrashed
+
+    def delivered(self) -> Counter[bytes]:
+        """Bodies readers see, with their number."""
+        assert self.broker is not None
+        store = self.broker.state.store
+        return Counter(
+            body for queue_id in range(QUEUE_COUNT) for body in read_visible(store, TOPIC, queue_id)
+        )
+
+    def given_up(self) -> Counter[bytes]:
+        """Bodies of transactions nobody decided."""
+        assert self.broker is not None
+        return Counter(read_visible(self.broker.state.store, TRANS_CHECK_MAX_TIME_TOPIC, 0))
+
+    def due(self) -> set[bytes]:
+        """Bodies whose half message was acknowledged and whose local transaction was done."""
+        done = ("done", "died after it")
+        return {body.encode() for body, kind in self.seen.begun.items() if kind in done}
+
+    def look(self) -> None:
+        """The invariant."""
+        if self.broker is None or not self.node.is_alive:
+            return
+        delivered = self.delivered()
+        assert all(count == 1 for count in delivered.values()), f"twice: {delivered}"
+        assert all(count == 1 for count in self.given_up().values()), "given up twice"
+        done = {f"order {number}".encode() for number, did in self.database.items() if did}
+        assert delivered.keys() <= done, "delivered though it was never done"
+        assert not delivered.keys() & self.given_up().keys(), "delivered and given up"
+        self.seen.looks += 1
+
+    async def operate(self) -> None:
+        """Power comes back some time after it went; look often."""
+        while True:
+            await asyncio.sleep(0.05)
+            if self.node.is_alive:
+                self.look()
+                continue
+            self.seen.crashes += 1
+            self.broker = None
+            await asyncio.sleep(self.world.chance.uniform(0.1, 2))
+            self.node.restart()
+            with contextlib.suppress(NodeGone):  # it may well crash again before it is up
+                await self.start_broker()
+
+    def is_settled(self) -> bool:
+        """Whether no transaction is open and everything that is due is there."""
+        if self.broker is None or not self.node.is_alive or self.broker.transactions.halves:
+            return False
+        # What was acknowledged may be gone after a power cut without synchronous flush.
+        may_lose = self.is_power_cut and self.flush != "SYNC_FLUSH" and self.seen.crashes
+        return bool(may_lose) or self.due() <= self.delivered().keys()
+
+    async def settle(self, operator: asyncio.Future[None]) -> None:
+        """Wait until everything is decided; an invariant that is broken meanwhile ends it."""
+        for _ in range(20_000):
+            if operator.done():
+                operator.result()
+            if self.is_settled():
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"never settled: {self.due() - self.delivered().keys()}")
+
+    async def produce(self, number: int, count: int, ended: asyncio.Event) -> None:
+        """Do local transactions, then stay to answer checks."""
+        node = self.client
+
+        async def check(message: ReceivedMessage) -> Said:
+            self.seen.checked += 1
+            # One that still runs elsewhere is as good as undecided; one unknown never was.
+            name = _name(message)
+            return None if name in self.running else self.database.get(name, False)
+
+        producer = TransactionProducer(
+            "orders",
+            check=check,
+            name_server=self.name_server_address,
+            instance_name=f"producer{number}",
+            client_ip=node.address,
+            retries=0,
+            timeout_ms=1000,
+            env=node.environment(),
+        )
+        while True:
+            try:
+                await producer.start()
+                break
+            except CometError:
+                await asyncio.sleep(0.3)
+        begun = tries = 0
+        while begun < count:
+            is_begun = await self._transact(producer, f"{number}/{tries}")
+            tries += 1
+            begun += is_begun
+            await asyncio.sleep(self.world.chance.uniform(0, 0.2 if is_begun else 0.8))
+        # Register again soon after a crash, as the heartbeat would after half a minute.
+        while not ended.is_set():
+            await asyncio.sleep(1)
+            try:
+                await producer._register()
+            except CometError:
+                continue
+        await producer.shutdown()
+
+    async def _transact(self, producer: TransactionProducer, name: str) -> bool:
+        kind = self.world.chance.choice(KINDS)
+        self.running.add(name)
+        try:
+            transaction = await producer.begin(Message(TOPIC, f"order {name}".encode(), keys=name))
+        except CometError as error:
+            self.running.discard(name)
+            self.seen.refused += 1
+            self.world.record("refused", f"{name} {type(error).__name__}")
+            return False
+        await asyncio.sleep(self.world.chance.uniform(0, 0.5))
+        self.database[name] = None if kind == "undecided" else kind in ("done", "died after it")
+        self.running.discard(name)
+        self.seen.begun[f"order {name}"] = kind
+        self.world.record("begun", f"{name} {kind}")
+        await producer.end(transaction, _outcome(kind))
+        return True
+
+
+def _outcome(kind: str) -> TransactionOutcome:
+    if kind == "done":
+        return TransactionOutcome.COMMIT
+    return TransactionOutcome.ROLLBACK if kind == "undone" else TransactionOutcome.UNKNOWN
+
+
+def _name(message: ReceivedMessage) -> str:
+    (name,) = message.keys
+    return name
+
+
+async def run(cluster: TransactionCluster, count: int, cutter: Any = None) -> None:
+    """Two producers at once, then until everything is settled."""
+    await cluster.start()
+    operator = asyncio.ensure_future(cluster.operate())
+    ended = asyncio.Event()
+    work = [
+        cluster.client.spawn(lambda number=number: cluster.produce(number, count, ended))
+        for number in range(2)
+    ]
+    while len(cluster.seen.begun) < 2 * count:
+        if operator.done():
+            operator.result()
+        await asyncio.sleep(0.1)
+    if cutter is not None:
+        cutter.cancel()
+    cluster.node.disk.forget_triggers()
+    await cluster.settle(operator)
+    # The pace at which op messages and offsets are written; nothing may come back.
+    await asyncio.sleep(5)
+    cluster.look()
+    assert cluster.is_settled()
+    ended.set()
+    await asyncio.gather(*work)
+    operator.cancel()
