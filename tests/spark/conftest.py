@@ -10,6 +10,7 @@ import pytest
 from tests.spark.clusters import Cluster
 
 from cometmq.spark import session
+from cometmq.spark.live_queues import close_clusters
 from cometmq.testing import threaded_cluster
 
 if TYPE_CHECKING:
@@ -40,6 +41,13 @@ def quick_settings(folder: Path) -> dict[str, object]:
         "spark.local.dir": folder / "local",
         "spark.ui.enabled": False,
     }
+
+
+@pytest.fixture(autouse=True)
+def close_connections() -> Iterator[None]:
+    """Readers that a test asks directly keep connections, as they do in a worker."""
+    yield
+    close_clusters()
 
 
 @pytest.fixture(scope="session")

@@ -73,6 +73,8 @@ class Server:
     def revive(self) -> None:
         """Start it again after it was killed; it must have been."""
         assert self.process.wait(WAIT_S) != 0
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         self.process = self._start()
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ loss told or refused.  It must not import pyspark or read messages.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import re
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bounds",
+    "close_clusters",
     "cluster_of",
     "find_queues",
     "mirror",
@@ -49,6 +51,15 @@ def cluster_of(connection: Connection) -> LiveCluster:
             tls=connection.tls or None,
         )
     return found
+
+
+def close_clusters() -> None:
+    """Close what this process keeps open, at its end or before; the next use connects again."""
+    while _CLUSTERS:
+        _CLUSTERS.popitem()[1].close()
+
+
+atexit.register(close_clusters)
 
 
 def find_queues(cluster: LiveCluster, options: LiveOptions) -> list[QueueId]:
