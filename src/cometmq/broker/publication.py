@@ -1,7 +1,7 @@
 """Publishes staged batches: one after the other, each in slices, each wholly or not at all.
 
 Job: the way from a publish request to its answer, and its continuation after a crash.  It must
-not hold up the loop: a slice is at most `SLICE_ROWS` messages, and others have their turn between
+not hold up the loop: a slice is at most a thousand messages, and others have their turn between
 two slices.
 
 1. The tokens are checked and what they staged is on stable storage (SYNC_FLUSH).
@@ -27,10 +27,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from cometmq.broker.batch_keys import BatchLook
 from cometmq.broker.send import store_failure
-from cometmq.broker.staged_items import StagedItems, read_block
+from cometmq.broker.staged_items import StagedSlices, read_items, read_slices
 from cometmq.broker.staged_tokens import StagedBlock, StagedToken, StagedTokens, blocks_of
 from cometmq.broker.staging_ledger import (
     Decision,
@@ -42,21 +43,19 @@ from cometmq.broker.staging_ledger import (
     encode_record,
 )
 from cometmq.broker.state import BrokerState, Refusal
+from cometmq.codec.batch import decode_batch
 from cometmq.codec.properties import find_property
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError, MessageIllegal, ResponseCode, StoreError
 from cometmq.model import flags
 from cometmq.model.names import STAGED_DECISION_TOPIC
-from cometmq.store.results import BatchItem, PutResult
+from cometmq.store.results import BatchItem, IndexKeys, PutResult
 from cometmq.wire.staging import PublishBody, PublishStatus
 
 __all__ = ["Outcome", "Publisher"]
 
 log = logging.getLogger("cometmq.broker")
 
-SLICE_ROWS: Final = 1024
-"""Messages appended in one turn of the loop: some three milliseconds of work."""
-SLICE_BYTES: Final = 256 * 1024
 RETRY_S: Final = 0.1
 """Pause after the disk refused a slice, as delayed delivery has it."""
 FLUSH_RETRY_S: Final = 0.5
@@ -75,10 +74,10 @@ class _Publication:
         "blocks",
         "decision",
         "item",
-        "items",
         "limits",
         "physical_offset",
         "queue_offset",
+        "slices",
         "tokens",
     )
 
@@ -90,8 +89,8 @@ class _Publication:
         """The block that is appended now."""
         self.item = 0
         """The next message of it."""
-        self.items: StagedItems | None = None
-        """Its messages, once they are read."""
+        self.slices: StagedSlices | None = None
+        """Its messages from there on, once they are read; the next slice is the last one."""
         self.limits: list[tuple[str, int]] = []
         """Queues that are held."""
         self.queue_offset = 0
@@ -126,6 +125,7 @@ class Publisher:
         "_is_stopped",
         "_is_sync_flush",
         "_ledger",
+        "_look",
         "_settled",
         "_state",
         "_tokens",
@@ -150,6 +150,7 @@ class Publisher:
         self._waiting: deque[_Request] = deque()
         self._current: _Publication | None = None
         self._is_stopped = False
+        self._look = BatchLook()
         self.at: Callable[[str], None] = lambda _: None
         """Called at each step; for tests of crashes."""
 
@@ -323,10 +324,10 @@ class Publisher:
             if current.block == len(current.blocks):
                 self._finish(current)
                 return
-            if current.items is None:
+            if current.slices is None:
                 self._read(current)
                 return
-            self._append_slice(current, current.blocks[current.block], current.items)
+            self._append_slice(current, current.blocks[current.block], current.slices)
         except StoreError as error:
             self._stuck(current, error)
             return
@@ -337,7 +338,7 @@ class Publisher:
         block = current.blocks[current.block]
         store = self._state.store
 
-        def done(result: StagedItems | BaseException) -> None:
+        def done(result: StagedSlices | BaseException) -> None:
             if isinstance(result, CometError):
                 # It was whole when it was staged: the disk has damaged it since.
                 log.error(
@@ -354,47 +355,46 @@ class Publisher:
             elif isinstance(result, BaseException):
                 raise result
             else:
-                current.items = result
+                result.slices.reverse()
+                current.slices = result
             self._go_on()
 
-        self._state.env.workers.submit(lambda: read_block(store, block), done)
-
-    def _append_slice(self, current: _Publication, block: StagedBlock, staged: StagedItems) -> None:
         first = current.item
-        items = _slice_of(staged.items, first)
-        if items:
-            store = self._state.store
-            now_ms = self._state.env.clock.now_ms()
-            queue_offset = store.end_of_queue(block.topic, block.queue_id)
-            self._put(
-                Slice(current.block, first, len(items), block.topic, block.queue_id, queue_offset)
-            )
+        self._state.env.workers.submit(lambda: read_slices(store, block, first), done)
+
+    def _append_slice(self, current: _Publication, block: StagedBlock, left: StagedSlices) -> None:
+        store, topic, queue_id = self._state.store, block.topic, block.queue_id
+        if left.slices:
+            first, count, packed = left.slices[-1]
+            queue_offset = store.end_of_queue(topic, queue_id)
+            self._put(Slice(current.block, first, count, topic, queue_id, queue_offset))
             self.at("slice announced")
+            how: dict[str, Any] = {
+                "sys_flag": self._sys_flag(topic),
+                "born_ms": left.born_ms,
+                "born_host": left.born_host,
+                "store_ms": self._state.env.clock.now_ms(),
+            }
+            look = self._look.find
             try:
-                store.put_batch(
-                    block.topic,
-                    block.queue_id,
-                    items,
-                    sys_flag=self._sys_flag(block.topic),
-                    born_ms=staged.born_ms,
-                    born_host=staged.born_host,
-                    store_ms=now_ms,
-                )
+                if store.put_packed(topic, queue_id, packed, look, **how) is None:
+                    store.put_batch(topic, queue_id, _items(packed, look), **how)
             except MessageIllegal as error:
                 log.error(
                     "batch %d of %s: %d messages for %s cannot be stored and are skipped: %s",
                     current.decision.batch_id,
                     current.decision.sink,
-                    len(items),
-                    block.topic,
+                    count,
+                    topic,
                     error,
                 )
             self.at("slice appended")
-        current.item = first + len(items)
-        if current.item >= len(staged.items):
+            left.slices.pop()
+            current.item = first + count
+        if not left.slices:
             current.block += 1
             current.item = 0
-            current.items = None
+            current.slices = None
 
     def _sys_flag(self, topic: str) -> int:
         config = self._state.topics.get(topic)
@@ -517,7 +517,7 @@ class Publisher:
             return
         store = self._state.store
         block = current.blocks[last.block]
-        items = read_block(store, block).items[last.first : last.first + last.count]
+        items = read_items(store, block)[last.first : last.first + last.count]
         units = store.units(last.topic, last.queue_id, last.queue_offset, last.count)
         count = 0
         for item, unit in zip(items, units, strict=False):
@@ -534,23 +534,22 @@ class Publisher:
             current.item = 0
 
 
-def _is_same(item: BatchItem, found: memoryview) -> bool:
+def _is_same(item: tuple[int, bytes, bytes], found: memoryview) -> bool:
     """Whether a stored record is this message; the broker may have added a property to it."""
     message = decode_message(found)
     name = b"UNIQ_KEY"
-    return bytes(message.body) == item[1] and find_property(
-        message.raw_properties, name
-    ) == find_property(item[2], name)
+    return message.body == item[1] and find_property(message.raw_properties, name) == find_property(
+        item[2], name
+    )
 
 
-def _slice_of(items: Sequence[BatchItem], first: int) -> Sequence[BatchItem]:
-    """The next messages that are appended together: at least one, where any are left."""
-    size_bytes = 0
-    for index in range(first, min(len(items), first + SLICE_ROWS)):
-        size_bytes += len(items[index][1]) + len(items[index][2]) + _RECORD_BYTES
-        if size_bytes > SLICE_BYTES and index > first:
-            return items[first:index]
-    return items[first : first + SLICE_ROWS]
+def _items(
+    packed: bytes, look: Callable[[Sequence[bytes]], tuple[list[int], list[IndexKeys]]]
+) -> list[BatchItem]:
+    """The messages of a slice in the form the store takes always."""
+    items = decode_batch(packed)
+    codes, keys = look([properties for _, _, properties in items])
+    return [(*item, code, key) for item, code, key in zip(items, codes, keys, strict=True)]
 
 
 def _seen_again(outcome: Outcome) -> Outcome:
@@ -558,8 +557,6 @@ def _seen_again(outcome: Outcome) -> Outcome:
     return outcome if isinstance(outcome, Refusal) else (PublishStatus.ALREADY, outcome[1])
 
 
-_RECORD_BYTES: Final = 256
-"""At most what a record has besides body and properties."""
 _NOT_FLUSHED: Final = Refusal(
     ResponseCode.FLUSH_DISK_TIMEOUT,
     "what was staged is not on stable storage yet, syncFlushTimeout has passed; nothing was "

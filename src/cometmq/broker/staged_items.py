@@ -1,28 +1,38 @@
 """Blocks of staged messages: taken apart, checked, and read back from the log.
 
-Job: what a block may hold, and its messages in the form the store appends.  It must not put
+Job: what a block may hold, and its messages in the slices that are appended.  It must not put
 anything.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-import msgspec
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.broker.state import Refusal
 from cometmq.codec.batch import decode_batch
-from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX, find_property
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import ResponseCode, StoreCorrupt
 
 if TYPE_CHECKING:
     from cometmq.broker.staged_tokens import StagedBlock
+    from cometmq.codec.stored_message import StoredMessage
     from cometmq.store.message_store import MessageStore
-    from cometmq.store.results import BatchItem
 
-__all__ = ["StagedItems", "check_block", "read_block"]
+__all__ = [
+    "StagedSlice",
+    "StagedSlices",
+    "check_block",
+    "cut",
+    "read_items",
+    "read_slices",
+]
+
+SLICE_ROWS: Final = 1024
+"""Messages appended in one turn of the loop: some three milliseconds of work."""
+SLICE_BYTES: Final = 256 * 1024
+_TOTAL: Final = struct.Struct(">i")
 
 _SPECIAL: Final = {
     b"TIMER_DELIVER_MS": "delivery at an exact time",
@@ -35,10 +45,20 @@ _SPECIAL: Final = {
 _NOTHING_SPECIAL: Final = (None, b"0", b"false")
 
 
-class StagedItems(msgspec.Struct):
-    """The messages of a block, and where they came from."""
+class StagedSlice(NamedTuple):
+    """Messages of a block that are appended together."""
 
-    items: list[BatchItem]
+    first: int
+    """Number of the first one within its block."""
+    rows: int
+    packed: bytes
+    """As they were staged: laid out as in SEND_BATCH_MESSAGE."""
+
+
+class StagedSlices(NamedTuple):
+    """What is left of a block, and where it came from."""
+
+    slices: list[StagedSlice]
     born_ms: int
     born_host: bytes
 
@@ -75,34 +95,53 @@ def _illegal(number: int, why: str) -> Refusal:
     return Refusal(ResponseCode.MESSAGE_ILLEGAL, f"message {number} of the block is illegal: {why}")
 
 
-def read_block(store: MessageStore, block: StagedBlock) -> StagedItems:
-    """Read a block back from the log.  May block: for a worker.
+def read_items(store: MessageStore, block: StagedBlock) -> list[tuple[int, bytes, bytes]]:
+    """Flag, body and properties of each message of a block, read back from the log.  May block.
 
     Raises:
         StoreCorrupt, CodecError: it is not there any more as it was.
     """
+    return decode_batch(_read(store, block).body)
+
+
+def read_slices(store: MessageStore, block: StagedBlock, first: int) -> StagedSlices:
+    """A block from its message number `first` on, in slices.  May block: for a worker.
+
+    Raises as `read_items`.
+    """
+    message = _read(store, block)
+    slices = cut(message.body, first)
+    return StagedSlices(slices, message.born_timestamp_ms, message.born_host)
+
+
+def cut(packed: bytes, first: int) -> list[StagedSlice]:
+    """Slices of a packed batch from its message number `first` on, cut between messages."""
+    slices: list[StagedSlice] = []
+    position = begin = count = skipped = 0
+    end = len(packed)
+    while position < end:
+        (size,) = _TOTAL.unpack_from(packed, position)
+        if skipped < first:
+            skipped += 1
+            position += size
+            begin = position
+            continue
+        if count and (count == SLICE_ROWS or position + size - begin > SLICE_BYTES):
+            slices.append(StagedSlice(first, count, packed[begin:position]))
+            first += count
+            skipped = first
+            begin, count = position, 0
+        count += 1
+        position += size
+    if count:
+        slices.append(StagedSlice(first, count, packed[begin:position]))
+    return slices
+
+
+def _read(store: MessageStore, block: StagedBlock) -> StoredMessage:
     found = store.message_at(block.physical_offset)
     if found is None:
         raise StoreCorrupt(
             f"no staged block is at physical offset {block.physical_offset} any more"
         )
-    message = decode_message(found)
-    # Equal property strings but for the id are the rule: one hash for each tag.
-    codes: dict[bytes | None, int] = {None: 0}
-    items: list[BatchItem] = []
-    for flag, body, properties in decode_batch(bytes(message.body)):
-        tags = find_property(properties, b"TAGS")
-        code = codes.get(tags)
-        if code is None:
-            code = codes[tags] = tags_code(_text(tags))
-        keys = (
-            _text(find_property(properties, b"UNIQ_KEY")),
-            _text(find_property(properties, b"KEYS")),
-            _text(tags),
-        )
-        items.append((flag, body, properties, code, keys))
-    return StagedItems(items, message.born_timestamp_ms, message.born_host)
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")
+    return decode_message(found)
