@@ -57,6 +57,7 @@ class Node:
 
     seed: int
     is_sync: bool = False
+    is_journaled: bool = False
     chance: random.Random = field(init=False)
     disk: SimDisk = field(init=False)
     now_ms: int = 1_700_000_000_000
@@ -82,6 +83,9 @@ class Node:
             window_bytes=8_192,
             is_sync_flush=self.is_sync,
             consume_queue_flush_interval_ms=3_000,
+            unit_journal_queues_min=0 if self.is_journaled else 2_500,
+            unit_journal_bytes_max=2_000,
+            unit_journal_age_ms=2_500,
         )
 
     def open(self) -> RecoveryReport:
@@ -239,7 +243,38 @@ CRASH_POINTS = [
 @pytest.mark.parametrize(("operation", "path", "hit"), CRASH_POINTS)
 def test_crash_at(operation: str, path: str, hit: int, is_sync: bool, is_power_cut: bool) -> None:
     """Dying in the middle of one disk operation loses nothing that was promised."""
-    node = Node(seed=hash_of(operation, path, hit), is_sync=is_sync)
+    check_death_at(Node(hash_of(operation, path, hit), is_sync), operation, path, hit, is_power_cut)
+
+
+JOURNAL_POINTS = [
+    ("create", "cometmq.units", 1),  # the first frame
+    ("create", "cometmq.units", 4),  # the first of a later segment
+    ("write", "cometmq.units", 1),
+    ("write", "cometmq.units", 9),
+    ("remove", "cometmq.units", 1),  # after the first pass
+    ("remove", "cometmq.units", 3),
+    ("write", "/consumequeue/", 1),  # in a pass
+    ("write", "/consumequeue/", 25),
+    ("create", "/consumequeue/", 12),
+    ("write", "cometmq.checkpoint", 1),
+    ("write", "cometmq.checkpoint", 9),
+    ("sync", "/consumequeue/", 2),
+]
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True], ids=["kill", "power"])
+@pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
+@pytest.mark.parametrize(("operation", "path", "hit"), JOURNAL_POINTS)
+def test_crash_with_unit_journal(
+    operation: str, path: str, hit: int, is_sync: bool, is_power_cut: bool
+) -> None:
+    """The same where units are saved in the journal first."""
+    node = Node(hash_of(operation, path, hit, "units"), is_sync, is_journaled=True)
+    check_death_at(node, operation, path, hit, is_power_cut)
+
+
+def check_death_at(node: Node, operation: str, path: str, hit: int, is_power_cut: bool) -> None:
+    """Work until the node dies there; what it promised is found, and it works again."""
     node.open()
     hits: list[str] = []
 
@@ -280,13 +315,22 @@ LOAD_POINTS = [
 ]
 
 
+@pytest.mark.parametrize("is_journaled", [False, True], ids=["files", "journal"])
 @pytest.mark.parametrize("is_power_cut", [False, True], ids=["kill", "power"])
 @pytest.mark.parametrize(("operation", "path", "hit"), LOAD_POINTS)
-def test_crash_while_recovering(operation: str, path: str, hit: int, is_power_cut: bool) -> None:
+def test_crash_while_recovering(
+    operation: str, path: str, hit: int, is_power_cut: bool, is_journaled: bool
+) -> None:
     """A second death in the middle of recovery is no worse than the first."""
-    node = Node(seed=hash_of("load", operation, path), is_sync=True)
+    seed = hash_of("load", operation, path)
+    node = Node(seed, is_sync=True, is_journaled=is_journaled)
     node.open()
     node.work(400)
+    check_second_death(node, operation, path, hit, is_power_cut)
+
+
+def check_second_death(node: Node, operation: str, path: str, hit: int, is_power_cut: bool) -> None:
+    """Kill the node, let it die once more in its recovery, and find what it promised."""
     must_have = node.must_have(is_power_cut=True)
     node.disk.kill()
 
@@ -305,6 +349,27 @@ def test_crash_while_recovering(operation: str, path: str, hit: int, is_power_cu
     node.store.close()
 
 
+# With the unit journal, in the middle of bringing its units into files.
+LOAD_POINTS_JOURNALED = [("write", "/consumequeue/", 2), ("remove", "cometmq.units", 1)]
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True], ids=["kill", "power"])
+@pytest.mark.parametrize(("operation", "path", "hit"), LOAD_POINTS_JOURNALED)
+def test_crash_while_filing_saved_units(
+    operation: str, path: str, hit: int, is_power_cut: bool
+) -> None:
+    """A second death at places only a recovery with a journal comes to."""
+    node = Node(hash_of("file", operation, path), is_sync=True, is_journaled=True)
+    node.open()
+    node.work(300)
+    # No pass from now on: what is saved last is in no file.
+    node.store._writer._journal_bytes_max = node.store._writer._journal_age_ms = 1 << 40
+    for _ in range(30):
+        node.put_one()
+    node.tick(700)
+    check_second_death(node, operation, path, hit, is_power_cut)
+
+
 CLOSE_POINTS = [
     ("write", "/consumequeue/", 1),
     ("write_atomic", "cometmq.checkpoint", 1),
@@ -313,10 +378,11 @@ CLOSE_POINTS = [
 ]
 
 
+@pytest.mark.parametrize("is_journaled", [False, True], ids=["files", "journal"])
 @pytest.mark.parametrize(("operation", "path", "hit"), CLOSE_POINTS)
-def test_crash_while_closing(operation: str, path: str, hit: int) -> None:
+def test_crash_while_closing(operation: str, path: str, hit: int, is_journaled: bool) -> None:
     """A death during the stop is a crash like any other."""
-    node = Node(seed=hash_of("close", operation, path))
+    node = Node(seed=hash_of("close", operation, path), is_journaled=is_journaled)
     node.open()
     node.work(300)
     node.put_one()

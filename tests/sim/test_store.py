@@ -10,6 +10,7 @@ import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,14 @@ CONFIG = StoreConfig(
 MIXED_CONFIG = replace(CONFIG)
 # One index file holds everything, so that no message has entries in two of them.
 ASYNC_CONFIG = replace(CONFIG, is_sync_flush=False, index_entry_count=20_000)
+# Units go into the unit journal first, and from there into files soon.
+JOURNALED: dict[str, Any] = {
+    "unit_journal_queues_min": 0,
+    "unit_journal_bytes_max": 1_000,
+    "unit_journal_age_ms": 2_000,
+}
+JOURNALED_CONFIG = replace(CONFIG, **JOURNALED)
+JOURNALED_ASYNC_CONFIG = replace(ASYNC_CONFIG, **JOURNALED)
 # Where a crash can fall: between any two of these.
 CRASH_POINTS = ("sync", "sync_dir", "write", "write_atomic", "create", "allocate", "remove")
 
@@ -182,6 +191,16 @@ async def main_async(world: World) -> Ledger:
     return await lives(world, ASYNC_CONFIG, power_cut_chance=0)
 
 
+async def main_journaled(world: World) -> Ledger:
+    """Synchronous flush and the unit journal: power cuts and kills."""
+    return await lives(world, JOURNALED_CONFIG, power_cut_chance=0.5)
+
+
+async def main_journaled_async(world: World) -> Ledger:
+    """Asynchronous flush and the unit journal: kills."""
+    return await lives(world, JOURNALED_ASYNC_CONFIG, power_cut_chance=0)
+
+
 async def lives(world: World, config: StoreConfig, power_cut_chance: float) -> Ledger:
     """Lives with crashes at chosen operations; the last one only checks."""
     chance = random.Random(f"{world.seed}/scenario")
@@ -224,6 +243,14 @@ def test_asynchronous_flush_survives_the_death_of_the_process(seed: int) -> None
     """Everything that `put` has returned is found again after kill -9, also by its key."""
     ledger = simulate(seed, main_async).value
     assert ledger.checked > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_units_that_were_only_saved_are_found_again(seed: int) -> None:
+    """The same promises where units wait in the unit journal."""
+    for story in (main_journaled, main_journaled_async):
+        ledger = simulate(seed, story).value
+        assert ledger.checked > 0
 
 
 def test_the_seeds_do_crash() -> None:

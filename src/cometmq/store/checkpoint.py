@@ -200,8 +200,14 @@ class SideFile:
         progress: Progress,
         queues: dict[tuple[str, int], QueueEnd],
         floors: dict[str, int],
+        units_generation: int | None = None,
     ) -> None:
-        """Replace the file by one base frame, durably."""
+        """Replace the file by one base frame, durably.
+
+        `units_generation` names the unit journal that belongs to it from now on.
+        """
+        if units_generation is not None:
+            self._heading["units_generation"] = units_generation
         self._progress = progress
         self._ends = dict(queues)
         self._floors = {

@@ -51,6 +51,12 @@ class StoreConfig:
     consume_queue_write_interval_ms: int = 500
     """How long a unit may stay in memory only (it can be derived from the log)."""
     consume_queue_flush_interval_ms: int = 60_000
+    unit_journal_queues_min: int = 2_500
+    """More queues than this that wait at a time are saved in the unit journal first."""
+    unit_journal_bytes_max: int = 16 << 20
+    """Units in the journal go to their files when there are so many bytes of them,"""
+    unit_journal_age_ms: int = 30_000
+    """or when the oldest of them are this old."""
     transfer_count_max: int = 32
     """maxTransferCountOnMessageInMemory: messages in one answer."""
     transfer_bytes_max: int = 256 << 10

@@ -68,6 +68,7 @@ class ConsumeQueue:
         "hold_limit",
         "is_dirty",
         "is_gone",
+        "is_kept",
         "is_watched",
         "last_physical_end",
         "magic",
@@ -76,6 +77,7 @@ class ConsumeQueue:
         "min_checked_at",
         "path",
         "queue_id",
+        "saved",
         "tail",
         "topic",
         "topic_part",
@@ -101,6 +103,10 @@ class ConsumeQueue:
         """The log's min offset for which `min` holds."""
         self.written = 0
         """Units below this are in the files; `tail` holds the others."""
+        self.saved = 0
+        """Units below this are in the files or in the unit journal (if it is above `written`)."""
+        self.is_kept = False
+        """Whether the tail has units that are in the unit journal only."""
         self.tail = bytearray()
         self.is_dirty = False
         self.dirty_ms = 0

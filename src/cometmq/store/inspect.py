@@ -16,6 +16,7 @@ from cometmq.errors import CodecError
 from cometmq.store.checkpoint import SIDE_FILE_NAME, SideState, load_side_file
 from cometmq.store.log_reader import LogReader
 from cometmq.store.offline import OfflineStore
+from cometmq.store.unit_journal import UNIT_JOURNAL_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -161,7 +162,7 @@ _KNOWN = frozenset({"commitlog", "consumequeue", "index", "checkpoint", "abort",
 
 def _others(disk: Disk, root: str, below: str) -> Iterator[tuple[str, int]]:
     for name in disk.listdir(f"{root}/{below}" if below else root):
-        if not below and name in _KNOWN:
+        if not below and (name in _KNOWN or name.startswith(f"{UNIT_JOURNAL_NAME}.")):
             continue
         path = f"{below}/{name}" if below else name
         if disk.is_dir(f"{root}/{path}"):

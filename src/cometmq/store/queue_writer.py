@@ -6,8 +6,14 @@ the *derived position*: every unit of a record below it is in a file.  It must n
 Dirty queues stand in a FIFO with the log position at which they were last known to be complete;
 the position at the head is the derived position.  A batch takes the queues that have been dirty
 for a second, puts them back at the end with today's log position, and a worker writes their
-bytes.  A queue found with an empty tail at the head is clean.  So each queue costs one write a
+bytes.  A queue found with nothing unsaved at the head is clean.  So each queue costs one write a
 second at most, however many messages it got, and thousands of queues are spread over batches.
+
+Where more queues wait than can be written at ease, a batch goes into the unit journal instead
+(unit_journal.py), which is one write, and its units stay in the tails.  Such queues are *kept*.
+When the journal has grown, or after half a minute, a *pass* brings the tails of all queues kept
+by then into their files, some at a time; then the journal's older part is deleted.  The position
+at which a pass began is the *filed position*: what is synced can be no more than that.
 
 Topic deletion runs through the same worker chain, so that no late write brings a file back.
 
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.consume_queue import ConsumeQueue
     from cometmq.store.disk import Disk, RandomFile, Workers
+    from cometmq.store.unit_journal import UnitJournal
 
 __all__ = ["QueueWriter", "WrittenQueue"]
 
@@ -44,6 +51,8 @@ _BATCH_QUEUES_MAX: Final = 1024
 _WRITE_FILES_MAX: Final = 64
 # So many queues can be written every interval at no cost to speak of; more take turns.
 _QUEUES_AT_EASE: Final = 2500
+# Of a pass over kept queues, at a turn of the timer: 2,560 queues a second at most.
+_PASS_QUEUES_MAX: Final = 256
 _SLOWER_MAX: Final = 4
 # More files than this are synced by one call for the whole system.
 _SYNC_FILES_MAX: Final = 32
@@ -75,16 +84,36 @@ class QueueWriter:
         self._files: dict[str, RandomFile] = {}
         self._unsynced: set[str] = set()
         self.synced_position = 0
-        self.on_written: Callable[[list[WrittenQueue]], Callable[[], None] | None] | None = None
-        """Asked on the loop for what a worker shall do after the batch (the side file)."""
+        self.on_written: (
+            Callable[[list[WrittenQueue], list[WrittenQueue]], Callable[[], None] | None] | None
+        ) = None
+        """Asked on the loop for what a worker shall do after a batch (the side file); told all
+        that is saved, and what of it goes into queue files."""
+        self.journal: UnitJournal | None = None
+        """Where units of very many queues go first; None while a store is being loaded."""
+        self._journal_queues_min = config.unit_journal_queues_min
+        self._journal_bytes_max = config.unit_journal_bytes_max
+        self._journal_age_ms = config.unit_journal_age_ms
+        self._kept: deque[ConsumeQueue] = deque()
+        self._kept_since_ms = 0
+        self._passing: list[ConsumeQueue] = []
+        self._pass_left = 0
+        self._pass_position = 0
+        self._pass_volume = 0
+        self._filed = 0
 
     @property
     def derived_position(self) -> int:
-        """Units of all records below this physical offset are in their files."""
+        """Units of all records below this physical offset are in their files, or the journal."""
         dirty = self._dirty
-        while dirty and not dirty[0].tail:
+        while dirty and not _unsaved_bytes(dirty[0]):
             dirty.popleft().is_dirty = False
         return dirty[0].dirty_position if dirty else self._log.wrote
+
+    @property
+    def filed_position(self) -> int:
+        """Units of all records below this physical offset are in their files."""
+        return self._filed if self._kept else self.derived_position
 
     @property
     def is_busy(self) -> bool:
@@ -115,22 +144,18 @@ class QueueWriter:
         """Start a batch if queues are due and none is under way."""
         if self._is_writing or self._is_closed:
             return
-        batch = self._take(now_ms)
+        if not self._kept:
+            self._filed = self.derived_position
+        journal = self.journal if len(self._dirty) > self._journal_queues_min else None
+        filed = self._take_kept(now_ms)
+        batch = self._take(now_ms, is_journaled=journal is not None)
         chores, self._chores = self._chores, []
-        if not batch and not chores:
+        if not (batch or self._passing or chores):
             return
         self._is_writing = True
-        after = self.on_written(batch) if self.on_written is not None and batch else None
-
-        def work() -> None:
-            with self._job:
-                if self._is_closed:
-                    return
-                for chore in chores:
-                    chore()
-                self._write(batch)
-                if after is not None:
-                    after()
+        after: Callable[[], None] | None = None
+        if self.on_written is not None and (batch or filed):
+            after = self.on_written(batch or filed, filed if journal is not None else filed + batch)
 
         def done(result: object) -> None:
             self._is_writing = False
@@ -141,12 +166,42 @@ class QueueWriter:
                 self._chores = chores + self._chores
                 self._take_back(batch)
                 return
-            self._drop(batch)
+            self._drop(filed)
+            self._end_turn()
+            if journal is None:
+                self._drop(batch)
+            else:
+                self._keep(batch, now_ms)
 
-        self._workers.submit(work, done)
+        self._workers.submit(lambda: self._save(chores, filed, batch, journal, after), done)
 
-    def _take(self, now_ms: int) -> list[WrittenQueue]:
-        """Queues that are due, each put back at the end of the FIFO with today's position."""
+    def _save(
+        self,
+        chores: list[Callable[[], None]],
+        filed: list[WrittenQueue],
+        batch: list[WrittenQueue],
+        journal: UnitJournal | None,
+        after: Callable[[], None] | None,
+    ) -> None:
+        """In the worker: what one turn has to do, in this order."""
+        with self._job:
+            if self._is_closed:
+                return
+            for chore in chores:
+                chore()
+            self._write(filed)
+            if journal is None:
+                self._write(batch)
+            elif batch:
+                journal.append(batch)
+            if after is not None:
+                after()
+
+    def _take(self, now_ms: int, *, is_journaled: bool) -> list[WrittenQueue]:
+        """Queues that are due, each put back at the end of the FIFO with today's position.
+
+        With what a file lacks of each, or only with what the journal lacks too.
+        """
         dirty = self._dirty
         wrote = self._log.wrote
         # Each queue costs a few system calls: very many of them are written less often.
@@ -154,16 +209,22 @@ class QueueWriter:
         batch: list[WrittenQueue] = []
         for _ in range(min(len(dirty), _BATCH_QUEUES_MAX)):
             queue = dirty[0]
-            if not queue.tail or queue.is_gone:
+            unsaved_bytes = _unsaved_bytes(queue)
+            if not unsaved_bytes or queue.is_gone:
                 dirty.popleft()
                 queue.is_dirty = False
                 continue
             is_due = now_ms - queue.dirty_ms >= interval_ms or now_ms < queue.dirty_ms
-            if not is_due and len(queue.tail) < _TAIL_BYTES_MAX:
+            if not is_due and unsaved_bytes < _TAIL_BYTES_MAX:
                 break
             dirty.popleft()
             queue.dirty_ms = now_ms
-            batch.append((queue, queue.written, bytes(queue.tail)))
+            if is_journaled:
+                batch.append(
+                    (queue, max(queue.saved, queue.written), bytes(queue.tail[-unsaved_bytes:]))
+                )
+            else:
+                batch.append((queue, queue.written, bytes(queue.tail)))
             dirty.append(queue)
         # Only now: while the loop ran, the positions at the head still were the old ones.
         for queue, _, _ in batch:
@@ -177,8 +238,56 @@ class QueueWriter:
                     del queue.tail[: len(data)]
                     queue.written = first + len(data) // CQ_UNIT_BYTES
 
+    def _keep(self, batch: list[WrittenQueue], now_ms: int) -> None:
+        """The batch is in the journal: its queues wait for the next pass."""
+        if not self._kept:
+            self._kept_since_ms = now_ms
+        for queue, first, data in batch:
+            queue.saved = first + len(data) // CQ_UNIT_BYTES
+            if not queue.is_kept and queue.saved > queue.written:
+                queue.is_kept = True
+                self._kept.append(queue)
+
+    def _take_kept(self, now_ms: int) -> list[WrittenQueue]:
+        """Some of the queues of the pass that is under way; begins one when it is time."""
+        kept, journal = self._kept, self.journal
+        if journal is None or not kept:
+            return []
+        if not self._pass_left:
+            age_ms = now_ms - self._kept_since_ms
+            if journal.volume_bytes < self._journal_bytes_max and (
+                0 <= age_ms < self._journal_age_ms
+            ):
+                return []
+            self._pass_left = len(kept)
+            self._pass_position = self.derived_position
+            self._kept_since_ms = now_ms
+            self._pass_volume = journal.roll()
+        count = min(self._pass_left, _PASS_QUEUES_MAX)
+        self._passing = [kept.popleft() for _ in range(count)]
+        return [
+            (queue, queue.written, bytes(queue.tail))
+            for queue in self._passing
+            if queue.tail and not queue.is_gone
+        ]
+
+    def _end_turn(self) -> None:
+        """The queues of the pass that were taken are in files; after the last one it is over."""
+        if not self._passing:
+            return
+        for queue in self._passing:
+            queue.is_kept = False
+        self._pass_left -= len(self._passing)
+        self._passing = []
+        if not self._pass_left and self.journal is not None:
+            self._filed = self._pass_position
+            volume, drop = self._pass_volume, self.journal.drop_below
+            self._chores.append(lambda: drop(volume))
+
     def _take_back(self, batch: list[WrittenQueue]) -> None:
         """The batch failed: its queues are complete only up to their first unit again."""
+        self._kept.extendleft(reversed(self._passing))
+        self._passing = []
         for queue, _, data in batch:
             queue.dirty_position = CQ_UNIT.unpack_from(data, 0)[0]
         self._dirty = deque(sorted(self._dirty, key=lambda queue: queue.dirty_position))
@@ -190,6 +299,10 @@ class QueueWriter:
             _LOG.error("writing consume queues failed and is tried again: %s", error)
 
     # -- in the worker -------------------------------------------------------------------
+
+    def write_units(self, queue: ConsumeQueue, first: int, data: bytes) -> None:
+        """Write units to the queue's files, in the calling thread (load)."""
+        self._write([(queue, first, data)])
 
     def _write(self, batch: list[WrittenQueue]) -> None:
         unit_bytes = CQ_UNIT_BYTES
@@ -249,7 +362,7 @@ class QueueWriter:
         """
         if self._is_syncing or self._is_writing or self._is_closed or self._has_failed:
             return
-        position = self.derived_position
+        position = self.filed_position
         if position <= self.synced_position:
             return
         self._is_syncing = True
@@ -312,9 +425,13 @@ class QueueWriter:
             chore()
         self._chores.clear()
         batch: list[WrittenQueue] = []
-        while self._dirty:
-            queue = self._dirty.popleft()
-            queue.is_dirty = False
+        waiting = dict.fromkeys([*self._dirty, *self._passing, *self._kept])
+        self._dirty.clear()
+        self._passing.clear()
+        self._kept.clear()
+        self._pass_left = 0
+        for queue in waiting:
+            queue.is_dirty = queue.is_kept = False
             if queue.tail and not queue.is_gone:
                 batch.append((queue, queue.written, bytes(queue.tail)))
         self._write(batch)
@@ -337,3 +454,11 @@ class QueueWriter:
     def close(self) -> None:
         """Let the descriptors go."""
         self._files.clear()
+        if self.journal is not None:
+            self.journal.close()
+
+
+def _unsaved_bytes(queue: ConsumeQueue) -> int:
+    """What of the tail is neither in a file nor in the journal."""
+    behind = queue.saved - queue.written
+    return len(queue.tail) - behind * CQ_UNIT_BYTES if behind > 0 else len(queue.tail)

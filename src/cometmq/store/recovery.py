@@ -55,6 +55,7 @@ from cometmq.store.log_reader import BLOCK_BYTES, LogReader, ScannedRecord, data
 from cometmq.store.queue_loader import QueueLoader
 from cometmq.store.queue_rebuild import QueueGap, QueueRebuild
 from cometmq.store.results import RecoveryReport
+from cometmq.store.unit_replay import file_saved_units
 from cometmq.store.unsynced import is_marked_unsynced, write_again
 
 if TYPE_CHECKING:
@@ -264,6 +265,18 @@ class Recovery:
         certain = max(min(now.synced, now.flushed), self._log.min_offset)
         start = now.derived if is_whole else certain
         self.report.scan_start = start
+        if is_whole and not now.is_clean:
+            fault = file_saved_units(
+                self._disk,
+                self._config.root,
+                state,
+                self._log.min_offset,
+                self._queues,
+                self._writer,
+            )
+            if fault is not None:
+                self.report.reason = fault
+                return self._begin_anew()
         for place, (key, end) in enumerate(state.queues.items()):
             if self._progress is not None and place % 1024 == 0:
                 self._progress("queues", place, len(state.queues))

@@ -24,6 +24,7 @@ from cometmq.store.checkpoint import (
     fingerprint,
 )
 from cometmq.store.log_reader import LogReader
+from cometmq.store.unit_journal import UnitJournal, journal_generations, remove_journals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +63,8 @@ class Upkeep:
         process_id: int,
         last_store_ms: Callable[[], int],
     ) -> None:
+        self._disk = disk
+        self._root = config.root
         self._log = log
         self._queues = queues
         self._writer = writer
@@ -96,7 +99,11 @@ class Upkeep:
         """After recovery: the first frame, and the writer tells about its batches from now on."""
         self.floors = floors
         self._mark = self._find_mark()
-        self._side.write_base(self._progress(), self._queue_ends(), floors)
+        # A number of its own, so that no remains are ever taken for what this life wrote.
+        generation = max(journal_generations(self._disk, self._root), default=0) + 1
+        self._side.write_base(self._progress(), self._queue_ends(), floors, generation)
+        remove_journals(self._disk, self._root)
+        self._writer.journal = UnitJournal(self._disk, self._root, generation)
         self._last_progress = self._progress()
         self._writer.on_written = self._frame_of
 
@@ -185,13 +192,14 @@ class Upkeep:
             found = max(found, store_ms)
         return found
 
-    def _frame_of(self, batch: list[WrittenQueue]) -> Callable[[], None] | None:
-        """For the writer: what to append once this batch is in the files."""
-        if batch:
-            data = batch[-1][2]
-            position, _, _ = CQ_UNIT.unpack_from(data, len(data) - CQ_UNIT_BYTES)
-            self._set_mark(position)
-        return self._frame(self._progress(), batch)
+    def _frame_of(
+        self, batch: list[WrittenQueue], filed: list[WrittenQueue]
+    ) -> Callable[[], None] | None:
+        """For the writer: what to append once a batch is saved, some of it in queue files."""
+        data = batch[-1][2]
+        position, _, _ = CQ_UNIT.unpack_from(data, len(data) - CQ_UNIT_BYTES)
+        self._set_mark(position)
+        return self._frame(self._progress(), filed)
 
     def _frame(self, progress: Progress, batch: list[WrittenQueue]) -> Callable[[], None]:
         self._last_progress = progress
@@ -275,6 +283,7 @@ class Upkeep:
         self._mark = self._find_mark()
         progress = self._progress(is_clean=True)._replace(physic_ms=now)
         self._side.write_base(progress, self._queue_ends(), self.floors)
+        remove_journals(self._disk, self._root)
         self._java.store(checkpoint)
         self._java.sync()
         self._side.close()

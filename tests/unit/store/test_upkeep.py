@@ -59,7 +59,7 @@ def test_failed_batch_is_taken_back() -> None:
 def test_very_many_queues_take_turns() -> None:
     """No batch holds more than a thousand queues, and all are written in the end."""
     workers = HeldWorkers()
-    rig = Rig(workers=workers, commit_log_file_bytes=4 << 20)
+    rig = Rig(workers=workers, commit_log_file_bytes=4 << 20, unit_journal_queues_min=10_000)
     for queue_id in range(3_000):
         rig.put("Many", queue_id)
     made = 0
