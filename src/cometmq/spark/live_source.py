@@ -51,8 +51,9 @@ class LiveSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """All columns; a schema of the user's selects among them."""
-        return schema_text(COLUMNS)
+        """All columns, the one of damage where the mode is PERMISSIVE; a user's schema selects."""
+        is_permissive = str(self.options.get("mode", "")).strip().upper() == "PERMISSIVE"
+        return schema_text(ALL_COLUMNS if is_permissive else COLUMNS)
 
     def reader(self, schema: StructType) -> LiveReader:
         """A batch read."""
