@@ -98,24 +98,29 @@ def timestamps(milliseconds: NDArray[np.int64]) -> Any:
 
 def hosts(raw: NDArray[Any]) -> Any:
     """8-byte host fields as ``ip:port``; there are few, so each is written once."""
-    packed = pa.array(np.ascontiguousarray(raw).view(np.int64)).dictionary_encode()
+    fields = np.ascontiguousarray(raw).view(np.int64)
+    if len(fields) and (fields == fields[0]).all():
+        return constant(decode_host(fields[:1].tobytes()), len(fields))
+    packed = pa.array(fields).dictionary_encode()
     words = packed.dictionary.to_numpy().tobytes()
     names = [
         decode_host(words[place : place + HOST_V4_BYTES])
         for place in range(0, len(words), HOST_V4_BYTES)
     ]
-    if len(names) == 1:
-        return constant(names[0], len(packed))
     return pa.array(names, pa.string()).take(packed.indices)
 
 
 def message_ids(store_hosts: NDArray[Any], physical_offsets: NDArray[Any]) -> Any:
     """Offset message ids: hex of the 8-byte store host and of the physical offset."""
     count = len(store_hosts)
-    raw = np.empty((count, 16), np.uint8)
-    raw[:, :8] = np.ascontiguousarray(store_hosts).view(np.uint8).reshape(count, 8)
-    raw[:, 8:] = np.ascontiguousarray(physical_offsets, ">i8").view(np.uint8).reshape(count, 8)
-    text = _HEX[raw]
+    text = np.empty((count, 16), np.uint16)
+    fields = np.ascontiguousarray(store_hosts).view(np.int64)
+    # Nearly always one broker's address: written once.
+    is_one = count and bool((fields == fields[0]).all())
+    hosts_raw = fields[:1] if is_one else fields
+    text[:, :8] = _HEX[hosts_raw.view(np.uint8).reshape(-1, 8)]
+    offsets_raw = np.ascontiguousarray(physical_offsets, ">i8").view(np.uint8).reshape(count, 8)
+    text[:, 8:] = _HEX[offsets_raw]
     offsets = np.arange(0, (count + 1) * _ID_CHARACTERS, _ID_CHARACTERS, dtype=np.int32)
     return pa.Array.from_buffers(
         pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)]

@@ -28,6 +28,7 @@ from cometmq.arrow.columns import (
 )
 from cometmq.arrow.options import CORRUPT_COLUMN, ScanOptions
 from cometmq.arrow.property_columns import PropertyBatch, parse_properties
+from cometmq.arrow.uniform_properties import UniformProperties, same_text
 from cometmq.codec.compression import COMPRESSED_FLAG, decompress
 from cometmq.codec.crc import is_record_crc_right
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX
@@ -72,6 +73,7 @@ assert _HEAD.itemsize == BODY_POSITION_V4
 _ANY_V6: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
 _PROPERTY_COLUMNS: Final = {"tags": "TAGS", "keys": "KEYS", "uniqKey": "UNIQ_KEY"}
 _LMQ_PREFIX: Final = "%LMQ%"
+_Properties = PropertyBatch | UniformProperties
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +220,8 @@ def _plain_tails(data: NDArray[np.uint8], plain: _Plain, is_v2: NDArray[np.bool_
     is_good &= plain.topic_end + 2 <= plain.end
     if not is_good.all():
         plain = plain.keep(is_good)
-    high = data[plain.topic_end].astype(np.int64)
-    length = (high << 8) | data[plain.topic_end + 1]
+    pairs: NDArray[Any] = np.ndarray((max(0, len(data) - 1),), ">u2", data, strides=(1,))
+    length = pairs[plain.topic_end].astype(np.int64)
     is_good = (plain.topic_end + 2 + length == plain.end) & (length <= PROPERTIES_BYTES_MAX)
     return plain if is_good.all() else plain.keep(is_good)
 
@@ -259,7 +261,7 @@ def _in_time(plain: _Plain, options: ScanOptions) -> _Plain:
 
 def _properties(
     file: RecordBytes, plain: _Plain, options: ScanOptions, is_slow: NDArray[np.bool_]
-) -> tuple[PropertyBatch | None, _Plain]:
+) -> tuple[_Properties | None, _Plain]:
     """Parsed properties if a column or the tags want them; odd rows become slow ones."""
     columns = options.columns
     is_wanted = (
@@ -281,14 +283,17 @@ def _properties(
 def _topics(
     file: RecordBytes,
     plain: _Plain,
-    properties: PropertyBatch | None,
+    properties: _Properties | None,
     options: ScanOptions,
     place: Place | None,
     is_slow: NDArray[np.bool_],
-) -> tuple[Any, _Plain, PropertyBatch | None]:
+) -> tuple[Any, _Plain, _Properties | None]:
     """The records' own topics, when no queue names them; each is checked to be UTF-8 once."""
     if place is not None:
         return None, plain, properties
+    same = same_text(file.bytes, plain.topic_start, plain.topic_end)
+    if same is not None and _is_text(same):
+        return constant(same.decode(), len(plain.rows)), plain, properties
     raw = slices(file.buffer, plain.topic_start, plain.topic_end, pa.binary()).dictionary_encode()
     is_text = np.array([_is_text(topic) for topic in raw.dictionary.to_pylist()], np.bool_)
     if not is_text.all():
@@ -311,7 +316,7 @@ def _is_text(raw: bytes) -> bool:
 def _columns(
     file: RecordBytes,
     plain: _Plain,
-    properties: PropertyBatch | None,
+    properties: _Properties | None,
     topics: Any,
     options: ScanOptions,
     place: Place | None,

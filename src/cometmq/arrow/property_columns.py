@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cometmq.arrow.columns import slices
+from cometmq.arrow.uniform_properties import UniformProperties, uniform_properties
 
 __all__ = ["PropertyBatch", "parse_properties"]
 
@@ -59,7 +60,9 @@ class PropertyBatch:
         return values.take(pa.array(index, mask=index < 0))
 
 
-def parse_properties(buffer: Any, start: NDArray[Any], end: NDArray[Any]) -> PropertyBatch:
+def parse_properties(
+    buffer: Any, start: NDArray[Any], end: NDArray[Any]
+) -> PropertyBatch | UniformProperties:
     """The properties at `start[i]:end[i]` of a buffer; rows marked odd must not be used."""
     count = len(start)
     lengths = end - start
@@ -73,6 +76,9 @@ def parse_properties(buffer: Any, start: NDArray[Any], end: NDArray[Any]) -> Pro
     data = np.frombuffer(raw, np.uint8, total)
     # 1 and 2 only: 0 wraps around to 255.
     places = np.flatnonzero((data - np.uint8(1)) < 2)
+    uniform = uniform_properties(raw, data, bounds, places)
+    if uniform is not None:
+        return uniform
     is_name_end = data[places] == 1
     first = np.searchsorted(places, bounds)
     # A last 0x02 that was left out is put in, behind the row's last byte.

@@ -1,0 +1,134 @@
+"""Property strings of a batch whose rows all have the same names in the same order.
+
+Job: the usual batch, several times faster than `property_columns` takes: names are compared with
+those of the first row, not looked up.  It must not guess: a batch that is not plainly so (another
+name, an empty value, bytes that are not ASCII) gives None and goes the general way.
+
+Rows are compared by words: a name of 8 bytes or more by the words at its start, in its middle and
+at its end, a shorter one by two words of 4, 2 or 1 bytes that overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cometmq.arrow.columns import slices
+
+__all__ = ["UniformProperties", "same_text", "uniform_properties"]
+
+_WORDS: Final = (8, 4, 2, 1)
+
+
+@dataclass(slots=True)
+class UniformProperties:
+    """Row r has names[j] with the value at `value_start[r, j]:value_end[r, j]`."""
+
+    count: int
+    odd: NDArray[np.bool_]
+    names: list[str]
+    buffer: Any
+    value_start: NDArray[Any]
+    value_end: NDArray[Any]
+
+    def as_map(self) -> Any:
+        """Every row's properties as a map."""
+        width = len(self.names)
+        start, end = self.value_start.reshape(-1), self.value_end.reshape(-1)
+        values = slices(self.buffer, start, end, pa.string())
+        offsets = np.arange(0, (self.count + 1) * width, width, dtype=np.int32)
+        return pa.MapArray.from_arrays(pa.array(offsets), self._keys(), values)
+
+    def _keys(self) -> Any:
+        raw = [name.encode() for name in self.names]
+        row = b"".join(raw)
+        ends = np.cumsum([len(name) for name in raw])
+        offsets = np.empty(self.count * len(raw) + 1, np.int32)
+        offsets[0] = 0
+        rows = np.arange(0, self.count * len(row), len(row))
+        offsets[1:] = (rows[:, None] + ends[None, :]).reshape(-1)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(row * self.count)]
+        return pa.Array.from_buffers(pa.string(), self.count * len(raw), buffers)
+
+    def column(self, name: str) -> Any:
+        """One property as a column, null where it is absent."""
+        if name not in self.names:
+            return pa.nulls(self.count, pa.string())
+        place = self.names.index(name)
+        start, end = self.value_start[:, place], self.value_end[:, place]
+        return slices(self.buffer, start, end, pa.string())
+
+
+def uniform_properties(
+    raw: Any, data: NDArray[np.uint8], bounds: NDArray[np.int64], places: NDArray[Any]
+) -> UniformProperties | None:
+    """The properties of rows `bounds[i]:bounds[i + 1]`; None when they are not uniform.
+
+    `raw` and `data` are the gathered strings, `places` of their separators.
+    """
+    count = len(bounds) - 1
+    each, rest = divmod(len(places), max(1, count))
+    if rest or not each:
+        return None
+    ends = places.reshape(count, each)
+    if each % 2 == 0:
+        if not (ends[:, -1] == bounds[1:] - 1).all():
+            return None
+    else:
+        # The last 0x02 of every row was left out: put it in behind the row's last byte.
+        if (ends[1:, 0] < bounds[1:-1]).any() or (ends[:, -1] >= bounds[1:]).any():
+            return None
+        ends = np.concatenate((ends, bounds[1:, None]), axis=1)
+    name_end, value_end = ends[:, 0::2], ends[:, 1::2]
+    if (data[name_end] != 1).any() or (data[value_end[:, :-1]] != 2).any():
+        return None
+    if each % 2 == 0 and (data[value_end[:, -1]] != 2).any():
+        return None
+    name_start = np.empty_like(name_end)
+    name_start[:, 0] = bounds[:-1]
+    name_start[:, 1:] = value_end[:, :-1] + 1
+    value_start = name_end + 1
+    if (value_end <= value_start).any() or data.max() >= 128:
+        return None
+    names = _names(data, name_start, name_end)
+    if names is None:
+        return None
+    odd = np.zeros(count, np.bool_)
+    return UniformProperties(count, odd, names, raw, value_start, value_end)
+
+
+def _names(data: NDArray[np.uint8], start: NDArray[Any], end: NDArray[Any]) -> list[str] | None:
+    """The names of the first row, if they are those of all rows."""
+    names = []
+    for place in range(start.shape[1]):
+        name = same_text(data, start[:, place], end[:, place])
+        if name is None:
+            return None
+        names.append(name.decode())
+    return names if len(set(names)) == len(names) else None
+
+
+def same_text(data: NDArray[np.uint8], start: NDArray[Any], end: NDArray[Any]) -> bytes | None:
+    """What stands at all these places, if it is the same bytes everywhere, and some."""
+    if not len(start):
+        return None
+    length = int(end[0] - start[0])
+    if length <= 0 or ((end - start) != length).any():
+        return None
+    for word, shift in _words_of(length):
+        count = len(data) - word + 1
+        view = np.ndarray((count,), f"u{word}", data, strides=(1,))
+        found = view[start + shift]
+        if (found != found[0]).any():
+            return None
+    return bytes(data[start[0] : end[0]])
+
+
+def _words_of(length: int) -> list[tuple[int, int]]:
+    """(width, place) of words that together cover a name of this length."""
+    word = next(word for word in _WORDS if word <= length)
+    return [(word, place) for place in range(0, length - word, word)] + [(word, length - word)]
