@@ -72,7 +72,7 @@ __all__ = [
     "StagingCalls",
 ]
 
-BLOCK_BYTES: Final = 512 * 1024
+BLOCK_BYTES: Final = 128 * 1024
 """A block is sent when it has this many bytes: large enough that its request costs nothing."""
 BUFFERED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Parts that write to very many queues send half-full blocks above this."""
