@@ -132,7 +132,8 @@ def client_page() -> str:
         "# The client's names\n",
         NOTICE,
         "All of these are imported from `cometmq`.\n"
-        "`cometmq.sync` has `Producer`, `PushConsumer`, `PullConsumer` and `Admin` with the same "
+        "`cometmq.sync` has `Producer`, `TransactionProducer`, `PushConsumer`, `PullConsumer` and "
+        "`Admin` with the same "
         "names and signatures, without `async` and `await`; `async with` is `with` there, and "
         "`async for` is `for`.\n"
         "Times are in milliseconds, sizes in bytes.\n"

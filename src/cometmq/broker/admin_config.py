@@ -67,6 +67,11 @@ LIVE_KEYS: Final = frozenset(
         "stagedTimeoutMinutes",
         "startAcceptSendRequestTimeStamp",
         "storeReplyMessageEnable",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+        "transactionOpBatchInterval",
+        "transactionOpMsgMaxSize",
+        "transactionTimeOut",
         "useServerSideResetOffset",
     }
 )

@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "topic": ("cometmq.cli.topic", "topic", "List, create, delete and look at topics."),
     "group": ("cometmq.cli.group", "group", "List consumer groups and look at their progress."),
     "staged": ("cometmq.cli.staged", "staged", "List and forget staged batches."),
+    "transaction": ("cometmq.cli.transaction", "transaction", "List open transactions."),
     "store": ("cometmq.cli.store", "store", "Read a store directory without a broker."),
     "pipeline": (
         "cometmq.cli.pipeline",

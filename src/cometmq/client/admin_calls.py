@@ -12,9 +12,11 @@ from typing import Final
 from cometmq.client.arguments import name_list
 from cometmq.client.calls import BrokerCalls
 from cometmq.client.message import ReceivedMessage, split_messages
+from cometmq.client.open_transactions import OpenTransaction, open_transactions_of
 from cometmq.client.routes import MASTER_ID, RouteBook
 from cometmq.client.transport import Io
 from cometmq.codec.ids import decode_offset_message_id
+from cometmq.codec.java_properties import parse_properties
 from cometmq.core.selector import publish_queues, subscribe_queues
 from cometmq.errors import (
     CodecError,
@@ -169,6 +171,14 @@ class AdminCalls:
             address, RemotingCommand.request(RequestCode.GET_BROKER_CONFIG)
         )
         return answer.body.decode()
+
+    async def open_transactions(self) -> list[OpenTransaction]:
+        """Half messages of all brokers that wait for their end, the oldest first."""
+        found: list[OpenTransaction] = []
+        for name, address in sorted((await self._masters()).items()):
+            settings = parse_properties(await self.broker_config(name))
+            found += await open_transactions_of(name, address, self._calls, settings)
+        return sorted(found, key=lambda transaction: transaction.born_ms)
 
     # -- topics -----------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from cometmq.client.admin_calls import (
     QueueProgress,
 )
 from cometmq.client.message import ReceivedMessage
+from cometmq.client.open_transactions import OpenTransaction
 from cometmq.client.options import ClientOptions
 from cometmq.client.routes import RouteBook
 from cometmq.client.security import SecurityOptions
@@ -84,6 +85,10 @@ class Admin:
     def broker_config(self, broker_name: str) -> str:
         """A broker's configuration as properties text."""
         return run_inline(self._calls.broker_config(broker_name))
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Half messages of all brokers that wait for their end, the oldest first."""
+        return run_inline(self._calls.open_transactions())
 
     def create_topic(
         self,
