@@ -240,11 +240,9 @@ class Manifest:
     def _recover(self) -> None:
         """Move committed files into place, drop what no commit names."""
         self.move_files(self.state.files.values())
-        for version in reversed(self._versions()):
-            commit = self._load(version)
-            if commit["remove"]:
-                self._delete(commit["remove"])
-                break
+        # Only the last commit can be unfinished: whoever made it had finished those before.
+        for version in self._versions()[-1:]:
+            self._delete(self._load(version)["remove"])
         shutil.rmtree(self.temporary, ignore_errors=True)
         for draft in self.folder.glob(".draft-*"):
             draft.unlink(missing_ok=True)
