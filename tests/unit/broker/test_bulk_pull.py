@@ -5,26 +5,40 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.harness import PULL_DEFAULTS, Client, eventually, scenario
+from tests.unit.broker.harness import PULL_DEFAULTS, Client, scenario
 
 from cometmq.broker import Broker
+from cometmq.broker.bulk_pull import UNSENT_BYTES_MAX
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.codec.stored_message import decode_messages
+from cometmq.errors import CometError
+from cometmq.store.span_reader import SpanReader
 from cometmq.wire.bulk_pull import (
     BULK_PULL_FEATURE,
     BulkPullCode,
     BulkPullResponseHeader,
     features_of,
 )
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command import RemotingCommand, encode_command
 
 QUEUES = 3
 COUNT = 150
 DEFAULTS = {**PULL_DEFAULTS, "maxMsgNums": "1000000", "maxMsgBytes": str(4 << 20)}
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until something holds, on a machine that may be slow."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0.005)
 
 
 async def fill(client: Client, seed: int = 7, count: int = COUNT, widest: int = 3000) -> None:
@@ -183,9 +197,7 @@ def test_a_span_ends_before_a_unit_that_leads_astray(tmp_path: Path) -> None:
         store = broker.state.store
         queue = store._queues.find("t", 0)
         assert queue is not None
-        async with asyncio.timeout(30):
-            while queue.written < COUNT:  # noqa: ASYNC110 - a worker writes, nobody tells
-                await asyncio.sleep(0.01)
+        await eventually(lambda: queue.written == COUNT)
         with (tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}").open("r+b") as file:
             file.seek(20 * 60)
             position, size, tag = CQ_UNIT.unpack(file.read(20))
@@ -273,3 +285,127 @@ def test_a_heartbeat_tells_of_it(tmp_path: Path) -> None:
         assert features_of({}) == frozenset()
 
     scenario(tmp_path, story)
+
+
+def test_cold_bytes_hold_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A span is read by a worker; while that one waits for the disk, others are served."""
+    is_open, entered = threading.Event(), threading.Event()
+    readers: list[str] = []
+    real = SpanReader.window
+
+    def slow(reader: SpanReader, physical_offset: int) -> Any:
+        readers.append(threading.current_thread().name)
+        entered.set()
+        assert is_open.wait(30)
+        return real(reader, physical_offset)
+
+    async def story(broker: Broker, client: Client) -> None:
+        await fill(client)
+        expected = b"".join(await ordinary_records(client, 0))
+        monkeypatch.setattr(SpanReader, "window", slow)
+        waiting = asyncio.ensure_future(bulk(client))
+        try:
+            await asyncio.to_thread(entered.wait, 30)
+            assert (await client.send(b"while it waits", e="1")).code == 0
+            assert not waiting.done()
+        finally:
+            is_open.set()
+        answer = await waiting
+        assert "msgCount" in answer.ext_fields
+        assert answer.body == expected
+        assert threading.main_thread().name not in readers
+
+    scenario(tmp_path, story)
+
+
+def test_a_reader_that_does_not_read_costs_little(tmp_path: Path) -> None:
+    """What it asked for waits; what was gathered for it stays within the bound, and comes later."""
+    requests, body = 12, bytes(3000)
+
+    async def story(broker: Broker, client: Client) -> None:
+        for _ in range(1500):
+            answer = await client.send(body, e="0")
+            assert answer.code == 0
+        host, _, port = broker.address.rpartition(":")
+        # What the kernel and the stream take in by themselves is not the broker's.
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        for number in range(requests):
+            command = RemotingCommand.request(BulkPullCode.BULK_PULL, DEFAULTS)
+            command.opaque = number
+            writer.write(encode_command(command))
+        assert broker._bulk is not None
+        lanes = broker._bulk._lanes
+        await eventually(lambda: any(lane.connection.unsent_bytes > 0 for lane in lanes.values()))
+        (lane,) = lanes.values()
+        await eventually(lambda: not lane.is_busy)
+        assert lane.waiting
+        assert lane.connection.unsent_bytes <= UNSENT_BYTES_MAX + (4 << 20) + 4096
+        sizes = []
+        for _ in range(requests):
+            length, packed = struct.unpack(">iI", await reader.readexactly(8))
+            frame = await reader.readexactly(length - 4)
+            sizes.append(len(frame) - (packed & 0xFFFFFF))
+        assert min(sizes) > 3 << 20
+        assert len(set(sizes)) == 1
+        writer.close()
+        await writer.wait_closed()
+        await eventually(lambda: not lanes)
+
+    scenario(tmp_path, story, mappedFileSizeCommitLog=1 << 24)
+
+
+def test_a_lost_connection_takes_its_requests_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is gathered for a peer that has gone is dropped, and the next peer is served."""
+    is_open, entered = threading.Event(), threading.Event()
+    real = SpanReader.window
+
+    def slow(reader: SpanReader, physical_offset: int) -> Any:
+        entered.set()
+        assert is_open.wait(30)
+        return real(reader, physical_offset)
+
+    async def story(broker: Broker, client: Client) -> None:
+        await fill(client)
+        monkeypatch.setattr(SpanReader, "window", slow)
+        other = await Client(broker.env, broker.address).open()
+        lost = [asyncio.ensure_future(bulk(other)) for _ in range(3)]
+        await asyncio.to_thread(entered.wait, 30)
+        await other.close()
+        assert broker._bulk is not None
+        lanes = broker._bulk._lanes
+        await eventually(lambda: not lanes)
+        is_open.set()
+        for done in await asyncio.gather(*lost, return_exceptions=True):
+            assert isinstance(done, CometError)
+        assert (await bulk(client)).code == 0
+
+    scenario(tmp_path, story)
+
+
+def test_only_spans_bring_numpy_into_the_broker() -> None:
+    """A broker that nobody reads in bulk stays small."""
+    program = """
+import asyncio, sys
+from cometmq import Message, Producer, PushConsumer
+from cometmq.testing.cluster import embedded_cluster
+
+async def main():
+    async with embedded_cluster() as cluster:
+        done = asyncio.Event()
+        async def handle(message):
+            done.set()
+        async with Producer("p", name_server=cluster.name_server_address) as producer:
+            await producer.send(Message("t", b"x"))
+        async with PushConsumer("g", {"t": "*"}, handle, consume_from="first",
+                                name_server=cluster.name_server_address):
+            await done.wait()
+    print("numpy" in sys.modules)
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.stdout.strip() == "False", done.stderr
