@@ -24,7 +24,7 @@ from cometmq.namesrv import NameServer, NameServerConfig
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import GetResult, GetStatus
 from cometmq.testing.loop import NodeCrashed
-from cometmq.testing.simulation import Node, World
+from cometmq.testing.simulation import Node, NodeGone, World
 
 TOPIC = "Staged"
 QUEUE_COUNT = 3
@@ -122,7 +122,11 @@ class StagedCluster:
             await broker.start()
             broker.staging.publisher.at = self.at
 
-        await self.node.run(begin)
+        try:
+            await self.node.run(begin)
+        except NodeGone:
+            # It has crashed while it started; the operator sees that.
+            return
         self.broker = broker
         self.look()
 
