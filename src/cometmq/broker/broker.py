@@ -216,7 +216,7 @@ class Broker:
         schedule = ScheduleService(state, *self._files.load_delay_offsets())
         self._schedule = schedule
         self._files.attach(topics, groups, offsets, schedule)
-        self.carried = carry(store, self._disk, schedule)
+        self.carried = carry(store, self._disk, schedule, self.env.workers)
         self._send = SendProcessor(state, schedule)
         self._transactions = TransactionService(state)
         self._send.half_added = self._transactions.added

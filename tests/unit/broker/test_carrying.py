@@ -14,6 +14,7 @@ from cometmq.broker.carrying import CarriedGoods, count_filters
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.carried import Carried
 from cometmq.store.disk import RealDisk
+from cometmq.store.message_store import MessageStore
 
 LEVELS = {"messageDelayLevel": "1s 1h"}
 
@@ -22,6 +23,13 @@ async def fill(client: Client, count: int = 15) -> None:
     """More than one log file of the harness' size."""
     for _ in range(count):
         await client.send(bytes(100_000))
+
+
+def drops(store: MessageStore) -> bool:
+    """Let all files go that nobody needs; whether there were any."""
+    before = store.min_physical_offset
+    store._retention.drop_files(100)
+    return store.min_physical_offset > before
 
 
 def test_a_delayed_message_keeps_its_log_file_until_it_is_delivered(tmp_path: Path) -> None:
@@ -33,7 +41,7 @@ def test_a_delayed_message_keeps_its_log_file_until_it_is_delivered(tmp_path: Pa
         await fill(client)
         store = broker.state.store
         begin = store.max_physical_offset
-        store._retention.drop_files(100)
+        await eventually(lambda: drops(store))
         kept = store.min_physical_offset
         assert 0 < kept <= begin // 2
         assert await client.messages(queueId="1") == []
@@ -46,6 +54,30 @@ def test_a_delayed_message_keeps_its_log_file_until_it_is_delivered(tmp_path: Pa
         await eventually(lambda: store.max_queue_offset("t", 1) == 1)
         store._retention.drop_files(100)
         assert store.min_physical_offset > kept
+
+    scenario(tmp_path, story, **LEVELS)
+
+
+def test_the_loop_does_not_wait_for_the_oldest_delayed_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its unit is not in memory everything is held until a worker has looked at it."""
+    monkeypatch.setattr("cometmq.store.disk._RWF_NOWAIT", 0)
+
+    async def story(broker: Broker, client: Client) -> None:
+        await fill(client)
+        await client.send(b"later", i="DELAY\x012\x02", e="1")
+        await fill(client)
+        store = broker.state.store
+        queue = store._queues.find("SCHEDULE_TOPIC_XXXX", 1)
+        assert queue is not None
+        await eventually(lambda: queue.written == 1)
+        assert not drops(store)
+        assert store.min_physical_offset == 0
+        await eventually(lambda: drops(store))
+        (unit,) = store.units("SCHEDULE_TOPIC_XXXX", 1, 0, 1)
+        assert 0 < store.min_physical_offset <= unit.physical_offset
+        assert not drops(store)
 
     scenario(tmp_path, story, **LEVELS)
 
