@@ -47,7 +47,7 @@ class Kind(Enum):
 NUMBERS: Final = frozenset({Kind.INTEGER, Kind.LONG, Kind.DOUBLE})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Literal:
     """A constant of the filter's text."""
 
@@ -60,28 +60,28 @@ class Literal:
         return self.kind in NUMBERS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Property:
     """The value of a message's property: text, or null where the message has none."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Negation:
     """A minus sign: of a number the number below zero, of anything else null."""
 
     operand: Node
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Not:
     """TRUE for FALSE, FALSE for TRUE, null for null."""
 
     operand: Node
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Logic:
     """AND or OR over two operands or more, in order of their evaluation."""
 
@@ -89,7 +89,7 @@ class Logic:
     operands: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Comparison:
     """``=`` or one of ``<``, ``<=``, ``>``, ``>=``."""
 
@@ -98,7 +98,7 @@ class Comparison:
     right: Node
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Inclusion:
     """``IN`` or ``NOT IN`` over a property."""
 
@@ -107,7 +107,7 @@ class Inclusion:
     is_negated: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class TextSearch:
     """``CONTAINS``, ``STARTSWITH`` or ``ENDSWITH``, or its NOT form."""
 
@@ -117,7 +117,7 @@ class TextSearch:
     is_negated: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class NullTest:
     """``IS NULL``."""
 
