@@ -26,6 +26,7 @@ from cometmq.wire.bulk_pull import BULK_PULL_FEATURE, FEATURES_FIELD
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
+from cometmq.wire.staging import STAGING_FEATURE
 
 __all__ = ["ClientProcessor"]
 
@@ -35,7 +36,7 @@ EXPIRY_SCAN_MS: Final = 10_000
 """How often silent clients are looked for (ClientHousekeepingService)."""
 _HAS_V2: Final = "IS_SUPPORT_HEART_BEAT_V2"
 _SUB_CHANGED: Final = "IS_SUB_CHANGE"
-_FEATURES: Final = ",".join([BULK_PULL_FEATURE])
+_FEATURES: Final = ",".join([BULK_PULL_FEATURE, STAGING_FEATURE])
 """What this broker does beyond RocketMQ; clients that do not know the field leave it alone."""
 
 

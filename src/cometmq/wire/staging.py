@@ -19,7 +19,8 @@ FORGET 31014       SinkHeader                none                         CountR
 ================== ========================= ============================ =======================
 
 A broker that does not know these codes answers REQUEST_CODE_NOT_SUPPORTED, which is how a client
-finds out.
+finds out that sends no heartbeats; to a heartbeat ours names the feature (`FEATURES_FIELD` of
+`wire.bulk_pull`).
 """
 
 from enum import IntEnum
@@ -31,6 +32,7 @@ from cometmq.errors import RemoteProtocolError
 from cometmq.wire.header import Header, Int32, Int64, wire_names
 
 __all__ = [
+    "STAGING_FEATURE",
     "CountResponseHeader",
     "DropBody",
     "PublishBody",
@@ -48,6 +50,10 @@ __all__ = [
     "decode_body",
     "encode_body",
 ]
+
+
+STAGING_FEATURE: Final = "staging"
+"""Name of the feature in the answer to a heartbeat."""
 
 
 class StagingCode(IntEnum):

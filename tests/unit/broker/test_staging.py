@@ -11,8 +11,10 @@ from cometmq.broker import Broker
 from cometmq.codec.batch import encode_batch
 from cometmq.errors import ResponseCode
 from cometmq.model.names import STAGED_DECISION_TOPIC, STAGED_TOPIC
+from cometmq.wire.bulk_pull import FEATURES_FIELD
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.staging import (
+    STAGING_FEATURE,
     DropBody,
     PublishBody,
     PublishHeader,
@@ -100,6 +102,8 @@ def test_nobody_sees_what_is_staged_and_everybody_what_is_published(tmp_path: Pa
             None,
             {"status": "PUBLISHED", "rows": "5"},
         )
+        heartbeat = await client.heartbeat(producers=("pg",))
+        assert STAGING_FEATURE in heartbeat.ext_fields[FEATURES_FIELD].split(",")
         found = await client.messages(subscription="red")
         assert [bytes(message.body) for message in found] == [b"row %d" % row for row in range(5)]
         assert [message.queue_offset for message in found] == list(range(5))
