@@ -203,6 +203,8 @@ class StagingService:
 
     def start(self) -> None:
         """Go on with what was being published, and collect orphans from now on."""
+        # A file that the log does not bear out must not outlive this start.
+        self._changed()
         self.publisher.start()
         self._schedule()
 
