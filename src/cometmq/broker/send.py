@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.broker.batch_keys import BatchLook
+from cometmq.broker.half_send import HALF_MARK, put_half
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_check import Destination, SendChecks, prepared, scheduled
 from cometmq.broker.send_run import (
@@ -160,6 +161,7 @@ class SendProcessor:
         frame = self._frame
         prefix = self._state.message_id_prefix
         look = self._look
+        half = self._send_half
 
         def send(request: Request, connection: ServerConnection, now_ms: int) -> bytes | None:
             try:
@@ -177,6 +179,8 @@ class SendProcessor:
                 text += "\x02"
             looked = look(text)
             body = request.body
+            if looked is None and HALF_MARK in text:
+                return half(request, header, text, connection, now_ms)
             if (
                 looked is None
                 or not 0 < len(body) <= body_bytes_max
@@ -215,6 +219,27 @@ class SendProcessor:
             return answer.encode("latin-1")
 
         return send
+
+    def _send_half(
+        self,
+        request: Request,
+        header: PlainSend,
+        text: str,
+        connection: ServerConnection,
+        now_ms: int,
+    ) -> bytes | None:
+        """Store a half message to a known topic; anything special takes the checked way."""
+        stored = put_half(
+            self._state, self._look, self._suffix, header, text, request.body, connection, now_ms
+        )
+        if stored is None:
+            return self.send_checked(request, connection, now_ms)
+        result, raw, uniq_key, is_flush_awaited = stored
+        self.half_added(result, header.born_timestamp_ms, raw)
+        if self._is_sync_flush and is_flush_awaited:
+            self._park(request, connection, result, header.queue_id, uniq_key)
+            return None
+        return self._stored(request, 0, result, header.queue_id, uniq_key)
 
     # -- the checked way ------------------------------------------------------------------
 

@@ -248,15 +248,12 @@ class TransactionService:
 
     def _put_real(self, half: HalfMessage, message: StoredMessage) -> PutResult:
         """Put the message where its producer wanted it; body and properties stay."""
-        raw = message.raw_properties
-        topic = find_property(raw, b"REAL_TOPIC")
-        queue_id = find_property(raw, b"REAL_QID")
+        topic, queue_id, raw = _take_destination(message.raw_properties)
         if topic is None or queue_id is None or not queue_id.isdigit():
             raise Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "the message is illegal: it names no topic and queue to be delivered to",
             )
-        raw = remove_property(remove_property(raw, b"REAL_TOPIC"), b"REAL_QID")
         tags = _text(find_property(raw, b"TAGS"))
         return self._state.store.put(
             topic.decode(),
@@ -304,6 +301,21 @@ class TransactionService:
             connection.send(answer(request) if is_durable else answer(request, *timed_out))
 
         self._state.store.when_durable(end_offset, settle)
+
+
+def _take_destination(raw: bytes) -> tuple[bytes | None, bytes | None, bytes]:
+    """REAL_TOPIC, REAL_QID, and the property string without them."""
+    # They are the last two of a half message that this broker stored and never put back.
+    head, _, tail = raw.rpartition(b"\x02REAL_TOPIC\x01")
+    topic, _, rest = tail.partition(b"\x02REAL_QID\x01")
+    queue_id, _, behind = rest.partition(b"\x02")
+    if head and queue_id and not behind and b"REAL_" not in head and b"\x02" not in topic:
+        return topic, queue_id, head + b"\x02"
+    return (
+        find_property(raw, b"REAL_TOPIC"),
+        find_property(raw, b"REAL_QID"),
+        remove_property(remove_property(raw, b"REAL_TOPIC"), b"REAL_QID"),
+    )
 
 
 def _text(value: bytes | None) -> str | None:
