@@ -54,8 +54,8 @@ class PipelinedChannel(BlockingChannel):
         found = self._stash.pop(opaque, None)
         if found is not None:
             return found
-        self._set_timeout(timeout_ms / 1000)
         try:
+            self._set_timeout(timeout_ms / 1000)
             while True:
                 command, body = self._frame()
                 if not command.flag & 1:
