@@ -42,7 +42,7 @@ def modules_after(statement: str) -> set[str]:
         [sys.executable, "-W", "error", "-c", script],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=False,
     )
     assert result.returncode == 0, result.stderr
