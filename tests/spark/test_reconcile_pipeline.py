@@ -116,6 +116,9 @@ def test_equal_sides_end_with_0_also_a_database(
     """Parquet beside a table of a database through JDBC, inside a window of event time."""
     rows = [payment(number, 0) for number in range(20)]
     files = write(tmp_path / "left", rows, "one")
+    # Derby comes with Spark, and would write its log where the tests were started.
+    system: Any = spark._jvm.java.lang.System  # type: ignore[union-attr]
+    system.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
     url = f"jdbc:derby:{tmp_path / 'shop'};create=true"
     database = spark.createDataFrame(pa.Table.from_pylist(rows[:10]))
     database.write.jdbc(url, "PAYMENTS")

@@ -115,7 +115,7 @@ def cdc(
         else:
             with watching(spark, progress) as counter:
                 merger.take(messages, counter=counter)
-            progress.update(merger.events)
+            progress.update(total or merger.changes)
     summary = merger.summary(to, progress)
     report = merger.report(summary, progress)
     return finish(summary, as_json=as_json, report=report, report_path=report_path)

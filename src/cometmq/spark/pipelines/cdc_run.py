@@ -42,7 +42,8 @@ class Merger:
     key_columns: tuple[str, ...] = ()
     table: str | None = None
     columns: dict[str, str] | None = None
-    events: int = 0
+    changes: int = 0
+    """Changed rows, statements and unreadable events; one event may hold several rows."""
     upserts: int = 0
     deletes: int = 0
     bad: int = 0
@@ -109,8 +110,12 @@ class Merger:
                 )
 
     def _add(self, seen: Overview, told: list[str], batch_id: int) -> None:
+        found = seen.upserts + seen.deletes + seen.ddl + seen.bad_count
+        if not found:
+            # A stream begins with an empty batch that fixes where it starts.
+            return
         self.batches += 1
-        self.events += seen.upserts + seen.deletes + seen.ddl + seen.bad_count
+        self.changes += found
         self.upserts += seen.upserts
         self.deletes += seen.deletes
         self.bad += seen.bad_count
@@ -132,7 +137,7 @@ class Merger:
         facts: dict[str, Any] = {
             "table": place,
             "rows": self.row_count,
-            "events": self.events,
+            "changes": self.changes,
             "upserts": self.upserts,
             "deletes": self.deletes,
             "batches": self.batches,

@@ -36,11 +36,14 @@ from cometmq.errors import ConfigError, StoreCorrupt
 from cometmq.spark.pipelines.cdc import STATE_DDL, merged, rows, wider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame
 
-__all__ = ["DeltaTableTarget", "ParquetTable", "Target", "current_snapshot"]
+__all__ = ["POINTS", "DeltaTableTarget", "ParquetTable", "Target", "current_snapshot"]
+
+#: Where a run may end while it applies a batch: state written, snapshot on the disk, visible.
+POINTS: Final = ("state", "synced", "pointed")
 
 _POINTER: Final = "_table.json"
 _KEPT: Final = 2
@@ -146,9 +149,15 @@ def _count(folder: Path) -> int:
 
 
 class ParquetTable:
-    """Snapshots of Parquet files behind an atomic pointer; one writer at a time."""
+    """Snapshots of Parquet files behind an atomic pointer; one writer at a time.
 
-    def __init__(self, path: str | Path) -> None:
+    Args:
+        path: the directory.
+        at: called at the points of `POINTS` while a batch is applied; tests end the run there.
+    """
+
+    def __init__(self, path: str | Path, *, at: Callable[[str], None] | None = None) -> None:
+        self._at = at or (lambda point: None)
         self.folder = Path(path).absolute()
         self._pointer = _read_pointer(self.folder)
         if self._pointer is None and self.folder.exists() and any(self.folder.iterdir()):
@@ -203,16 +212,19 @@ class ParquetTable:
         shutil.rmtree(place, ignore_errors=True)
         state = merged(self.state(news), news)
         state.write.parquet(str(place / "state"))
+        self._at("state")
         written = news.sparkSession.read.schema(STATE_DDL).parquet(str(place / "state"))
         rows(written, wide).write.parquet(str(place / "rows"))
         row_count = _count(place / "rows")
         deleted_count = _count(place / "state") - row_count
         _sync_tree(place)
         _sync(place.parent)
+        self._at("synced")
         streams = dict(old.streams) if old else {}
         if stream:
             streams[stream] = batch_id
         self._point(_Pointer(number, wide, row_count, deleted_count, streams))
+        self._at("pointed")
         self._clean(number)
         return row_count
 
