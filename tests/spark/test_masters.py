@@ -60,7 +60,8 @@ def standalone_master(folder: Path) -> Iterator[str]:
         "JAVA_HOME": str(find_java().folder),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_NO_DAEMONIZE": "1",
+        # Its port would be a fixed one.
+        "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
     }
     running: list[subprocess.Popen[bytes]] = []
     log = folder / "master.log"
