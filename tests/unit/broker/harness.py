@@ -109,7 +109,7 @@ class Client:
 
 async def eventually(holds: Callable[[], bool]) -> None:
     """Wait until something holds that other tasks of this loop bring about."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not holds():  # noqa: ASYNC110 - what is waited for has no event of its own
             await asyncio.sleep(0.001)
 
