@@ -97,7 +97,8 @@ class TransactionCluster:
         config = NameServerConfig(listen_port=NAME_SERVER_PORT, kv_config_path="/ns/kv.json")
         node = self.name_server
         await node.run(lambda: NameServer(config, node.environment(), node.disk).start())
-        await self.start_broker()
+        with contextlib.suppress(NodeGone):  # a crash may come this early
+            await self.start_broker()
 
     async def start_broker(self) -> None:
         """The broker, on what its disk holds; looked at before anybody else can."""

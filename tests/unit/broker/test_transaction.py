@@ -105,6 +105,7 @@ def test_ends_that_name_something_else_are_refused(tmp_path: Path) -> None:
         await refused(
             "The transaction state table offset wrong", tranStateTableOffset=str(other.queue_offset)
         )
+        await refused("The transaction id wrong", msgId="ANOTHER", transactionId="ANOTHER")
         for place in (sent.physical_offset + 1, 1 << 40, -1, ordinary):
             await refused("Find prepared transaction message failed", commitLogOffset=str(place))
         assert len(stored(broker, "t", 2)) == 1
