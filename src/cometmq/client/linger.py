@@ -77,7 +77,7 @@ class Linger:
     def takes(self, message: Message) -> bool:
         """Whether the message may share a request with others."""
         return (
-            not message.delay_level
+            not message.is_delayed
             and len(message.body) < self._compress_above_bytes
             and not message.topic.startswith(RETRY_PREFIX)
         )

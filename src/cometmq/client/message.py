@@ -116,6 +116,14 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         return int(self.properties.get("DELAY", "0"))
 
     @property
+    def deliver_time_ms(self) -> int | None:
+        """The exact time it was to be delivered at, ms since 1970; None if it was sent without."""
+        properties = self.properties
+        # A broker that held it until then has moved the time to TIMER_OUT_MS.
+        text = properties.get("TIMER_OUT_MS") or properties.get("TIMER_DELIVER_MS")
+        return int(text) if text else None
+
+    @property
     def queue_id(self) -> int:
         """Number of the queue it was pulled from."""
         return self.message_queue.queue_id

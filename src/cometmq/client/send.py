@@ -217,8 +217,8 @@ class SendCodec:
         if message.message_group:
             group = _checked(message.message_group, "message group")
             text = f"{text}__SHARDINGKEY\x01{group}\x02"
-        if message.delay_level:
-            text = f"{text}DELAY\x01{int(message.delay_level)}\x02"
+        if message.is_delayed:
+            text += _delay(message)
         if message.properties:
             text += _user_properties(message)
         if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
@@ -310,6 +310,13 @@ class SendCodec:
             SendResult(status, message_id, queue, first + index, offset_id)
             for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
         ]
+
+
+def _delay(message: Message) -> str:
+    text = f"DELAY\x01{int(message.delay_level)}\x02" if message.delay_level else ""
+    if message.deliver_time_ms is not None:
+        text += f"TIMER_DELIVER_MS\x01{int(message.deliver_time_ms)}\x02"
+    return text
 
 
 def _user_properties(message: Message) -> str:

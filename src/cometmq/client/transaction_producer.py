@@ -258,10 +258,11 @@ class TransactionProducer(Producer):
         timeout_ms: int | None,
         first_check_s: int | None,
     ) -> SendResult:
-        if message.delay_level:
+        if message.is_delayed:
             raise LocalProtocolError(
-                f"the message for {message.topic} has delay level {message.delay_level}; a "
-                "transactional message cannot be delayed"
+                f"the message for {message.topic} has delay level {message.delay_level} and "
+                f"deliver_time_ms {message.deliver_time_ms}; a transactional message cannot be "
+                "delayed"
             )
         core = self.core
         if timeout_ms is None:

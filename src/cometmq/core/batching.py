@@ -45,10 +45,14 @@ def check_batch(messages: Sequence[Message]) -> str:
                 f"message {index} of the batch goes to {message.topic}, the first to "
                 f"{first.topic}; a batch has one topic"
             )
-        if message.delay_level:
+        if message.is_delayed:
+            how = (
+                f"delay level {message.delay_level}"
+                if message.delay_level
+                else f"deliver_time_ms {message.deliver_time_ms}"
+            )
             raise LocalProtocolError(
-                f"message {index} of the batch has delay level {message.delay_level}; delayed "
-                "messages travel one by one"
+                f"message {index} of the batch has {how}; delayed messages travel one by one"
             )
         if message.wait_store_ok != first.wait_store_ok:
             raise LocalProtocolError(

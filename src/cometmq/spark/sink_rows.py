@@ -14,6 +14,7 @@ from cometmq.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from cometmq.model import MessageQueue
     from cometmq.model.message import Message
     from cometmq.spark.sink_options import SinkOptions
     from cometmq.sync import Producer
@@ -101,9 +102,13 @@ def send_plainly(producer: Producer, rows: Iterator[Row]) -> int:
     count = 0
     for row in rows:
         key = (row.topic, row.message_group, row.queue_id)
+        count += 1
+        if row.deliver_time_ms is not None:
+            # A batch cannot wait at the broker.
+            producer.send(_message(row), queue=_queue(producer, row.topic, row.queue_id))
+            continue
         messages = waiting.setdefault(key, [])
         messages.append(_message(row))
-        count += 1
         if len(messages) >= _BATCH_MESSAGES:
             _send(producer, key, waiting.pop(key))
     for key, messages in waiting.items():
@@ -114,11 +119,6 @@ def send_plainly(producer: Producer, rows: Iterator[Row]) -> int:
 def _message(row: Row) -> Message:
     from cometmq.model.message import Message
 
-    if row.deliver_time_ms is not None:
-        raise ConfigError(
-            "column deliverTime needs brokers that stage batches; these do not:"
-            " leave the column out, or send with a Producer"
-        )
     return Message(
         row.topic,
         row.body,
@@ -126,6 +126,7 @@ def _message(row: Row) -> Message:
         keys=row.keys or (),
         properties=row.properties or {},
         message_group=row.message_group,
+        deliver_time_ms=row.deliver_time_ms,
     )
 
 
@@ -133,10 +134,14 @@ def _send(
     producer: Producer, key: tuple[str, str | None, int | None], messages: list[Message]
 ) -> None:
     topic, _, queue_id = key
-    queue = None
-    if queue_id is not None:
-        queues = producer.fetch_publish_queues(topic)
-        queue = next((item for item in queues if item.queue_id == queue_id), None)
-        if queue is None:
-            raise ConfigError(f"topic {topic!r} has no queue {queue_id} to write to")
-    producer.send_batch(messages, queue=queue)
+    producer.send_batch(messages, queue=_queue(producer, topic, queue_id))
+
+
+def _queue(producer: Producer, topic: str, queue_id: int | None) -> MessageQueue | None:
+    if queue_id is None:
+        return None
+    queues = producer.fetch_publish_queues(topic)
+    queue = next((item for item in queues if item.queue_id == queue_id), None)
+    if queue is None:
+        raise ConfigError(f"topic {topic!r} has no queue {queue_id} to write to")
+    return queue

@@ -64,6 +64,13 @@ def test_all_fields_of_a_plain_message() -> None:
     assert "t@broker-a:3 at 7" in repr(message)
 
 
+def test_the_time_it_was_to_be_delivered_at() -> None:
+    """As sent, or as a broker that held it left it."""
+    assert only(record(TIMER_DELIVER_MS="17")).deliver_time_ms == 17
+    assert only(record(TIMER_OUT_MS="18")).deliver_time_ms == 18
+    assert only(record()).deliver_time_ms is None
+
+
 def test_a_message_without_properties() -> None:
     """No tag, no key, no group; the broker's id stands in for the unique one."""
     message = only(record())

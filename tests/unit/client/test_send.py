@@ -58,6 +58,14 @@ def test_a_frame_says_all_of_the_message() -> None:
     assert command.ext_fields["n"] == "broker-a"
 
 
+def test_an_exact_time_is_a_property() -> None:
+    """``deliver_time_ms`` is RocketMQ's TIMER_DELIVER_MS; no level stands beside it."""
+    header, _ = header_of(codec(), Message("t", b"x", deliver_time_ms=1_700_000_000_123))
+    properties = decode_properties(header.properties or "")
+    assert properties["TIMER_DELIVER_MS"] == "1700000000123"
+    assert "DELAY" not in properties
+
+
 def test_keys_as_text_and_no_wait() -> None:
     """``keys`` may be one string; ``wait_store_ok=False`` reaches the broker."""
     header, _ = header_of(codec(), Message("t", b"x", keys="k9", wait_store_ok=False))

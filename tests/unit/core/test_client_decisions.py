@@ -25,6 +25,7 @@ QUEUE = MessageQueue("t", "b", 0)
         ([], "empty batch"),
         ([Message("t", b"1"), Message("u", b"2")], "message 1 of the batch goes to u"),
         ([Message("t", b"1", delay_level=3)], "delay level 3"),
+        ([Message("t", b"1", deliver_time_ms=9)], "deliver_time_ms 9"),
         ([Message("t", b"1"), Message("t", b"2", wait_store_ok=False)], "wait_store_ok"),
         ([Message("%RETRY%g", b"1")], "retry topic"),
     ],
