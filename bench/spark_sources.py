@@ -188,13 +188,16 @@ def stream_of(spark: Any, name_server: str, **options: str) -> Any:
 
 
 def run_stream(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
-    """A stream from the beginning to the end, in micro-batches of 250,000."""
+    """A stream from the beginning to the end, in micro-batches of `--trigger-rows`."""
     with filled(folder, arguments.records) as name_server:
         number = iter(range(1000))
 
         def run() -> None:
             frame = stream_of(
-                spark, name_server, startingOffsets="earliest", maxOffsetsPerTrigger="250000"
+                spark,
+                name_server,
+                startingOffsets="earliest",
+                maxOffsetsPerTrigger=str(arguments.trigger_rows),
             )
             query = (
                 frame.writeStream.format("noop")
@@ -286,6 +289,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--trigger-rows", type=int, default=1_000_000, help="rows of a micro-batch")
     arguments = parser.parse_args()
     spark = session("bench", master=arguments.master, **{"spark.driver.memory": "2g"})
     conditions(spark)

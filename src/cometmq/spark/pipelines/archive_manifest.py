@@ -272,11 +272,16 @@ class Manifest:
         """
         assert self._lock is not None, "commit needs the lock: use the manifest as a context"
         version = self.state.version + 1
+        added = list(add)
+        # The files are synced; after a power cut their names must be there as well.
+        for folder in {(self.root / file.staged).parent for file in added}:
+            if folder.is_dir():
+                _sync_folder(folder)
         commit: dict[str, Any] = {
             "format": FORMAT,
             "version": version,
             "time_ms": now_ms,
-            "add": [asdict(file) for file in add],
+            "add": [asdict(file) for file in added],
             "remove": sorted(remove),
             "positions": _positions_json(positions or {}),
             "gaps": list(gaps),
