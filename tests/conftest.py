@@ -8,6 +8,8 @@ Tests marked ``full`` belong to the long lanes: ``make spark`` (``SPARK=full``) 
 """
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,15 @@ class ByFolderOrFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolderOrFile:
     """Used with ``-n``."""
     return ByFolderOrFile(config, log)
+
+
+@pytest.fixture(autouse=True)
+def keep_sigterm() -> Iterator[None]:
+    """Commands that run in this process set a handler; processes forked later would inherit it."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    if signal.getsignal(signal.SIGTERM) is not handler and handler is not None:
+        signal.signal(signal.SIGTERM, handler)
 
 
 class ExecutedCount:

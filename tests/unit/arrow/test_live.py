@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,6 +118,11 @@ def _bounds(live: LiveCluster, queue: QueueId) -> tuple[int, int]:
     return live.bounds([queue])[queue]
 
 
+def _end_by_sigterm() -> None:
+    """A fork has the handlers of whatever ran in this process before."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def test_it_travels_to_other_processes(live: LiveCluster) -> None:
     """By pickle to a new process, and by fork with its connections open."""
     queue = live.queues(TOPIC)[0]
@@ -124,6 +130,6 @@ def test_it_travels_to_other_processes(live: LiveCluster) -> None:
     for way in ("spawn", "fork"):
         if way not in multiprocessing.get_all_start_methods():
             continue
-        with multiprocessing.get_context(way).Pool(1) as pool:
+        with multiprocessing.get_context(way).Pool(1, _end_by_sigterm) as pool:
             assert pool.apply(_bounds, (live, queue)) == (0, COUNT)
     assert _bounds(live, queue) == (0, COUNT)
