@@ -28,7 +28,8 @@ settings.load_profile("default")
 
 TESTS = Path(__file__).resolve().parent
 ONE_PROCESS = {"interop", "spark"}
-REAL = {"adversity", "bench", "cli", "crash", "docs", "interop", "prefork", "spark"}
+REAL = {"adversity", "bench", "cli", "crash", "docs", "golden", "interop", "prefork", "spark"}
+REAL |= {f"unit/{room}" for room in ("arrow", "broker", "client", "net", "spark", "standalone")}
 """Folders whose tests use real processes, sockets and clocks.  On a busy machine one of them may
 lose a race of its own making; it runs once more, and the summary names it as rerun (``R``)."""
 
@@ -44,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         path = item.path.relative_to(TESTS) if TESTS in item.path.parents else item.path
         folder = path.parts[0]
-        if folder in REAL:
+        if folder in REAL or path.parent.as_posix() in REAL:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
         if item.get_closest_marker("full") is not None and not is_lane_on(folder):
             left_out.append(item)
