@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 from tests.spark.clusters import Cluster, new_topic
 
+from cometmq.arrow import scan
 from cometmq.cli.flights import read_flights
 from cometmq.cli.main import root
-from cometmq.errors import ConfigError, ConnectFailed, NoRoute, StoreCorrupt
+from cometmq.errors import ConfigError, ConnectFailed, NoRoute, StoreCorrupt, StoreError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.spark.pipelines.archive import ArchiveOptions, archive
@@ -54,6 +56,23 @@ def flights(cluster: Cluster) -> str:
         for first in range(0, len(messages), 1_000):
             cluster.producer.send_batch(messages[first : first + 1_000], queue=queue)
     return topic
+
+
+def wait_for_files(cluster: Cluster, topic: str) -> None:
+    """A running broker writes its queue files about a second behind its log."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            rows = sum(
+                batch.num_rows
+                for batch in scan(cluster.store_path, topic=topic, columns=["queueOffset"])
+            )
+        except StoreError:
+            rows = 0
+        if rows == FLIGHTS:
+            return
+        assert time.monotonic() < deadline, rows
+        time.sleep(0.1)
 
 
 def run(spark: SparkSession, cluster: Cluster, folder: Path, topic: str, **options: Any) -> Any:
@@ -97,6 +116,7 @@ def test_archives_of_topic_and_store_are_equal(
     """What the broker sends is what its store directory holds: each verifies against the other."""
     live, stored = tmp_path / "live", tmp_path / "stored"
     store = StoreSource(cluster.store_path, cluster.broker_name)
+    wait_for_files(cluster, flights)
     run(spark, cluster, live, flights, rows_per_file=2_000)
     archive(spark, store, stored, [flights], now_ms=lambda: 1)
     assert verify(spark, live, store).faults == []
