@@ -10,25 +10,19 @@ moment: of every batch readers see all messages or none, and none twice.
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+
+from tests.sim.crashing import QUEUE_COUNT, CrashingCluster, Happened, read_visible
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.config import BrokerConfig
 from cometmq.client.producer import Producer
 from cometmq.client.staging_async import Staging
 from cometmq.client.staging_calls import PublishState
-from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import CometError
 from cometmq.model import Message
-from cometmq.namesrv import NameServer, NameServerConfig
-from cometmq.store.message_store import MessageStore
-from cometmq.store.results import GetResult, GetStatus
-from cometmq.testing.loop import NodeCrashed
-from cometmq.testing.simulation import Node, NodeGone, World
+from cometmq.testing.simulation import World
 
 TOPIC = "Staged"
-QUEUE_COUNT = 3
-NAME_SERVER_PORT, BROKER_PORT = 9876, 10911
 TRIES_MAX = 200
 ROWS = 24
 """Messages of a batch."""
@@ -37,30 +31,12 @@ BLOCK_BYTES = 600
 
 
 @dataclass
-class Seen:
-    """What happened."""
+class Seen(Happened):
+    """What happened to batches and messages as well."""
 
-    crashes: int = 0
-    hits: Counter[str] = field(default_factory=Counter)
-    looks: int = 0
     published: dict[tuple[str, int], PublishState] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     sent: set[bytes] = field(default_factory=set)
-
-
-def read_visible(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
-    """Every body of a queue that readers see, whose offsets must be dense."""
-    bodies: list[bytes] = []
-    while True:
-        found = store.get(topic, queue_id, len(bodies), 1000, allow_cold=True)
-        assert isinstance(found, GetResult)
-        if found.status is not GetStatus.FOUND:
-            assert len(bodies) == store.max_queue_offset(topic, queue_id)
-            return bodies
-        for message in decode_messages(b"".join(found.chunks)):
-            assert message.queue_offset == len(bodies), f"{topic}/{queue_id} has a hole"
-            assert "STAGED_TOKEN" not in message.properties
-            bodies.append(bytes(message.body))
 
 
 def batch_of(body: bytes) -> tuple[str, int] | None:
@@ -69,79 +45,23 @@ def batch_of(body: bytes) -> tuple[str, int] | None:
     return (names[0].decode(), int(names[1])) if kind == b"batch" else None
 
 
-class StagedCluster:
-    """One name server, one broker, one client; the broker comes back when it has crashed."""
+class StagedCluster(CrashingCluster):
+    """With drivers of sinks and the invariant of their batches."""
+
+    settings: ClassVar[dict[str, Any]] = {"clean_file_forcibly_enable": False}
 
     def __init__(self, world: World, flush: str, *, capacity_bytes: int = 1 << 40) -> None:
-        self.world = world
-        self.flush = flush
-        self.seen = Seen()
-        self.name_server = world.node("name-server")
-        self.node: Node = world.node("broker", capacity_bytes=capacity_bytes)
-        self.client = world.node("client")
-        self.broker: Broker | None = None
+        super().__init__(world, flush, capacity_bytes=capacity_bytes)
+        self.seen: Seen = Seen()
         self.body_bytes = 60
-        self.crash_point = ""
-        self.crash_hit = 1
-        self.is_power_cut = False
 
-    @property
-    def name_server_address(self) -> str:
-        """Where clients ask for routes."""
-        return f"{self.name_server.address}:{NAME_SERVER_PORT}"
+    def tell_steps(self, broker: Broker) -> None:
+        """Those of the publisher."""
+        broker.staging.publisher.at = self.at
 
-    def config(self) -> BrokerConfig:
-        """Small files, so that batches lie in several."""
-        return BrokerConfig(
-            broker_name="broker-a",
-            broker_ip1=self.node.address,
-            listen_port=BROKER_PORT,
-            namesrv_addr=self.name_server_address,
-            store_path_root_dir="/store",
-            flush_disk_type=self.flush,  # type: ignore[arg-type]
-            default_topic_queue_nums=QUEUE_COUNT,
-            mapped_file_size_commit_log=32 * 1024,
-            mapped_file_size_consume_queue=20 * 50,
-            max_hash_slot_num=100,
-            max_index_num=400,
-            clean_file_forcibly_enable=False,
-        )
-
-    async def start(self) -> None:
-        """Both servers."""
-        config = NameServerConfig(listen_port=NAME_SERVER_PORT, kv_config_path="/ns/kv.json")
-        node = self.name_server
-        await node.run(lambda: NameServer(config, node.environment(), node.disk).start())
-        await self.start_broker()
-
-    async def start_broker(self) -> None:
-        """The broker, on what its disk holds; looked at before anybody else can."""
-        broker = Broker(self.config(), self.node.environment(), self.node.disk)
-
-        async def begin() -> None:
-            await broker.start()
-            broker.staging.publisher.at = self.at
-
-        try:
-            await self.node.run(begin)
-        except NodeGone:
-            # It has crashed while it started; the operator sees that.
-            return
-        self.broker = broker
+    def reached(self) -> None:
+        """Look at each step."""
         self.look()
-
-    def at(self, name: str) -> None:
-        """A step of the publisher: the machine may end here."""
-        self.seen.hits[name] += 1
-        self.look()
-        if name == self.crash_point and self.seen.hits[name] == self.crash_hit:
-            self.crash()
-
-    def crash(self) -> None:
-        """End the broker's life in the midst of its code."""
-        self.broker = None
-        self.node.crash(power_cut=self.is_power_cut)
-        raise NodeCrashed
 
     def look(self) -> None:
         """The invariant."""
@@ -164,19 +84,6 @@ class StagedCluster:
         if not is_held and (self.flush == "SYNC_FLUSH" or not self.is_power_cut):
             assert self.seen.sent <= everything.keys(), "an acknowledged message is gone"
         self.seen.looks += 1
-
-    async def operate(self) -> None:
-        """Power comes back some time after it went; look often."""
-        while True:
-            await asyncio.sleep(0.05)
-            if self.node.is_alive:
-                self.look()
-                continue
-            self.seen.crashes += 1
-            self.broker = None
-            await asyncio.sleep(self.world.chance.uniform(0.1, 2))
-            self.node.restart()
-            await self.start_broker()
 
     @staticmethod
     async def until_done(operator: asyncio.Future[None], work: asyncio.Future[Any]) -> None:

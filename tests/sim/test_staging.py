@@ -9,7 +9,8 @@ import os
 import random
 
 import pytest
-from tests.sim.staging import QUEUE_COUNT, ROWS, TOPIC, StagedCluster, read_visible
+from tests.sim.crashing import QUEUE_COUNT, cut_at_random, read_visible
+from tests.sim.staging import ROWS, TOPIC, StagedCluster
 
 from cometmq.client.staging_calls import PublishState
 from cometmq.codec.consume_queue import CqUnit
@@ -135,16 +136,7 @@ def test_crashes_at_any_disk_operation(seed: int, flush: str) -> None:
         cluster = StagedCluster(world, flush)
         chance = random.Random(f"{seed}/crashes")
         cluster.is_power_cut = chance.random() < 0.5
-
-        async def cut() -> None:
-            for _ in range(6):
-                operation = chance.choice(["sync", "write", "write_atomic", "create", "allocate"])
-                if cluster.node.is_alive:
-                    hit = chance.randrange(1, 12)
-                    cluster.node.crash_at(operation, hit, power_cut=cluster.is_power_cut)
-                await asyncio.sleep(chance.uniform(0.2, 2.5))
-
-        cutter = asyncio.ensure_future(cut())
+        cutter = asyncio.ensure_future(cut_at_random(cluster, chance))
         await scenario(cluster, cutter)
         return cluster
 

@@ -9,6 +9,7 @@ import os
 import random
 
 import pytest
+from tests.sim.crashing import cut_at_random
 from tests.sim.transacting import KINDS, TransactionCluster, run
 
 from cometmq.testing.network import NetworkFaults
@@ -61,16 +62,7 @@ def test_crashes_at_any_disk_operation(seed: int, flush: str) -> None:
         cluster = TransactionCluster(world, flush)
         chance = random.Random(f"{seed}/crashes")
         cluster.is_power_cut = chance.random() < 0.5
-
-        async def cut() -> None:
-            for _ in range(6):
-                operation = chance.choice(["sync", "write", "write_atomic", "create", "allocate"])
-                if cluster.node.is_alive:
-                    hit = chance.randrange(1, 12)
-                    cluster.node.crash_at(operation, hit, power_cut=cluster.is_power_cut)
-                await asyncio.sleep(chance.uniform(0.2, 2.5))
-
-        cutter = asyncio.ensure_future(cut())
+        cutter = asyncio.ensure_future(cut_at_random(cluster, chance))
         await run(cluster, COUNT, cutter)
         return cluster
 

@@ -8,117 +8,59 @@ database says was done, and nothing of it twice.
 """
 
 import asyncio
-import contextlib
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from tests.sim.staging import NAME_SERVER_PORT, read_visible
+from tests.sim.crashing import QUEUE_COUNT, CrashingCluster, Happened, read_visible
 
 from cometmq.broker.broker import Broker
-from cometmq.broker.config import BrokerConfig
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.transaction import Said, TransactionOutcome
 from cometmq.client.transaction_producer import TransactionProducer
 from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
-from cometmq.namesrv import NameServer, NameServerConfig
-from cometmq.testing.loop import NodeCrashed
-from cometmq.testing.simulation import Node, NodeGone, World
+from cometmq.testing.simulation import World
 
 TOPIC = "Orders"
-QUEUE_COUNT = 3
-BROKER_PORT = 10911
 KINDS = ("done", "undone", "died after it", "died before it", "undecided")
 """What happens to a local transaction."""
 
 
 @dataclass
-class Seen:
-    """What happened."""
+class Seen(Happened):
+    """What happened to transactions as well."""
 
-    crashes: int = 0
-    hits: Counter[str] = field(default_factory=Counter)
-    looks: int = 0
     begun: dict[str, str] = field(default_factory=dict)
     """Body of each stored half message, with its kind."""
     refused: int = 0
     checked: int = 0
 
 
-class TransactionCluster:
-    """One name server, one broker, one client; the broker comes back when it has crashed."""
+class TransactionCluster(CrashingCluster):
+    """With producers, their database and the invariant of both."""
+
+    # An impatient broker.
+    settings: ClassVar[dict[str, Any]] = {
+        "flush_consumer_offset_interval": 300,
+        "transaction_time_out": 300,
+        "transaction_check_interval": 500,
+        "transaction_check_max": 4,
+        "transaction_op_batch_interval": 200,
+        "transaction_op_msg_max_size": 40,
+    }
 
     def __init__(self, world: World, flush: str) -> None:
-        self.world = world
-        self.flush = flush
-        self.seen = Seen()
+        super().__init__(world, flush)
+        self.seen: Seen = Seen()
         self.database: dict[str, bool | None] = {}
         """Message id to what its local transaction did; None for undecided."""
         self.running: set[str] = set()
-        self.name_server = world.node("name-server")
-        self.node: Node = world.node("broker")
-        self.client = world.node("client")
-        self.broker: Broker | None = None
-        self.crash_point = ""
-        self.crash_hit = 1
-        self.is_power_cut = False
 
-    @property
-    def name_server_address(self) -> str:
-        """Where clients ask for routes."""
-        return f"{self.name_server.address}:{NAME_SERVER_PORT}"
-
-    def config(self) -> BrokerConfig:
-        """Small files and an impatient broker."""
-        return BrokerConfig(
-            broker_name="broker-a",
-            broker_ip1=self.node.address,
-            listen_port=BROKER_PORT,
-            namesrv_addr=self.name_server_address,
-            store_path_root_dir="/store",
-            flush_disk_type=self.flush,  # type: ignore[arg-type]
-            default_topic_queue_nums=QUEUE_COUNT,
-            mapped_file_size_commit_log=32 * 1024,
-            mapped_file_size_consume_queue=20 * 50,
-            max_hash_slot_num=100,
-            max_index_num=400,
-            flush_consumer_offset_interval=300,
-            transaction_time_out=300,
-            transaction_check_interval=500,
-            transaction_check_max=4,
-            transaction_op_batch_interval=200,
-            transaction_op_msg_max_size=40,
-        )
-
-    async def start(self) -> None:
-        """Both servers."""
-        config = NameServerConfig(listen_port=NAME_SERVER_PORT, kv_config_path="/ns/kv.json")
-        node = self.name_server
-        await node.run(lambda: NameServer(config, node.environment(), node.disk).start())
-        with contextlib.suppress(NodeGone):  # a crash may come this early
-            await self.start_broker()
-
-    async def start_broker(self) -> None:
-        """The broker, on what its disk holds; looked at before anybody else can."""
-        broker = Broker(self.config(), self.node.environment(), self.node.disk)
-
-        async def begin() -> None:
-            await broker.start()
-            broker.transactions.at = self.at
-
-        await self.node.run(begin)
-        self.broker = broker
-        self.look()
-
-    def at(self, name: str) -> None:
-        """A step of the transaction service: the machine may end here."""
-        self.seen.hits[name] += 1
-        if name == self.crash_point and self.seen.hits[name] == self.crash_hit:
-            self.broker = None
-            self.node.crash(power_cut=self.is_power_cut)
-            raise NodeCrashed
+    def tell_steps(self, broker: Broker) -> None:
+        """Those of the transaction service."""
+        broker.transactions.at = self.at
 
     def delivered(self) -> Counter[bytes]:
         """Bodies readers see, with their number."""
@@ -149,20 +91,6 @@ class TransactionCluster:
         assert delivered.keys() <= done, "delivered though it was never done"
         assert not delivered.keys() & self.given_up().keys(), "delivered and given up"
         self.seen.looks += 1
-
-    async def operate(self) -> None:
-        """Power comes back some time after it went; look often."""
-        while True:
-            await asyncio.sleep(0.05)
-            if self.node.is_alive:
-                self.look()
-                continue
-            self.seen.crashes += 1
-            self.broker = None
-            await asyncio.sleep(self.world.chance.uniform(0.1, 2))
-            self.node.restart()
-            with contextlib.suppress(NodeGone):  # it may well crash again before it is up
-                await self.start_broker()
 
     def is_settled(self) -> bool:
         """Whether no transaction is open and everything that is due is there."""

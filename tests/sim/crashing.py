@@ -1,0 +1,157 @@
+"""A cluster on virtual time whose broker ends at named steps or disk operations, and comes back.
+
+What the tests of one kind of message add: how the broker tells its steps, and the invariant.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.config import BrokerConfig
+from cometmq.codec.stored_message import decode_messages
+from cometmq.namesrv import NameServer, NameServerConfig
+from cometmq.store.message_store import MessageStore
+from cometmq.store.results import GetResult, GetStatus
+from cometmq.testing.loop import NodeCrashed
+from cometmq.testing.simulation import Node, NodeGone, World
+
+QUEUE_COUNT = 3
+NAME_SERVER_PORT, BROKER_PORT = 9876, 10911
+
+
+@dataclass
+class Happened:
+    """What happened to the broker."""
+
+    crashes: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+    looks: int = 0
+
+
+class CrashingCluster:
+    """One name server, one broker, one client; the broker comes back when it has crashed."""
+
+    settings: ClassVar[dict[str, Any]] = {}
+    """Of the broker, beside those every test has."""
+    seen: Happened
+
+    def __init__(self, world: World, flush: str, *, capacity_bytes: int = 1 << 40) -> None:
+        self.world = world
+        self.flush = flush
+        self.name_server = world.node("name-server")
+        self.node: Node = world.node("broker", capacity_bytes=capacity_bytes)
+        self.client = world.node("client")
+        self.broker: Broker | None = None
+        self.crash_point = ""
+        self.crash_hit = 1
+        self.is_power_cut = False
+
+    def tell_steps(self, broker: Broker) -> None:
+        """Have the broker call `at` at its named steps."""
+        raise NotImplementedError
+
+    def look(self) -> None:
+        """The invariant."""
+        raise NotImplementedError
+
+    def reached(self) -> None:
+        """A step was reached, and the broker still lives."""
+
+    @property
+    def name_server_address(self) -> str:
+        """Where clients ask for routes."""
+        return f"{self.name_server.address}:{NAME_SERVER_PORT}"
+
+    def config(self) -> BrokerConfig:
+        """Small files, so that what is written lies in several."""
+        return BrokerConfig(
+            broker_name="broker-a",
+            broker_ip1=self.node.address,
+            listen_port=BROKER_PORT,
+            namesrv_addr=self.name_server_address,
+            store_path_root_dir="/store",
+            flush_disk_type=self.flush,  # type: ignore[arg-type]
+            default_topic_queue_nums=QUEUE_COUNT,
+            mapped_file_size_commit_log=32 * 1024,
+            mapped_file_size_consume_queue=20 * 50,
+            max_hash_slot_num=100,
+            max_index_num=400,
+            **self.settings,
+        )
+
+    async def start(self) -> None:
+        """Both servers."""
+        config = NameServerConfig(listen_port=NAME_SERVER_PORT, kv_config_path="/ns/kv.json")
+        node = self.name_server
+        await node.run(lambda: NameServer(config, node.environment(), node.disk).start())
+        await self.start_broker()
+
+    async def start_broker(self) -> None:
+        """The broker, on what its disk holds; looked at before anybody else can."""
+        broker = Broker(self.config(), self.node.environment(), self.node.disk)
+
+        async def begin() -> None:
+            await broker.start()
+            self.tell_steps(broker)
+
+        try:
+            await self.node.run(begin)
+        except NodeGone:
+            # It has crashed while it started; the operator sees that.
+            return
+        self.broker = broker
+        self.look()
+
+    def at(self, name: str) -> None:
+        """A named step: the machine may end here."""
+        self.seen.hits[name] += 1
+        self.reached()
+        if name == self.crash_point and self.seen.hits[name] == self.crash_hit:
+            self.crash()
+
+    def crash(self) -> None:
+        """End the broker's life in the midst of its code."""
+        self.broker = None
+        self.node.crash(power_cut=self.is_power_cut)
+        raise NodeCrashed
+
+    async def operate(self) -> None:
+        """Power comes back some time after it went; look often."""
+        while True:
+            await asyncio.sleep(0.05)
+            if self.node.is_alive:
+                self.look()
+                continue
+            self.seen.crashes += 1
+            self.broker = None
+            await asyncio.sleep(self.world.chance.uniform(0.1, 2))
+            self.node.restart()
+            await self.start_broker()
+
+
+async def cut_at_random(cluster: CrashingCluster, chance: random.Random) -> None:
+    """Six times, end the broker at one of its next disk operations."""
+    for _ in range(6):
+        operation = chance.choice(["sync", "write", "write_atomic", "create", "allocate"])
+        if cluster.node.is_alive:
+            hit = chance.randrange(1, 12)
+            cluster.node.crash_at(operation, hit, power_cut=cluster.is_power_cut)
+        await asyncio.sleep(chance.uniform(0.2, 2.5))
+
+
+def read_visible(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
+    """Every body of a queue that readers see, whose offsets must be dense."""
+    bodies: list[bytes] = []
+    while True:
+        found = store.get(topic, queue_id, len(bodies), 1000, allow_cold=True)
+        assert isinstance(found, GetResult)
+        if found.status is not GetStatus.FOUND:
+            assert len(bodies) == store.max_queue_offset(topic, queue_id)
+            return bodies
+        for message in decode_messages(b"".join(found.chunks)):
+            assert message.queue_offset == len(bodies), f"{topic}/{queue_id} has a hole"
+            assert "STAGED_TOKEN" not in message.properties
+            bodies.append(bytes(message.body))
