@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from interop.driver import DriverError, Message
 from tests.interop.stage import OURS, Stage, bodies_of, check_flow, letter
+from tests.interop.waiting import wait_until
 
 NEVER_MS = 2**62
 
@@ -70,15 +71,18 @@ def test_lite_pull_by_assigned_queues(stage: Stage) -> None:
 
 def wait_committed(stage: Stage, group: str, topic: str) -> int:
     """The group's only stored offset, once the broker has it (Java's is one-way)."""
-    for _ in range(500):
-        stored = [
+    stored: list[int] = []
+
+    def is_stored() -> bool:
+        stored[:] = [
             progress.consumer_offset
             for queue, progress in stage.admin.group_offsets(group, [topic]).items()
             if queue.topic == topic and progress.consumer_offset is not None
         ]
-        if stored and stored[0] > 0:
-            return stored[0]
-    raise AssertionError(f"{group} has no stored offset for {topic}")
+        return bool(stored) and stored[0] > 0
+
+    wait_until(is_stored, lambda: f"{group} has no stored offset for {topic}")
+    return stored[0]
 
 
 @pytest.mark.full
@@ -152,12 +156,8 @@ def check_old_pull_of_java(stage: Stage, name: str, queue: dict[str, Any], pull:
     assert (at_end["status"], at_end["next"]) == ("NO_NEW_MSG", 40)
     assert stage.peer.call("storedOffset", name=name, queue=queue) in (-1, 0)
     stage.peer.call("storeOffset", name=name, queue=queue, queueOffset=17)
-    stored = -1
-    for _ in range(500):  # a one-way request; the answer to the next question may overtake it
-        stored = stage.peer.call("storedOffset", name=name, queue=queue)
-        if stored == 17:
-            break
-    assert stored == 17
+    # A one-way request: the answer to the next question may overtake it.
+    wait_until(lambda: stage.peer.call("storedOffset", name=name, queue=queue) == 17)
     # A pull that waits is answered by the message that arrives.
     waiting = stage.peer.begin(
         "pull", name=name, queue=queue, expression="*", queueOffset=40, max=32, block=True
@@ -203,15 +203,18 @@ def test_query_by_key_id_and_time(stage: Stage) -> None:
 
 def wait_indexed(stage: Stage, producer: str, topic: str, key: str) -> None:
     """Wait until the broker's index has a key; it follows the log by a moment."""
-    for _ in range(500):
+
+    def is_found() -> bool:
         try:
-            if stage.peer.call(
-                "query", name=producer, topic=topic, key=key, max=1, begin=0, end=NEVER_MS
-            ):
-                return
+            return bool(
+                stage.peer.call(
+                    "query", name=producer, topic=topic, key=key, max=1, begin=0, end=NEVER_MS
+                )
+            )
         except DriverError:
-            continue
-    raise AssertionError(f"{key} never got into the index")
+            return False
+
+    wait_until(is_found, lambda: f"{key} never got into the index")
 
 
 @pytest.mark.full
@@ -247,10 +250,10 @@ def test_queues_are_shared_as_java_shares_them(stage: Stage) -> None:
     group = stage.unique("G")
     theirs = stage.push({topic: "*"}, group=group)
     ours = stage.push({topic: "*"}, by=stage.ours, group=group)
-    expected = list(range(7))
     got: list[list[int]] = []
-    for _ in range(3000):
-        got = [
+
+    def are_shared() -> bool:
+        got[:] = [
             sorted(
                 queue["id"]
                 for queue in peer.call("pushAssigned", name=name)
@@ -258,7 +261,7 @@ def test_queues_are_shared_as_java_shares_them(stage: Stage) -> None:
             )
             for peer, name in ((stage.peer, theirs), (stage.ours, ours))
         ]
-        if sorted(got[0] + got[1]) == expected and got[0] and got[1]:
-            break
-    assert sorted(got[0] + got[1]) == expected
-    assert sorted(map(len, got)) == [3, 4]
+        return sorted(got) == [[0, 1, 2, 3], [4, 5, 6]]
+
+    # Java's member looks at its group again after a second of its own, or after 20.
+    wait_until(are_shared, lambda: f"theirs and ours: {got}")

@@ -1,15 +1,15 @@
 """Our Spark sources and sinks on RocketMQ's own broker: they read all, and write at least once."""
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from interop.peers import Unavailable
 from interop.servers import JavaCluster
+from tests.interop.waiting import wait_until
 from tests.spark.conftest import quick_settings
 
 import cometmq.sync
@@ -52,16 +52,8 @@ def make_topic(java: JavaCluster, word: str) -> str:
     name = f"{word}{next(_TOPICS)}"
     with cometmq.sync.Admin(name_server=java.name_server) as admin:
         admin.create_topic(name, queue_count=4)
-        eventually(lambda: name in admin.topic_list())
+        wait_until(lambda: name in admin.topic_list())
     return name
-
-
-def eventually(holds: Callable[[], Any], limit_s: float = 60.0) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def read(spark: "SparkSession", java: JavaCluster, topic: str, **more: str) -> "DataFrame":
@@ -125,7 +117,7 @@ def test_rows_wait_for_their_time(spark: "SparkSession", java: JavaCluster) -> N
     due_ms = system_environment().clock.now_ms() + 8_000
     timed = rows(spark, 20).selectExpr("*", f"CAST({due_ms} AS bigint) AS deliverTime")
     write(timed, java, topic)
-    eventually(lambda: read(spark, java, topic).count() == 20)
+    wait_until(lambda: read(spark, java, topic).count() == 20)
     stored = read(spark, java, topic).selectExpr("unix_millis(storeTimestamp) AS at").collect()
     # Its wheel turns once a second.
     assert all(row["at"] >= due_ms - 1_000 for row in stored)

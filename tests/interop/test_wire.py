@@ -1,8 +1,6 @@
 """What really passes between foreign programs and ours, seen by a tap on the wire."""
 
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from interop.peers import Unavailable
 from interop.servers import JavaCluster, OurCluster
 from interop.tap import Tap
 from tests.interop.stage import Stage, check_flow, letter
+from tests.interop.waiting import wait_until
 
 import cometmq.sync
 from cometmq.errors import ClientError
@@ -21,15 +20,6 @@ ANSWERED = (
     RequestCode.QUERY_DATA_VERSION,
     RequestCode.GET_BROKER_MEMBER_GROUP,
 )
-PATIENCE_S = 90.0
-
-
-def wait_until(holds: Callable[[], bool], what: Callable[[], str]) -> None:
-    """Wait for what another process does."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.02)
 
 
 def has_topic(admin: cometmq.sync.Admin, topic: str) -> bool:

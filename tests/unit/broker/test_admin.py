@@ -198,7 +198,7 @@ def test_message_by_key_and_unique_id(tmp_path: Path) -> None:
     async def story(broker: Broker, client: Client) -> None:
         await client.send(b"one", i="KEYS\x01k1 k2\x02UNIQ_KEY\x01U1\x02")
         await client.send(b"two", i="KEYS\x01k2\x02UNIQ_KEY\x01U2\x02")
-        for _ in range(500):  # the index is built a moment after the answer
+        for _ in range(3_000):  # the index is built a moment after the answer
             if (await query(client, key="k2"))[1] == [b"one", b"two"]:
                 break
             await asyncio.sleep(0.01)

@@ -385,7 +385,7 @@ def test_every_name_server_knows_broker_and_topics(tmp_path: Path) -> None:
                 assert data.broker_datas[0].broker_addrs == {0: broker.address}
                 assert data.queue_datas[0].write_queue_count == 2
             await client.send(b="automatic")
-            for _ in range(200):
+            for _ in range(3_000):
                 if all("automatic" in known for known in await topics()):
                     break
                 await asyncio.sleep(0.01)
@@ -412,7 +412,7 @@ def test_name_server_that_comes_back_is_told_again(tmp_path: Path) -> None:
             server = await name_server(tmp_path / "1", port)
             client = await Client(ENV, server.address).open()
             code = 17
-            for _ in range(800):
+            for _ in range(3_000):
                 answer = await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
                 code = answer.code
                 if code == 0:

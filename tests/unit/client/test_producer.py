@@ -512,6 +512,6 @@ def test_a_message_that_cannot_be_encoded_leaves_nothing_in_flight() -> None:
         ):
             with pytest.raises(LocalProtocolError, match="surrogate"):
                 await send()
-        await asyncio.wait_for(producer.flush(), 1)
+        await asyncio.wait_for(producer.flush(), 30)
 
     assert scenario(story).codes().count(310) == 1
