@@ -23,6 +23,7 @@ from cometmq.core.attributes import (
     altered_attributes,
     parse_attribute_changes,
 )
+from cometmq.core.retry_policy import check_policy
 from cometmq.errors import ConfigError, ResponseCode
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.names import check_group, check_topic, is_system_topic
@@ -236,6 +237,10 @@ class AdminProcessor:
         fault = check_group(config.group_name)
         if fault is not None:
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        try:
+            check_policy(config.group_retry_policy)
+        except ConfigError as error:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
         known = self._state.groups.get(config.group_name)
         return _altered(config, known, GROUP_ATTRIBUTES)
 

@@ -3,7 +3,8 @@
 Job: load the message, decide (`cometmq.core.retry`), store the copy.  The original stays where it
 is.  It must not touch consumer offsets.
 
-Source: AbstractSendMessageProcessor.consumerSendMsgBack of RocketMQ 5.4 (store.md 7.2).
+Source: AbstractSendMessageProcessor.consumerSendMsgBack of RocketMQ 5.4 (store.md 7.2).  Beyond it
+a group's own retry policy is obeyed, see `cometmq.core.retry_policy`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import encode_properties
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.core import retry
+from cometmq.core.retry_policy import policy_of
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model import properties as prop
 from cometmq.model.flags import PERM_WRITE
@@ -98,7 +100,12 @@ class SendBackProcessor:
         state = self._state
         now_ms = state.env.clock.now_ms()
         most = retry.max_reconsume_times(settings, header.max_reconsume_times, request.version)
-        decision = retry.decide_send_back(message.reconsume_times, most, header.delay_level)
+        decision = retry.decide_send_back(
+            message.reconsume_times,
+            most,
+            header.delay_level,
+            policy_of(settings.group_retry_policy),
+        )
         properties = dict(message.properties)
         properties.setdefault(prop.RETRY_TOPIC, message.topic)
         properties[prop.WAIT] = "false"  # as Java stores every retry, whatever its producer said
@@ -112,6 +119,9 @@ class SendBackProcessor:
         else:
             queue_id = state.random_queue(settings.retry_queue_count)
             level = state.delay.clamp(decision.delay_level)
+            if decision.delay_ms is not None:
+                level = retry.level_not_before(decision.delay_ms, state.delay.delays_ms)
+            properties[prop.DELAY] = str(level)
             target = Destination(retry_topic(header.group), queue_id, properties, level)
         tags = properties.get(prop.TAGS)
         code = tags_code(tags)

@@ -9,9 +9,11 @@ CONSUMER_SEND_MSG_BACK buries at `reconsume_times` >= max, a direct send to the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.core.retry_policy import RetryPolicy
 from cometmq.model.group import SubscriptionGroupConfig
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "SendBack",
     "decide_send_back",
     "goes_to_dlq_on_send",
+    "level_not_before",
     "max_reconsume_times",
 ]
 
@@ -31,10 +34,15 @@ _FIRST_RETRY_LEVEL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """The decision: `is_dead` for the dead-letter topic, else the delay level to wait."""
+    """The decision: `is_dead` for the dead-letter topic, else the delay level to wait.
+
+    ``delay_ms`` is set where the group's own policy decides; the level is then 0 and the caller
+    turns the time into what it has.
+    """
 
     is_dead: bool
     delay_level: int
+    delay_ms: int | None = None
 
 
 def max_reconsume_times(
@@ -46,14 +54,31 @@ def max_reconsume_times(
     return group.retry_max_times
 
 
-def decide_send_back(reconsume_times: int, max_times: int, delay_level: int) -> SendBack:
+def decide_send_back(
+    reconsume_times: int, max_times: int, delay_level: int, policy: RetryPolicy | None = None
+) -> SendBack:
     """Decide for a message that was consumed `reconsume_times` + 1 times without success.
 
-    `delay_level` < 0 asks for the dead-letter topic, 0 for the usual back-off, else for a level.
+    `delay_level` < 0 asks for the dead-letter topic, 0 for the usual back-off (the group's policy
+    where it has one, else level 3 + `reconsume_times`), else for a level.
     """
     if delay_level < 0 or reconsume_times >= max_times:
         return SendBack(True, 0)
+    if delay_level == 0 and policy is not None:
+        return SendBack(False, 0, policy.delay_ms(reconsume_times))
     return SendBack(False, delay_level or _FIRST_RETRY_LEVEL + reconsume_times)
+
+
+def level_not_before(delay_ms: int, delays_ms: Sequence[int]) -> int:
+    """Give the level that waits least of those that wait `delay_ms` or longer.
+
+    0 (no wait) for a delay of 0; the longest level for a delay longer than any.  ``delays_ms``
+    holds the delay of level 1 first.
+    """
+    if delay_ms <= 0:
+        return 0
+    longer = [delay for delay in delays_ms if delay >= delay_ms]
+    return delays_ms.index(min(longer) if longer else max(delays_ms)) + 1
 
 
 def goes_to_dlq_on_send(reconsume_times: int, max_times: int) -> bool:

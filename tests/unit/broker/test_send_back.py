@@ -1,5 +1,6 @@
 """CONSUMER_SEND_MSG_BACK: retries with their levels, dead letters, refusals."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,88 @@ def test_group_decides_where_the_client_says_nothing(tmp_path: Path) -> None:
         end = broker.state.store.max_physical_offset
         assert await back(client, offset) == 0
         assert broker.state.store.max_physical_offset == end
+
+    scenario(tmp_path, story)
+
+
+EXPONENTIAL = {
+    "type": "EXPONENTIAL",
+    "exponentialRetryPolicy": {"initial": 2000, "max": 50_000, "multiplier": 3},
+}
+CUSTOMIZED = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [0, 0, 4000, 61_000]}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "levels"),
+    [
+        # 2 s, 6 s, 18 s, 50 s, 50 s: the levels are 5 s, 10 s, 30 s, 1 m.
+        (EXPONENTIAL, (2, 3, 4, 5, 5)),
+        (CUSTOMIZED, (2, 6, 6)),
+        ({"type": "EXPONENTIAL"}, (2, 3, 4)),
+        ({"type": "CUSTOMIZED"}, (3, 4, 5)),
+    ],
+)
+def test_group_policy_chooses_the_delay(
+    policy: dict[str, Any], levels: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The nearest level that is not too early; a group without times keeps RocketMQ's levels."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        body = json.dumps({"groupName": "g", "groupRetryPolicy": policy}).encode()
+        assert (await client.call(200, {}, body)).code == 0
+        offset = await sent(client)
+        seen = dict.fromkeys(levels, 0)
+        for tries, level in enumerate(levels, 1):
+            assert await back(client, offset) == 0
+            found = broker.state.store.get(SCHEDULE_TOPIC, level - 1, seen[level], 1)
+            assert hasattr(found, "chunks")
+            message = decode_message(found.chunks[0])
+            assert message.reconsume_times == tries
+            assert message.properties["DELAY"] == str(level)
+            seen[level] += 1
+            offset = message.physical_offset
+        # The client's own wish goes before the policy.
+        assert await back(client, offset, 9) == 0
+        assert waiting(broker, 9).properties["DELAY"] == "9"
+
+    scenario(tmp_path, story)
+
+
+def test_a_policy_without_waiting_brings_it_back_at_once(tmp_path: Path) -> None:
+    """A delay of 0 goes to the retry topic itself, also after a try that had waited."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [0]}}
+        body = json.dumps({"groupName": "g", "groupRetryPolicy": policy}).encode()
+        assert (await client.call(200, {}, body)).code == 0
+        offset = await sent(client)
+        assert await back(client, offset, 2) == 0
+        assert await back(client, waiting(broker, 2).physical_offset) == 0
+        (message,) = await client.messages(topic="%RETRY%g")
+        assert (message.reconsume_times, message.properties["DELAY"]) == (2, "0")
+
+    scenario(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"type": "LINEAR"},
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": []}},
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, -1]}},
+        {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"multiplier": 0}},
+        {"type": "EXPONENTIAL", "exponentialRetryPolicy": [1]},
+    ],
+)
+def test_a_policy_nobody_can_follow_is_refused(policy: dict[str, Any], tmp_path: Path) -> None:
+    """29 with the part that is wrong, and the group stays as it was."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        body = json.dumps({"groupName": "g", "groupRetryPolicy": policy}).encode()
+        answer = await client.call(200, {}, body)
+        assert answer.code == 29
+        assert "expected" in str(answer.remark)
+        assert broker.state.groups.get("g") is None
 
     scenario(tmp_path, story)
 

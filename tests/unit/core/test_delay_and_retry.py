@@ -7,7 +7,14 @@ from cometmq.core.retry import (
     SendBack,
     decide_send_back,
     goes_to_dlq_on_send,
+    level_not_before,
     max_reconsume_times,
+)
+from cometmq.core.retry_policy import (
+    RetryPolicy,
+    customized_policy,
+    exponential_policy,
+    policy_of,
 )
 from cometmq.errors import ConfigError
 from cometmq.model.group import SubscriptionGroupConfig
@@ -71,3 +78,59 @@ def test_a_direct_retry_send_is_buried_one_try_later() -> None:
     """> on send where send-back has >=."""
     assert not goes_to_dlq_on_send(16, 16)
     assert goes_to_dlq_on_send(17, 16)
+
+
+def test_level_not_before() -> None:
+    """The shortest that is long enough; 0 for none; the longest where all are too short."""
+    delays = DelayLevels().delays_ms
+    assert [level_not_before(ms, delays) for ms in (-1, 0, 1, 1000, 1001, 61_000)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        6,
+    ]
+    assert level_not_before(10**9, delays) == 18
+    assert level_not_before(1500, DelayLevels("1h 5s 2s").delays_ms) == 3
+    assert level_not_before(10**9, DelayLevels("1h 5s 2s").delays_ms) == 1
+
+
+def test_customised_policy_begins_at_its_third_entry() -> None:
+    """As CustomizedRetryPolicy.nextDelayDuration: index tries + 2, the last one repeats."""
+    policy = policy_of({"customizedRetryPolicy": {"next": [1, 2, 3, 4]}})
+    assert policy is not None
+    assert [policy.delay_ms(times) for times in (-1, 0, 1, 2, 99)] == [3, 3, 4, 4, 4]
+    own = policy_of(customized_policy([10, 20, 30]))
+    assert own is not None
+    assert [own.delay_ms(times) for times in range(4)] == [10, 20, 30, 30]
+
+
+def test_exponential_policy_grows_to_its_maximum() -> None:
+    """As ExponentialRetryPolicy.nextDelayDuration, without its overflow."""
+    policy = policy_of(exponential_policy(5000, 60_000, 2))
+    assert policy is not None
+    assert [policy.delay_ms(times) for times in (-1, 0, 1, 3, 4, 99)] == [
+        5000,
+        5000,
+        10_000,
+        40_000,
+        60_000,
+        60_000,
+    ]
+    assert policy_of({"type": "EXPONENTIAL"}) == RetryPolicy(initial_ms=5000, max_ms=7_200_000)
+    assert exponential_policy(1, 10**18, 10**6) == {
+        "type": "EXPONENTIAL",
+        "exponentialRetryPolicy": {"initial": 1, "max": 10**18, "multiplier": 10**6},
+    }
+
+
+def test_no_policy_of_its_own() -> None:
+    """What a new group has, and what no broker could follow, leaves the delay levels."""
+    assert policy_of({"type": "CUSTOMIZED"}) is None
+    assert policy_of({}) is None
+    assert policy_of({"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": "1s"}}) is None
+    with pytest.raises(ConfigError, match="at least 1"):
+        exponential_policy(multiplier=0)
+    with pytest.raises(ConfigError, match="expected delays"):
+        customized_policy([])
