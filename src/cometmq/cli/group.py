@@ -1,9 +1,10 @@
-"""`cometmq group`: list, members, offsets, reset, delete."""
+"""`cometmq group`: list, members, offsets, reset, delete; `group_policy` has show and set."""
 
 from typing import TYPE_CHECKING
 
 import click
 
+from cometmq.cli.group_policy import set_group, show
 from cometmq.cli.options import (
     admin_client,
     json_option,
@@ -15,12 +16,16 @@ from cometmq.cli.options import (
 if TYPE_CHECKING:
     from cometmq.client import Admin
 
-__all__ = ["group"]
+__all__ = ["group", "known_group"]
 
 
 @click.group(short_help="List consumer groups and look at their progress.")
 def group() -> None:
     """List consumer groups and look at their progress."""
+
+
+group.add_command(show)
+group.add_command(set_group)
 
 
 async def _members(admin: "Admin", name: str) -> list[str]:
@@ -129,7 +134,7 @@ def offsets(
 
     async def collect() -> list[dict[str, object]]:
         async with admin_client(name_server, timeout_s) as admin:
-            await _known(admin, name)
+            await known_group(admin, name)
             progress = await admin.group_offsets(name, topics or None)
         return [
             {
@@ -148,8 +153,12 @@ def offsets(
     )
 
 
-async def _known(admin: "Admin", name: str) -> None:
-    """Tell a group without offsets from one that does not exist."""
+async def known_group(admin: "Admin", name: str) -> None:
+    """Tell a group without offsets from one that does not exist.
+
+    Raises:
+        GroupNotExist: no broker knows it; the error names one with a similar name.
+    """
     from cometmq.errors import GroupNotExist, ResponseCode
 
     groups = await admin.group_list(include_system=True)
@@ -231,7 +240,7 @@ def delete(
 
     async def remove() -> None:
         async with admin_client(name_server, timeout_s) as admin:
-            await _known(admin, name)
+            await known_group(admin, name)
             await admin.delete_group(name, clean_offsets=clean_offsets)
 
     run(remove())

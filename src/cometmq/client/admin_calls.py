@@ -354,10 +354,17 @@ class AdminCalls:
         return configs
 
     async def create_group(
-        self, config: SubscriptionGroupConfig, *, cluster: str | None = None
+        self,
+        config: SubscriptionGroupConfig,
+        *,
+        cluster: str | None = None,
+        broker_name: str | None = None,
     ) -> None:
-        """Create or change a consumer group on every master."""
-        for address in (await self._masters(cluster)).values():
+        """Create or change a consumer group on every master, those of a cluster, or one.
+
+        ``config.attributes`` are changes (``{"+name": "value"}``, ``{"-name": ""}``).
+        """
+        for address in (await self._masters(cluster, broker_name)).values():
             command = RemotingCommand.request(
                 RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, encode_group_config(config)
             )

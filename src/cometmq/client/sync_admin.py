@@ -164,9 +164,18 @@ class Admin:
         """The group's settings by broker name; empty if no broker knows the group."""
         return run_inline(self._calls.group_configs(group))
 
-    def create_group(self, config: SubscriptionGroupConfig, *, cluster: str | None = None) -> None:
-        """Create or change a consumer group on every master."""
-        run_inline(self._calls.create_group(config, cluster=cluster))
+    def create_group(
+        self,
+        config: SubscriptionGroupConfig,
+        *,
+        cluster: str | None = None,
+        broker_name: str | None = None,
+    ) -> None:
+        """Create or change a consumer group on every master, those of a cluster, or one.
+
+        ``config.attributes`` are changes (``{"+name": "value"}``, ``{"-name": ""}``).
+        """
+        run_inline(self._calls.create_group(config, cluster=cluster, broker_name=broker_name))
 
     def delete_group(self, group: str, *, clean_offsets: bool = False) -> None:
         """Delete a consumer group on every master."""

@@ -126,7 +126,7 @@ def customized_policy(delays_ms: Sequence[int]) -> dict[str, Any]:
     Raises:
         ConfigError: no delay, or a negative one.
     """
-    times = [*delays_ms[:1] * _SKIPPED, *delays_ms]
+    times = [*list(delays_ms[:1]) * _SKIPPED, *delays_ms]
     raw = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": times}}
     check_policy(raw)
     return raw
