@@ -265,3 +265,4 @@ def test_queues_are_shared_as_java_shares_them(stage: Stage) -> None:
 
     # Java's member looks at its group again after a second of its own, or after 20.
     wait_until(are_shared, lambda: f"theirs and ours: {got}")
+    assert [queue for part in sorted(got) for queue in part] == list(range(7))

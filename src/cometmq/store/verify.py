@@ -7,6 +7,9 @@ What is proved: every byte of the log belongs to a sound record, a BLANK or the 
 every unit leads to the record of its queue and number, with its tags code; every queued record
 has its unit; every index entry leads to a record that has such a key, in a chain that is whole;
 every key of a record in the indexed part has its entry.
+
+Units that a killed broker left in its unit journal (unit_journal.py) are proved as those in files
+are, and are no loss: opening the store brings them there.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import (
+    CQ_UNIT,
     CQ_UNIT_BYTES,
     PRE_BLANK_SIZE,
     decode_cq_ext_address,
@@ -34,17 +38,19 @@ from cometmq.codec.index import (
 )
 from cometmq.codec.java_hash import index_key_hash
 from cometmq.errors import CodecError
+from cometmq.store.checkpoint import SIDE_FILE_NAME, SideState, load_side_file
 from cometmq.store.commit_log import log_file_name
 from cometmq.store.config import DELAYS_MS_DEFAULT
 from cometmq.store.dispatch import index_keys_of, queue_tags_code
 from cometmq.store.log_reader import LogReader, ScannedRecord
-from cometmq.store.offline import OfflineStore
+from cometmq.store.offline import OfflineQueue, OfflineStore
+from cometmq.store.unit_journal import saved_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.store.disk import Disk
-    from cometmq.store.offline import OfflineIndex, OfflineQueue
+    from cometmq.store.offline import OfflineIndex
 
     Progress = Callable[[str, int, int], None]
 
@@ -131,6 +137,7 @@ class _Verifier:
         self._progress = progress
         self._delays_ms = delays_ms
         self._in_log: dict[tuple[bytes, int], _InLog] = {}
+        self._saved: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         self._key_counts: list[tuple[int, int]] = []
         self.report = VerifyReport(root)
 
@@ -232,15 +239,49 @@ class _Verifier:
 
     def _check_queues(self) -> None:
         unseen = dict(self._in_log)
+        self._load_journal()
         for done, queue in enumerate(self._store.queues()):
             self._tell("queues", done, 0)
             unseen.pop((queue.topic.encode(), queue.queue_id), None)
             self._check_queue(queue)
+        for topic, queue_id in sorted(self._saved):
+            # Queues whose every unit is in the journal have no folder yet.
+            if unseen.pop((topic.encode(), queue_id), None) is not None:
+                path = f"{self._store.root}/consumequeue/{topic}/{queue_id}"
+                self._check_queue(OfflineQueue(topic, queue_id, path, []))
         for (topic, queue_id), seen in sorted(unseen.items()):
             name = topic.decode("utf-8", "replace")
             path = f"{self._store.root}/consumequeue/{name}/{queue_id}"
             text = f"no queue, and the log has {seen.count} messages for it"
             self._add(FindingKind.MISSING, path, 0, text)
+
+    def _load_journal(self) -> None:
+        """Find the units that a kill left in the journal which the side file names."""
+        root = self._store.root
+        state = load_side_file(self._disk, f"{root}/{SIDE_FILE_NAME}")
+        if not isinstance(state, SideState):
+            return
+        generation = int(state.heading.get("units_generation", 0))
+        for topic, queue_id, first, units in saved_units(self._disk, root, generation):
+            self._saved.setdefault((topic, queue_id), []).append((first, units))
+
+    def _check_saved(self, queue: OfflineQueue, end: int) -> int:
+        """Check the units behind those in files; the end with them."""
+        begin = end
+        for first, units in self._saved.get((queue.topic, queue.queue_id), ()):
+            if first > end:
+                break
+            for place in range(end - first, len(units) // CQ_UNIT_BYTES):
+                unit = CQ_UNIT.unpack_from(units, place * CQ_UNIT_BYTES)
+                self._check_unit(queue, first + place, *unit)
+                end = first + place + 1
+        if end > begin:
+            path, position = _unit_place(queue, begin)
+            text = (
+                f"{end - begin} units are in the unit journal; opening the store brings them here"
+            )
+            self._add(FindingKind.NOTE, path, position, text)
+        return end
 
     def _check_queue(self, queue: OfflineQueue) -> None:
         expected_bytes = self._store.queue_file_bytes
@@ -266,6 +307,7 @@ class _Verifier:
             end = queue_offset + 1
             if size != PRE_BLANK_SIZE:
                 self._check_unit(queue, queue_offset, physical_offset, size, code)
+        end = self._check_saved(queue, end)
         seen = self._in_log.get((queue.topic.encode(), queue.queue_id))
         if seen is not None and end < seen.end:
             path, position = _unit_place(queue, end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.unit.store.stores import HeldWorkers, Rig
 from cometmq.store.checkpoint import SideState, load_side_file
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.unit_journal import UnitJournal, saved_units
+from cometmq.store.verify import FindingKind, verify_store
 from cometmq.testing.disk import SimDisk
 
 # A journal from the first queue on, which a pass empties after five seconds.
@@ -285,3 +287,35 @@ def test_a_pass_that_fails_is_tried_again() -> None:
     rig.kill()
     assert rig.report.damages == []
     assert holds_all(rig)
+
+
+def test_verify_knows_what_a_kill_left_in_the_journal() -> None:
+    """Units in it are checked like those in files; a note says that they are not there yet."""
+    rig = Rig(**JOURNALED)
+    fill(rig)
+    rig.tick(1_000)
+    report = verify_store(rig.disk, "/store")
+    assert (report.units, report.records, report.is_sound) == (15, 15, True)
+    notes = [finding.text for finding in report.findings if finding.kind is FindingKind.NOTE]
+    assert len([text for text in notes if text.startswith("3 units are in the unit jo")]) == 5
+    path = journal_path(rig)
+    rig.disk.remove(path)
+    assert not verify_store(rig.disk, "/store").is_sound
+
+
+def test_verify_finds_wrong_units_in_the_journal() -> None:
+    """One that leads nowhere, and one that is not there."""
+    rig = Rig(**JOURNALED)
+    fill(rig)
+    rig.tick(1_000)
+    path = journal_path(rig)
+    generation = int(path.split(".")[2])
+    saved = list(saved_units(rig.disk, "/store", generation))
+    topic, queue_id, first, units = saved[0]
+    rig.disk.remove(path)
+    journal = UnitJournal(rig.disk, "/store", generation)
+    wrong = bytes([units[0] ^ 0x40]) + units[1:]
+    journal.append([(ConsumeQueue(topic, queue_id, ""), first, wrong)])
+    journal.append([(ConsumeQueue(name, qid, ""), at, raw) for name, qid, at, raw in saved[2:]])
+    kinds = Counter(finding.kind for finding in verify_store(rig.disk, "/store").findings)
+    assert (kinds[FindingKind.STALE], kinds[FindingKind.MISSING]) == (1, 1)
