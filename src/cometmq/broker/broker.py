@@ -220,6 +220,7 @@ class Broker:
         self._send = SendProcessor(state, schedule)
         self._transactions = TransactionService(state)
         self._send.half_added = self._transactions.added
+        self._send.half_runs.added = self._transactions.added_kept
         self._pull = PullProcessor(state)
         self._bulk = BulkPullProcessor(state, self._pull)
         self._client = ClientProcessor(state)

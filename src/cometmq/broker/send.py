@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.broker.batch_keys import BatchLook
-from cometmq.broker.half_send import HALF_MARK, put_half
+from cometmq.broker.half_send import HALF_MARK, HalfRuns, make_half_look, put_half
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_check import Destination, SendChecks, prepared, scheduled
 from cometmq.broker.send_run import (
@@ -106,6 +106,7 @@ class SendProcessor:
         "_batch_look",
         "_checks",
         "_frame",
+        "_half_look",
         "_is_sync_flush",
         "_limits",
         "_look",
@@ -114,6 +115,7 @@ class SendProcessor:
         "_state",
         "_suffix",
         "half_added",
+        "half_runs",
         "send",
         "send_long",
         "send_run",
@@ -131,7 +133,8 @@ class SendProcessor:
             prop.CLUSTER: config.broker_cluster_name,
         }
         self.half_added: Callable[[PutResult, int, bytes], None] = lambda *_: None
-        """Told of each half message: where it was put, when it was born, its properties."""
+        """Told of each half message that was checked: where it is, when it was born, its
+        properties."""
         self._limits: dict[str, int] = {}
         self._is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._suffix = encode_properties(self._region_properties)
@@ -140,8 +143,12 @@ class SendProcessor:
         self._frame = make_frame(config.region_id, config.trace_on)
         self.send: Processor = self._make_send(decode_plain_send)
         self.send_long: Processor = self._make_send(decode_plain_send_long)
+        self._half_look = make_half_look(self._look)
+        given = (self._frame, self._suffix, self._stored)
+        self.half_runs = HalfRuns(state, self._limits, self._half_look, *given)
+        """Its `added` is told of every half message that was put the fast way."""
         self.send_run: SendRun = SendRuns(
-            state, self._limits, self._look, self._frame, self._suffix, self._stored
+            state, self._limits, self._look, *given, self.half_runs.serve
         ).serve
 
     def forget_topics(self) -> None:
@@ -230,12 +237,19 @@ class SendProcessor:
     ) -> bytes | None:
         """Store a half message to a known topic; anything special takes the checked way."""
         stored = put_half(
-            self._state, self._look, self._suffix, header, text, request.body, connection, now_ms
+            self._state,
+            self._half_look,
+            self._suffix,
+            header,
+            text,
+            request.body,
+            connection,
+            now_ms,
         )
         if stored is None:
             return self.send_checked(request, connection, now_ms)
-        result, raw, uniq_key, is_flush_awaited = stored
-        self.half_added(result, header.born_timestamp_ms, raw)
+        result, half, uniq_key, is_flush_awaited = stored
+        self.half_runs.added(half)
         if self._is_sync_flush and is_flush_awaited:
             self._park(request, connection, result, header.queue_id, uniq_key)
             return None

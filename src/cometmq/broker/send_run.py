@@ -22,13 +22,21 @@ from cometmq.codec.ids import offset_message_ids
 from cometmq.codec.java_hash import tags_code as hash_tags
 from cometmq.errors import ResponseCode
 from cometmq.model import flags
-from cometmq.net.server import ServerConnection
+from cometmq.net.server import SendRun, ServerConnection
 from cometmq.store.results import PutResult
 from cometmq.wire.codes import LANGUAGE, VERSION
 from cometmq.wire.command import encode_json_text
 from cometmq.wire.fast_decode import SendCommand
 
-__all__ = ["CLIENT_SYS_FLAGS", "SendRuns", "Shape", "is_plain_id", "make_frame", "make_look"]
+__all__ = [
+    "CLIENT_SYS_FLAGS",
+    "RUN_SENDS_MAX",
+    "SendRuns",
+    "Shape",
+    "is_plain_id",
+    "make_frame",
+    "make_look",
+]
 
 RUN_SENDS_MAX: Final = 512
 """More sends of one read are several runs, so that what a run gathers stays small."""
@@ -167,7 +175,8 @@ class SendRuns:
     """Serves runs for one broker; `limits` maps the topics that passed all checks to their number
     of queues."""
 
-    __slots__ = ("_frame", "_is_sync_flush", "_limits", "_look", "_state", "_stored", "_suffix")
+    __slots__ = ("_frame", "_is_sync_flush", "_limits", "_look", "_others", "_state", "_stored",
+                 "_suffix")  # fmt: skip
 
     def __init__(
         self,
@@ -177,7 +186,9 @@ class SendRuns:
         frame: Frame,
         suffix: bytes,
         stored: Callable[[SendCommand, int, PutResult, int, str], bytes],
+        others: SendRun,
     ) -> None:
+        """`others` serves a run whose first send is not plain, or serves none of it."""
         self._state = state
         self._is_sync_flush = state.config.flush_disk_type == "SYNC_FLUSH"
         self._limits = limits
@@ -185,6 +196,7 @@ class SendRuns:
         self._frame = frame
         self._suffix = suffix
         self._stored = stored
+        self._others = others
 
     def serve(
         self, commands: Sequence[Any], start: int, connection: ServerConnection, now_ms: int
@@ -192,7 +204,7 @@ class SendRuns:
         """Store plain sends from `start` on; the place of the first that was not, the answers."""
         items = self._plain(commands, start)
         if not items:
-            return start, b""
+            return self._others(commands, start, connection, now_ms)
         placed = self._state.store.put_many(items, born_host=connection.peer_host, store_ms=now_ms)
         stored = list(zip(islice(commands, start, None), items, placed, strict=False))
         if self._is_sync_flush and placed:

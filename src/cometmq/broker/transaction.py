@@ -1,8 +1,11 @@
 """END_TRANSACTION: half messages become real ones, or nothing.
 
 Job: know which half messages are open, commit and roll back on request with RocketMQ's checks and
-answers, and own the parts that check back and write op messages.  It must not block: the half
-message is read here while it is in memory, and in a worker when it is not.
+answers, and own the parts that check back and write op messages.  It must not block: a half
+message that is not kept is read here while it is in memory, and in a worker when it is not.
+
+What a commit stores is kept in memory for the newest half messages (`_KEPT_COUNT`, `_KEPT_BYTES`),
+so that an end which comes soon reads nothing.
 
 A transaction is settled once.  A further end gets the answer of the first if it says the same, and
 an error if it does not; a message that was put back for a check can be ended by its earlier places
@@ -32,7 +35,13 @@ from cometmq.broker.transaction_ops import OpWriter
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import find_property, remove_property
 from cometmq.codec.stored_message import StoredMessage, decode_message
-from cometmq.core.transactions import HalfMessage, OpenHalves, end_deadline_ms, half_of
+from cometmq.core.transactions import (
+    HalfMessage,
+    KeptHalf,
+    OpenHalves,
+    end_deadline_ms,
+    half_of,
+)
 from cometmq.errors import CodecError, CometError, ResponseCode, StoreError
 from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from cometmq.model.names import HALF_TOPIC
@@ -47,6 +56,9 @@ log = logging.getLogger("cometmq.broker")
 
 _REMEMBERED: Final = 10_000
 """So many ended transactions are known by their outcome, for ends that are repeated."""
+_KEPT_COUNT: Final = 4_096
+_KEPT_BYTES: Final = 8 << 20
+_KEPT_BODY_BYTES_MAX: Final = 64 << 10
 _OUTCOMES: Final = {TRANSACTION_COMMIT: "committed", TRANSACTION_ROLLBACK: "rolled back"}
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 
@@ -54,7 +66,8 @@ _NOT_FOUND: Final = "Find prepared transaction message failed"
 class TransactionService:
     """The processor of code 37, and everything a broker knows about transactions."""
 
-    __slots__ = ("_at", "_ended", "_order", "_state", "check", "halves", "ops")
+    __slots__ = ("_at", "_ended", "_kept", "_kept_bytes", "_order", "_state", "check", "halves",
+                 "ops")  # fmt: skip
 
     def __init__(self, state: BrokerState) -> None:
         loaded = load_transactions(state.store, state.offsets)
@@ -64,6 +77,9 @@ class TransactionService:
         self.check = CheckBack(state, self.halves, self.ops, self._given_up)
         self._ended: dict[int, str] = {}
         self._order: deque[int] = deque()
+        self._kept: deque[HalfMessage] = deque()
+        """The newest half messages, the oldest first; among them ended ones."""
+        self._kept_bytes = 0
         self._at: Callable[[str], None] = lambda name: None
         state.store.hold_log("open transactions", self._oldest)
         if self.halves:
@@ -99,6 +115,25 @@ class TransactionService:
         self.halves.add(half_of(result.queue_offset, result.physical_offset, born_ms, properties))
         self._at("half.put")
 
+    def added_kept(self, half: HalfMessage) -> None:
+        """Note one that was put, with what its commit stores; the oldest of them forget it."""
+        self.halves.add(half)
+        made = half.kept
+        if made is not None:
+            if len(made.body) > _KEPT_BODY_BYTES_MAX:
+                half.kept = None
+            else:
+                self._kept.append(half)
+                self._kept_bytes += len(made.body) + len(made.raw)
+                while self._kept_bytes > _KEPT_BYTES or len(self._kept) > _KEPT_COUNT:
+                    self._let_go(self._kept.popleft())
+        self._at("half.put")
+
+    def _let_go(self, half: HalfMessage) -> None:
+        made, half.kept = half.kept, None
+        if made is not None:
+            self._kept_bytes -= len(made.body) + len(made.raw)
+
     # -- END_TRANSACTION ----------------------------------------------------------------------
 
     def end(
@@ -110,6 +145,14 @@ class TransactionService:
             return None
         half = self.halves.at(header.tran_state_table_offset)
         if half is not None and half.physical_offset == header.commit_log_offset:
+            made = half.kept
+            if (
+                made is not None
+                and header.producer_group == half.group
+                and not half.has_immunity
+                and made.index_keys[0] in (header.msg_id, header.transaction_id)
+            ):
+                return self._finish(request, header, half, made, connection)
             message = self._read_resident(half.queue_offset)
             if message is not None:
                 return self._settle(request, header, message, connection)
@@ -154,17 +197,33 @@ class TransactionService:
             if half is None:
                 self._repeated(header)
                 return answer(request)
-            if self.ops.is_refusing():
-                raise Refusal(
-                    ResponseCode.SERVICE_NOT_AVAILABLE,
-                    "service not available now: ended transactions cannot be noted, see the"
-                    " broker's log",
-                )
-            if header.commit_or_rollback == TRANSACTION_ROLLBACK:
-                return self._roll_back(request, half, connection)
-            return self._commit(request, half, checked, connection)
+            is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
+            made = _made_of(checked) if is_commit else None
         except Refusal as refusal:
             return answer(request, refusal.code, refusal.remark)
+        return self._finish(request, header, half, made, connection)
+
+    def _finish(
+        self,
+        request: RemotingCommand,
+        header: EndTransactionHeader,
+        half: HalfMessage,
+        made: KeptHalf | None,
+        connection: ServerConnection,
+    ) -> bytes | None:
+        """End an open transaction by a request that means it."""
+        if self.ops.is_refusing():
+            return answer(
+                request,
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "service not available now: ended transactions cannot be noted, see the broker's"
+                " log",
+            )
+        if header.commit_or_rollback == TRANSACTION_ROLLBACK:
+            return self._roll_back(request, half, connection)
+        assert made is not None
+        try:
+            return self._commit(request, half, made, connection)
         except StoreError as error:
             return answer(request, *store_failure(self._state, error))
 
@@ -235,10 +294,25 @@ class TransactionService:
         self,
         request: RemotingCommand,
         half: HalfMessage,
-        message: StoredMessage,
+        made: KeptHalf,
         connection: ServerConnection,
     ) -> bytes | None:
-        result = self._put_real(half, message)
+        """Put the message where its producer wanted it; body and properties stay."""
+        result = self._state.store.put(
+            half.topic,
+            made.queue_id,
+            made.body,
+            made.raw,
+            flag=made.flag,
+            sys_flag=made.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+            born_ms=half.born_ms,
+            born_host=made.born_host,
+            reconsume_times=made.reconsume_times,
+            prepared_offset=half.physical_offset,
+            tags_code=made.tags_code,
+            store_ms=self._state.env.clock.now_ms(),
+            index_keys=made.index_keys,
+        )
         self._at("commit.put")
         self._close(half, "committed")
         if request.is_oneway:
@@ -247,35 +321,6 @@ class TransactionService:
             return answer(request)
         self._answer_durable(request, result.end_offset, connection)
         return None
-
-    def _put_real(self, half: HalfMessage, message: StoredMessage) -> PutResult:
-        """Put the message where its producer wanted it; body and properties stay."""
-        topic, queue_id, raw = _take_destination(message.raw_properties)
-        if topic is None or queue_id is None or not queue_id.isdigit():
-            raise Refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "the message is illegal: it names no topic and queue to be delivered to",
-            )
-        tags = _text(find_property(raw, b"TAGS"))
-        return self._state.store.put(
-            topic.decode(),
-            int(queue_id),
-            message.body,
-            raw,
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
-            born_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            reconsume_times=message.reconsume_times,
-            prepared_offset=half.physical_offset,
-            tags_code=tags_code(tags),
-            store_ms=self._state.env.clock.now_ms(),
-            index_keys=(
-                _text(find_property(raw, b"UNIQ_KEY")),
-                _text(find_property(raw, b"KEYS")),
-                tags,
-            ),
-        )
 
     def _given_up(self, half: HalfMessage) -> None:
         self._close(half, "given up")
@@ -287,6 +332,7 @@ class TransactionService:
             ended[place] = outcome
             order.append(place)
         self.halves.remove(half)
+        self._let_go(half)
         while len(order) > _REMEMBERED:
             del ended[order.popleft()]
         self.ops.ended(half.queue_offset)
@@ -314,6 +360,32 @@ def _is_meant(header: EndTransactionHeader, message: StoredMessage) -> bool:
     uniq_key = _text(find_property(message.raw_properties, b"UNIQ_KEY"))
     # Old clients say the offset message id.
     return not given or uniq_key in given or message.offset_message_id in given
+
+
+def _made_of(message: StoredMessage) -> KeptHalf:
+    """What the commit of a half message stores, by its record.
+
+    Raises:
+        Refusal: it names no topic and queue.
+    """
+    topic, queue_id, raw = _take_destination(message.raw_properties)
+    if topic is None or queue_id is None or not queue_id.isdigit():
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "the message is illegal: it names no topic and queue to be delivered to",
+        )
+    tags = _text(find_property(raw, b"TAGS"))
+    return KeptHalf(
+        int(queue_id),
+        message.body,
+        raw,
+        message.flag,
+        message.sys_flag,
+        message.born_host,
+        message.reconsume_times,
+        tags_code(tags),
+        (_text(find_property(raw, b"UNIQ_KEY")), _text(find_property(raw, b"KEYS")), tags),
+    )
 
 
 def _take_destination(raw: bytes) -> tuple[bytes | None, bytes | None, bytes]:

@@ -23,17 +23,36 @@ __all__ = [
     "OP_TAG",
     "CheckRules",
     "HalfMessage",
+    "KeptHalf",
     "OpenHalves",
     "decode_op_body",
     "encode_op_body",
     "end_deadline_ms",
     "half_of",
     "immunity_ms",
+    "immunity_s",
 ]
 
 OP_TAG: Final = "d"
 _NEVER: Final = b"-1,"
 """An op body that names nothing: Java ignores what lies before the place it has come to."""
+
+
+class KeptHalf(msgspec.Struct, gc=False, frozen=True):
+    """What the commit of a half message stores, as the log has it."""
+
+    queue_id: int
+    """Where its producer wanted it."""
+    body: bytes
+    raw: bytes
+    """Properties without REAL_TOPIC and REAL_QID."""
+    flag: int
+    sys_flag: int
+    born_host: bytes
+    reconsume_times: int
+    tags_code: int
+    index_keys: tuple[str | None, str | None, str | None]
+    """UNIQ_KEY, KEYS and TAGS."""
 
 
 class HalfMessage(msgspec.Struct, gc=False):
@@ -50,6 +69,10 @@ class HalfMessage(msgspec.Struct, gc=False):
     has_immunity: bool = False
     first_offset: int = -1
     """Queue offset of its first place, -1 when this is the first."""
+    topic: str = ""
+    """Where its producer wanted it; "" when it does not say."""
+    kept: KeptHalf | None = None
+    """None when it has to be read from the log."""
 
 
 class CheckRules(msgspec.Struct, frozen=True):
@@ -91,6 +114,11 @@ def immunity_ms(text: bytes | None, timeout_ms: int) -> int | None:
     return max(_number(text) * 1000, timeout_ms)
 
 
+def immunity_s(text: bytes | None) -> int:
+    """CHECK_IMMUNITY_TIME_IN_SECONDS as a number, -1 for none or no number."""
+    return -1 if text is None else max(-1, _number(text))
+
+
 def end_deadline_ms(properties: bytes, born_ms: int, timeout_ms: int) -> int | None:
     """Time after which only the answer to a check may end a transaction; None for never."""
     limit = immunity_ms(find_property(properties, b"CHECK_IMMUNITY_TIME_IN_SECONDS"), timeout_ms)
@@ -105,15 +133,17 @@ def half_of(
     checks = find_property(properties, b"TRANSACTION_CHECK_TIMES")
     first = find_property(properties, b"TRAN_PREPARED_QUEUE_OFFSET")
     group = find_property(properties, b"PGROUP") or b""
+    topic = find_property(properties, b"REAL_TOPIC") or b""
     return HalfMessage(
         queue_offset,
         physical_offset,
         born_ms,
         group.decode("utf-8", "replace"),
         0 if checks is None else max(0, _number(checks)),
-        -1 if immunity is None else max(-1, _number(immunity)),
+        immunity_s(immunity),
         immunity is not None,
         -1 if first is None else _number(first),
+        topic.decode("utf-8", "replace"),
     )
 
 
@@ -140,13 +170,17 @@ def decode_op_body(body: bytes) -> list[int]:
 class OpenHalves:
     """The half messages of one queue that are neither committed, rolled back nor given up."""
 
-    __slots__ = ("_earlier", "_newest", "_open")
+    __slots__ = ("_earlier", "_newest", "_open", "changes", "counts")
 
     def __init__(self) -> None:
         self._open: dict[int, HalfMessage] = {}
         self._newest: dict[int, int] = {}
         """Earlier place to newest one, of messages that were put back."""
         self._earlier: dict[int, list[int]] = {}
+        self.counts: dict[str, int] = {}
+        """Open ones of each topic; a topic stays when its last one is ended."""
+        self.changes = 0
+        """How often `counts` has changed."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -154,6 +188,9 @@ class OpenHalves:
     def add(self, half: HalfMessage) -> None:
         """Note a half message at a place behind all others."""
         self._open[half.queue_offset] = half
+        counts = self.counts
+        counts[half.topic] = counts.get(half.topic, 0) + 1
+        self.changes += 1
 
     def at(self, queue_offset: int) -> HalfMessage | None:
         """The open half message whose newest place this is."""
@@ -178,12 +215,17 @@ class OpenHalves:
     def remove(self, half: HalfMessage) -> None:
         """Forget one that is ended, and its earlier places."""
         del self._open[half.queue_offset]
+        self.counts[half.topic] -= 1
+        self.changes += 1
         for place in self._earlier.pop(half.queue_offset, ()):
             self._newest.pop(place, None)
 
     def replace(self, half: HalfMessage, newer: HalfMessage) -> None:
         """Note that a message was put back at a place behind all others."""
-        self._open.pop(half.queue_offset, None)
+        if self._open.pop(half.queue_offset, None) is not None:
+            self.counts[half.topic] -= 1
+        self.counts[newer.topic] = self.counts.get(newer.topic, 0) + 1
+        self.changes += 1
         places = self._earlier.pop(half.queue_offset, [])
         places.append(half.queue_offset)
         for place in places:
