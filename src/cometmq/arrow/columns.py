@@ -7,6 +7,7 @@ strings, timestamps in microseconds UTC, everything nullable.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -54,6 +55,8 @@ _HEX: Final = np.frombuffer(
     b"".join(f"{value:02X}".encode() for value in range(256)), dtype=np.uint16
 )
 _ID_CHARACTERS: Final = 32
+#: Above this an array of equal texts is too big to be kept for the next batch.
+_SHARED_ROWS_MAX: Final = 1 << 16
 
 
 def schema_of(columns: tuple[str, ...]) -> Any:
@@ -80,6 +83,16 @@ def slices(buffer: Any, start: NDArray[Any], end: NDArray[Any], kind: Any) -> An
 
 def constant(value: str | None, count: int) -> Any:
     """The same text in every row."""
+    # Arrays are never changed: batches of one size share theirs.
+    return _constant(value, count) if count <= _SHARED_ROWS_MAX else _repeated(value, count)
+
+
+@lru_cache(maxsize=16)
+def _constant(value: str | None, count: int) -> Any:
+    return _repeated(value, count)
+
+
+def _repeated(value: str | None, count: int) -> Any:
     if value is None:
         return pa.nulls(count, pa.string())
     return pa.repeat(pa.scalar(value, pa.string()), count)
