@@ -38,6 +38,7 @@ __all__ = [
     "ConnectFailed",
     "DiskFull",
     "ExpressionIllegal",
+    "GroupMoved",
     "GroupNotExist",
     "InvalidParameter",
     "LocalProtocolError",
@@ -114,6 +115,8 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
+    GROUP_MOVED = 31101
+    """Our own: a message group is not at home in this queue, or not any more."""
 
 
 class CometError(Exception):
@@ -179,6 +182,13 @@ class InvalidParameter(RemoteError):
     """A header field is out of range."""
 
 
+class GroupMoved(RemoteError):
+    """The topic is growing or shrinking, and the message group belongs to another queue, or waits
+    until its consumers are through with the old one."""
+
+    retriable = True
+
+
 class QueryNotFound(RemoteError):
     """Nothing is stored under what was asked for."""
 
@@ -205,6 +215,7 @@ REMOTE_ERRORS: Final[dict[int, type[RemoteError]]] = {
     ResponseCode.SUBSCRIPTION_NOT_LATEST: SubscriptionFault,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: GroupNotExist,
     ResponseCode.INVALID_PARAMETER: InvalidParameter,
+    ResponseCode.GROUP_MOVED: GroupMoved,
 }
 
 

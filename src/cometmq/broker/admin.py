@@ -23,6 +23,7 @@ from cometmq.core.attributes import (
     altered_attributes,
     parse_attribute_changes,
 )
+from cometmq.core.growing import Growth, check_change
 from cometmq.core.retry_policy import check_policy
 from cometmq.errors import ConfigError, ResponseCode
 from cometmq.model.group import SubscriptionGroupConfig
@@ -140,7 +141,14 @@ class AdminProcessor:
         known = self._state.topics.get(config.topic)
         if config.attributes.get("+message.type") == "MIXED":
             raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-        return _altered(config, known, TOPIC_ATTRIBUTES)
+        changed = _altered(config, known, TOPIC_ATTRIBUTES)
+        name = self._state.config.broker_name
+        try:
+            present = Growth.from_attributes(known.attributes, name) if known is not None else None
+            check_change(present, Growth.from_attributes(changed.attributes, name), name)
+        except ConfigError as error:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        return changed
 
     def _check_topic(self, config: TopicConfig) -> None:
         fault = check_topic(config.topic)
@@ -187,13 +195,20 @@ class AdminProcessor:
 
     def get_topic(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes:
-        """Serve GET_TOPIC_CONFIG (351); 17 when missing, never 3 (trap T14)."""
+    ) -> bytes | None:
+        """Serve GET_TOPIC_CONFIG (351); 17 when missing, never 3 (trap T14).
+
+        What it tells is durable: a producer acts on the marks of a growing topic.
+        """
         topic = TopicHeader.from_command(request).topic
         config = self._state.topics.get(topic)
         if config is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
-        return answer(request, body=encode_topic_config(config))
+        frame = answer(request, body=encode_topic_config(config))
+        if self._state.are_topics_saved() or request.is_oneway:
+            return frame
+        self._state.when_topics_saved(lambda: connection.send(frame))
+        return None
 
     def all_topics(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int

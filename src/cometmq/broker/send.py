@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.broker.batch_keys import BatchLook
+from cometmq.broker.growing import GrowingTopics
 from cometmq.broker.half_send import HALF_MARK, HalfRuns, make_half_look, put_half
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_check import Destination, SendChecks, prepared, scheduled
@@ -114,6 +115,7 @@ class SendProcessor:
         "_schedule",
         "_state",
         "_suffix",
+        "growing",
         "half_added",
         "half_runs",
         "send",
@@ -135,6 +137,8 @@ class SendProcessor:
         self.half_added: Callable[[PutResult, int, bytes], None] = lambda *_: None
         """Told of each half message that was checked: where it is, when it was born, its
         properties."""
+        self.growing = GrowingTopics(state)
+        """Topics with message groups that move; the hot path reads its `topics` as a set."""
         self._limits: dict[str, int] = {}
         self._is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._suffix = encode_properties(self._region_properties)
@@ -148,7 +152,7 @@ class SendProcessor:
         self.half_runs = HalfRuns(state, self._limits, self._half_look, *given)
         """Its `added` is told of every half message that was put the fast way."""
         self.send_run: SendRun = SendRuns(
-            state, self._limits, self._look, *given, self.half_runs.serve
+            state, self._limits, self._look, *given, self.half_runs.serve, self.growing.topics
         ).serve
 
     def forget_topics(self) -> None:
@@ -169,6 +173,7 @@ class SendProcessor:
         prefix = self._state.message_id_prefix
         look = self._look
         half = self._send_half
+        growing = self.growing.topics
 
         def send(request: Request, connection: ServerConnection, now_ms: int) -> bytes | None:
             try:
@@ -193,6 +198,7 @@ class SendProcessor:
                 or not 0 < len(body) <= body_bytes_max
                 or header.batch
                 or header.reconsume_times
+                or (header.place and header.topic in growing)
                 or len(text) > PLAIN_PROPERTIES_CHARS_MAX
             ):
                 return checked(request, connection, now_ms)
@@ -268,11 +274,14 @@ class SendProcessor:
             request = full_command(request)
         header = SendMessageHeader.from_command(request)
         try:
+            stored = self.growing.check(header.topic, header.queue_id, request)
             config = self._checks.topic(header, connection, now_ms)
             if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
                 answered = self._send_batch(request, header, config, connection, now_ms)
             else:
                 answered = self._send_one(request, header, config, connection, now_ms)
+            if stored is not None:
+                stored()
         except Refusal as refusal:
             return self._refused(request, refusal.code, refusal.remark)
         except StoreError as error:

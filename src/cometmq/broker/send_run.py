@@ -12,7 +12,7 @@ entries that differ from message to message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import islice, takewhile
 from struct import Struct
 from typing import Any, Final
@@ -175,8 +175,8 @@ class SendRuns:
     """Serves runs for one broker; `limits` maps the topics that passed all checks to their number
     of queues."""
 
-    __slots__ = ("_frame", "_is_sync_flush", "_limits", "_look", "_others", "_state", "_stored",
-                 "_suffix")  # fmt: skip
+    __slots__ = ("_frame", "_growing", "_is_sync_flush", "_limits", "_look", "_others", "_state",
+                 "_stored", "_suffix")  # fmt: skip
 
     def __init__(
         self,
@@ -187,8 +187,11 @@ class SendRuns:
         suffix: bytes,
         stored: Callable[[SendCommand, int, PutResult, int, str], bytes],
         others: SendRun,
+        growing: Container[str],
     ) -> None:
-        """`others` serves a run whose first send is not plain, or serves none of it."""
+        """`others` serves a run whose first send is not plain, or serves none of it; `growing`
+        has the topics whose message groups move."""
+        self._growing = growing
         self._state = state
         self._is_sync_flush = state.config.flush_disk_type == "SYNC_FLUSH"
         self._limits = limits
@@ -255,6 +258,7 @@ class SendRuns:
         look, suffix = self._look, self._suffix
         body_bytes_max = self._state.config.max_message_size
         limit_of = self._limits.get
+        growing = self._growing
         items: list[PlainItem] = []
         for request in islice(commands, start, start + RUN_SENDS_MAX):
             if type(request) is not SendCommand or request.flag & _RESPONSE:
@@ -268,6 +272,7 @@ class SendRuns:
                 or not 0 < len(body) <= body_bytes_max
                 or header.batch
                 or header.reconsume_times
+                or (header.place and topic in growing)
             ):
                 break
             text = header.properties

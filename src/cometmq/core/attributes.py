@@ -9,6 +9,7 @@ Source: AttributeParser, AttributeUtil, TopicAttributes and SubscriptionGroupAtt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -24,22 +25,29 @@ __all__ = [
 ]
 
 _INT64_MAX: Final = 2**63 - 1
+_LAYOUT: Final = r"[^:;]+:[1-9]\d*(;[^:;]+:[1-9]\d*)*"
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """What an attribute may be: one of `choices`, or else a number of `minimum` to `maximum`."""
+    """What an attribute may be: one of `choices`, or what fits `pattern`, or else a number of
+    `minimum` to `maximum`."""
 
     is_changeable: bool = True
     choices: tuple[str, ...] = ()
     minimum: int = 0
     maximum: int = 0
+    pattern: str = ""
 
     def check(self, value: str) -> None:
         """Raise ConfigError for a value that is none of them."""
         if self.choices:
             if value not in self.choices:
                 raise ConfigError(f"value is not in set: [{', '.join(self.choices)}]")
+            return
+        if self.pattern:
+            if re.fullmatch(self.pattern, value) is None:
+                raise ConfigError(f"value is not of the form {self.pattern}: {value:.80}")
             return
         digits = value[1:] if value[:1] in ("+", "-") else value
         if not (digits.isascii() and digits.isdigit()):
@@ -55,8 +63,13 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
         choices=("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "NORMAL")
     ),
     "reserve.time": Attribute(minimum=-1, maximum=_INT64_MAX),
+    "group.epoch": Attribute(minimum=1, maximum=_INT64_MAX),
+    "group.phase": Attribute(choices=("prepared", "moving", "closing")),
+    "group.layout.old": Attribute(pattern=_LAYOUT),
+    "group.layout": Attribute(pattern=_LAYOUT),
+    "group.moved": Attribute(pattern=r"\d+:[*0-9a-f]+(;\d+:[*0-9a-f]+)*"),
 }
-"""In the order in which Java lists the choices."""
+"""In the order in which Java lists the choices; those of ``group.`` are ours (core.growing)."""
 GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "priority.factor": Attribute(minimum=0, maximum=100)
 }

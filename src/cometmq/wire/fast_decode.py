@@ -40,9 +40,13 @@ class PlainSend(
         "properties": "i",
         "reconsume_times": "j",
         "batch": "m",
+        "place": "cmqGroup",
     },
 ):
-    """A send under the short names of SEND_MESSAGE_V2."""
+    """A send under the short names of SEND_MESSAGE_V2.
+
+    ``place`` is ours, and empty but in a send by message group (``core.growing``).
+    """
 
     topic: str
     queue_id: Int32
@@ -52,9 +56,10 @@ class PlainSend(
     properties: str = ""
     reconsume_times: Int32 = 0
     batch: bool = False
+    place: str = ""
 
 
-class _PlainSendLong(PlainSend, rename=wire_names()):
+class _PlainSendLong(PlainSend, rename=wire_names(place="cmqGroup")):
     """The same under the long names of SEND_MESSAGE."""
 
     topic: str
@@ -65,6 +70,7 @@ class _PlainSendLong(PlainSend, rename=wire_names()):
     properties: str = ""
     reconsume_times: Int32 = 0
     batch: bool = False
+    place: str = ""
 
 
 class SendCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):

@@ -222,8 +222,11 @@ class SendRequestTemplate:
         oneway: bool = False,
         reconsume_times: int = 0,
         max_reconsume_times: int | None = None,
+        place: str | None = None,
     ) -> bytes:
         """Return the frame of one send; properties is the property string.
+
+        ``place`` is where a message group is at home, digits and a colon (``core.growing``).
 
         Raises LocalProtocolError when the frame gets too long or the string is not Unicode.
         """
@@ -232,6 +235,8 @@ class SendRequestTemplate:
         except UnicodeEncodeError:
             raise LocalProtocolError("the properties hold half a surrogate pair") from None
         extra = b"" if max_reconsume_times is None else b',"l":"%d"' % max_reconsume_times
+        if place is not None:
+            extra += b',"cmqGroup":"%b"' % place.encode()
         header = self._layout % (
             queue_id,
             sys_flag,

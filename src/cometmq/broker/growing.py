@@ -1,0 +1,234 @@
+"""Growing topics at one broker: which sends by message group belong here, and what has moved.
+
+Job: hold the growth of each topic that has one, refuse sends that belong elsewhere, mark buckets
+as moved when all consumers have had them, and let queues that are to go vanish.  It must not
+decide (``core.growing`` does) and must not put messages.
+
+A mark is durable before anybody learns of it: GET_TOPIC_CONFIG answers after topics.json is
+written (``admin.get_topic``), and a refused producer asks that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from cometmq.broker.state import BrokerState, Refusal
+from cometmq.core.growing import (
+    ALL_MOVED,
+    PLACE_FIELD,
+    Growth,
+    Phase,
+    QueueDrain,
+    Verdict,
+    bucket_of,
+    consumed_offset,
+    decide_store,
+    parse_place,
+)
+from cometmq.errors import ConfigError, ResponseCode
+from cometmq.model.topic import TopicConfig
+from cometmq.wire.command import RemotingCommand
+
+__all__ = ["GrowingTopics"]
+
+log = logging.getLogger("cometmq.broker")
+
+LOOK_INTERVAL_S: Final = 0.5
+"""Consumers commit every few seconds; looking more often finds nothing new."""
+
+
+class GrowingTopics:
+    """The growths of one broker; `topics` is live, and read by the hot path as a set of names."""
+
+    __slots__ = ("_drains", "_state", "_timer", "topics")
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._drains: dict[tuple[str, int], QueueDrain] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.topics: dict[str, Growth] = {}
+
+    # -- life -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take up what the topics of the last run say."""
+        for config in list(self._state.topics.all().values()):
+            self.topic_changed(config)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def topic_changed(self, config: TopicConfig) -> None:
+        """A topic was created or changed."""
+        try:
+            growth = Growth.from_attributes(config.attributes, self._broker_name)
+        except ConfigError as error:
+            log.warning("topic %s does not grow: %s", config.topic, error)
+            growth = None
+        if growth is None:
+            self.topic_deleted(config.topic)
+            return
+        before = self.topics.get(config.topic)
+        self.topics[config.topic] = growth
+        if before is None or before.epoch != growth.epoch:
+            self._forget_drains(config.topic)
+        if growth.phase is not Phase.PREPARED:
+            for queue_id in growth.queues_left_at(self._broker_name):
+                if (config.topic, queue_id) not in self._drains:
+                    end = self._state.store.max_queue_offset(config.topic, queue_id)
+                    self._drains[config.topic, queue_id] = QueueDrain(end)
+            self._look_soon()
+
+    def topic_deleted(self, topic: str) -> None:
+        """A topic is gone, or has no growth any more."""
+        self.topics.pop(topic, None)
+        self._forget_drains(topic)
+
+    def _forget_drains(self, topic: str) -> None:
+        for key in [key for key in self._drains if key[0] == topic]:
+            del self._drains[key]
+
+    @property
+    def _broker_name(self) -> str:
+        return self._state.config.broker_name
+
+    # -- sends ----------------------------------------------------------------------------
+
+    def check(
+        self, topic: str, queue_id: int, request: RemotingCommand
+    ) -> Callable[[], None] | None:
+        """Refuse a send that belongs elsewhere; give what is to be called once it is stored.
+
+        Raises:
+            Refusal: with GROUP_MOVED, after which the producer looks where the group is.
+        """
+        growth = self.topics.get(topic)
+        text = request.ext_fields.get(PLACE_FIELD)
+        if growth is None or not text:
+            return None
+        try:
+            epoch, group_hash = parse_place(text)
+        except ConfigError as error:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        verdict = decide_store(growth, (self._broker_name, queue_id), epoch, group_hash)
+        if verdict is Verdict.STORE:
+            return None
+        if verdict is Verdict.STORE_AND_NOTE:
+            assert group_hash is not None
+            bucket = bucket_of(group_hash)
+            return lambda: self._note(topic, queue_id, bucket)
+        if verdict is Verdict.WAIT:
+            raise Refusal(
+                ResponseCode.GROUP_MOVED,
+                f"the message group moves from queue {queue_id} of topic {topic} at "
+                f"{self._broker_name} as soon as {self._who_is_behind(topic, queue_id)}; send it "
+                "again until then",
+            )
+        raise Refusal(
+            ResponseCode.GROUP_MOVED,
+            f"the message group is not at home in queue {queue_id} of topic {topic} at "
+            f"{self._broker_name}: growth {growth.epoch} led from {growth.old} to {growth.new}; "
+            "read the topic's attributes (GET_TOPIC_CONFIG) and send it to its home",
+        )
+
+    def _note(self, topic: str, queue_id: int, bucket: int) -> None:
+        drain = self._drains.get((topic, queue_id))
+        if drain is not None:
+            drain.note(bucket, self._state.store.max_queue_offset(topic, queue_id))
+
+    # -- moving ---------------------------------------------------------------------------
+
+    def _look_soon(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(LOOK_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        for topic in list(self.topics):
+            self.look_at(topic)
+        if any(self._has_work(topic, growth) for topic, growth in self.topics.items()):
+            self._look_soon()
+
+    def _has_work(self, topic: str, growth: Growth) -> bool:
+        if growth.phase is Phase.PREPARED:
+            return False
+        config = self._state.topics.get(topic)
+        new_count = growth.new.count_of(self._broker_name)
+        return bool(growth.queues_left_at(self._broker_name)) or (
+            config is not None and config.read_queue_count > new_count
+        )
+
+    def look_at(self, topic: str) -> None:
+        """Mark what has drained, and let drained queues vanish."""
+        growth = self.topics[topic]
+        config = self._state.topics.get(topic)
+        if config is None or not self._has_work(topic, growth):
+            return
+        grown = growth
+        for queue_id in growth.queues_left_at(self._broker_name):
+            drain = self._drains[topic, queue_id]
+            moved = growth.moved.get((self._broker_name, queue_id), 0)
+            bits = drain.drained(self._consumed(topic, queue_id), moved)
+            if bits:
+                grown = grown.marked(self._broker_name, queue_id, bits)
+        read_count = self._queues_to_read(config, grown)
+        if grown is growth and read_count == config.read_queue_count:
+            return
+        for queue_id in growth.queues_left_at(self._broker_name):
+            if grown.moved.get((self._broker_name, queue_id)) == ALL_MOVED:
+                log.info("topic %s: every message group of queue %d has moved", topic, queue_id)
+        attributes = {**config.attributes, **grown.to_attributes(self._broker_name)}
+        changed = replace(config, attributes=attributes, read_queue_count=read_count)
+        self._state.topics.put(changed, self._state.env.clock.now_ms())
+        self._state.on_topic_changed(changed)
+
+    def _queues_to_read(self, config: TopicConfig, growth: Growth) -> int:
+        """The number of queues to read: those that are to go stay until they are consumed."""
+        new_count = growth.new.count_of(self._broker_name)
+        count = config.read_queue_count
+        if count <= new_count or growth.queues_left_at(self._broker_name):
+            return count
+        while count > new_count:
+            end = self._state.store.max_queue_offset(config.topic, count - 1)
+            if self._consumed(config.topic, count - 1) < end:
+                break
+            count -= 1
+        if count < config.read_queue_count:
+            log.info("topic %s: %d queues remain to be read", config.topic, count)
+        return count
+
+    def _consumed(self, topic: str, queue_id: int) -> int:
+        store = self._state.store
+        return consumed_offset(
+            self._offsets(topic, queue_id).values(),
+            store.min_queue_offset(topic, queue_id),
+            store.max_queue_offset(topic, queue_id),
+        )
+
+    def _offsets(self, topic: str, queue_id: int) -> dict[str, int | None]:
+        """The offset of each group that counts: it has one in the topic, or is online."""
+        state = self._state
+        groups = set(state.offsets.groups_of(topic))
+        for name in state.consumers.subscribers_of(topic):
+            group = state.consumers.get(name)
+            if group is not None and not group.is_broadcast:
+                groups.add(name)
+        return {name: state.offsets.query(name, topic, queue_id) for name in sorted(groups)}
+
+    def _who_is_behind(self, topic: str, queue_id: int) -> str:
+        end = self._state.store.max_queue_offset(topic, queue_id)
+        first = self._state.store.min_queue_offset(topic, queue_id)
+        behind = [
+            f"{name} has consumed {end - max(own or 0, first)} messages more"
+            for name, own in self._offsets(topic, queue_id).items()
+            if max(own or 0, first) < end
+        ]
+        return " and ".join(behind) or "that is on disk"
