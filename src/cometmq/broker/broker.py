@@ -323,6 +323,8 @@ class Broker:
         self._schedule.start()
         self._staging.start()
         self._transactions.start()
+        assert self._send is not None
+        self._send.growing.start()
         self._state.stats.start()
         self._files.start()
         self._files.topics_changed()
@@ -381,6 +383,8 @@ class Broker:
             self._pull.hold.stop()
         if self._bulk is not None:
             self._bulk.stop()
+        if self._send is not None:
+            self._send.growing.stop()
         if self._schedule is not None:
             self._schedule.stop()
         if self._staging is not None:
@@ -418,6 +422,7 @@ class Broker:
     def _topic_changed(self, config: TopicConfig) -> None:
         assert self._send is not None
         self._send.forget_topics()
+        self._send.growing.topic_changed(config)
         self._files.topics_changed()
         if self._registration is not None:
             self._registration.topic_changed(_masked(config, self.config.broker_permission))
@@ -426,6 +431,7 @@ class Broker:
         assert self._send is not None
         assert self._pull is not None
         self._send.forget_topics()
+        self._send.growing.topic_deleted(topic)
         self._pull.hold.drop_topic(topic)
         self._files.topics_changed()
         if self._registration is not None:
