@@ -29,18 +29,19 @@ from cometmq.broker.lookup import LookupProcessor
 from cometmq.broker.offset import OffsetProcessor
 from cometmq.broker.persistence import BrokerFiles
 from cometmq.broker.pull import PullProcessor
+from cometmq.broker.queue_locks import QueueLockProcessor
 from cometmq.broker.registration import Registration
 from cometmq.broker.reply import ReplyProcessor
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send import SendProcessor
 from cometmq.broker.send_back import SendBackProcessor
 from cometmq.broker.staging import StagingService
-from cometmq.broker.state import BrokerState, answer
+from cometmq.broker.state import BrokerState
 from cometmq.broker.transaction import TransactionService
 from cometmq.codec.ids import HOST_V4_BYTES, encode_host
 from cometmq.core.delay import DelayLevels
 from cometmq.core.topic_table import TopicTable, system_topics
-from cometmq.errors import CometError, ConfigError, LocalProtocolError, ResponseCode
+from cometmq.errors import CometError, ConfigError, LocalProtocolError
 from cometmq.model.names import is_system_topic
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.env import Environment
@@ -57,7 +58,6 @@ from cometmq.wire.bodies import (
 )
 from cometmq.wire.bulk_pull import BulkPullCode
 from cometmq.wire.codes import RequestCode as Code
-from cometmq.wire.command import RemotingCommand
 
 __all__ = ["Broker"]
 
@@ -113,6 +113,7 @@ class Broker:
         self._pull: PullProcessor | None = None
         self._bulk: BulkPullProcessor | None = None
         self._client: ClientProcessor | None = None
+        self._queue_locks: QueueLockProcessor | None = None
         self._staging: StagingService | None = None
         self._transactions: TransactionService | None = None
         self._send: SendProcessor | None = None
@@ -224,6 +225,7 @@ class Broker:
         self._pull = PullProcessor(state)
         self._bulk = BulkPullProcessor(state, self._pull)
         self._client = ClientProcessor(state)
+        self._queue_locks = QueueLockProcessor(state)
         staging = StagingService(state, self._files.load_staging(), self._pull.hold.grown)
         self._staging = staging
         self._files.attach_staging(staging)
@@ -271,9 +273,9 @@ class Broker:
             Code.QUERY_MESSAGE: lookup.query,
             Code.VIEW_MESSAGE_BY_ID: lookup.view,
             Code.END_TRANSACTION: self._transactions.end,
-            Code.LOCK_BATCH_MQ: _not_yet("ordering locks (LOCK_BATCH_MQ)"),
-            Code.UNLOCK_BATCH_MQ: _not_yet("ordering locks (UNLOCK_BATCH_MQ)"),
         }
+        assert self._queue_locks is not None
+        handlers.update(self._queue_locks.handlers())
         handlers.update(self._staging.handlers())
         handlers.update(AdminProcessor(state, schedule).handlers())
         handlers.update(ProgressProcessor(state).handlers())
@@ -383,6 +385,8 @@ class Broker:
             self._pull.hold.stop()
         if self._bulk is not None:
             self._bulk.stop()
+        if self._queue_locks is not None:
+            self._queue_locks.stop()
         if self._send is not None:
             self._send.growing.stop()
         if self._schedule is not None:
@@ -442,21 +446,10 @@ class Broker:
         self._expiry = asyncio.get_running_loop().call_later(
             EXPIRY_SCAN_MS / 1000, self._scan_clients
         )
-        self._client.drop_expired(self.env.clock.now_ms())
-
-
-def _not_yet(what: str) -> Handler:
-    """Build the handler of a code that a later version will serve."""
-
-    def refuse(request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
-        return answer(
-            request,
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            f" request type {request.code} not supported: {what} are not part of this version "
-            "of CometMQ",
-        )
-
-    return refuse
+        assert self._queue_locks is not None
+        now_ms = self.env.clock.now_ms()
+        self._client.drop_expired(now_ms)
+        self._queue_locks.drop_expired(now_ms)
 
 
 def _masked(config: TopicConfig, broker_permission: int) -> TopicConfig:

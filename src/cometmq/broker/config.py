@@ -80,7 +80,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
 
     Units are RocketMQ's: intervals in milliseconds, `file_reserved_time` in hours, sizes in
     bytes, ratios in percent.  `listen_port` 0 lets the system choose.  `staged_timeout_minutes`
-    is our own.
+    and `rebalance_lock_max_live_time` are our own.
     """
 
     # Who we are
@@ -120,6 +120,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     short_polling_time_mills: Millis = 1000
     notify_consumer_ids_changed_enable: bool = True
     channel_expired_timeout: Millis = 120000
+    rebalance_lock_max_live_time: Millis = 60000
     register_name_server_period: Annotated[int, msgspec.Meta(ge=10000, le=60000)] = 30000
     register_broker_timeout_mills: Millis = 24000
     flush_consumer_offset_interval: Millis = 5000

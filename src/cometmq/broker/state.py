@@ -16,6 +16,7 @@ from cometmq.core.consumer_group import ConsumerGroups, ProducerGroups
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.delay import DelayLevels
 from cometmq.core.group_table import SubscriptionGroupTable
+from cometmq.core.queue_locks import QueueLocks
 from cometmq.core.topic_table import TopicTable
 from cometmq.errors import ResponseCode
 from cometmq.model.topic import TopicConfig
@@ -84,6 +85,7 @@ class BrokerState:
         "on_topic_changed",
         "on_topic_deleted",
         "producers",
+        "queue_locks",
         "started_ms",
         "stats",
         "store",
@@ -113,6 +115,7 @@ class BrokerState:
         self.delay = delay
         self.consumers: ConsumerGroups[ServerConnection] = ConsumerGroups()
         self.producers: ProducerGroups[ServerConnection] = ProducerGroups()
+        self.queue_locks = QueueLocks(config.rebalance_lock_max_live_time)
         self.address = address
         self.host = encode_host(address)
         self.message_id_prefix = offset_message_id_prefix(self.host)

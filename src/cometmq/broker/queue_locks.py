@@ -1,0 +1,121 @@
+"""Queue locks of ordered consumers: asking, giving back, and telling those who wait.
+
+Job: LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), and a notice (NOTIFY_CONSUMER_IDS_CHANGED, 40)
+to every client that was refused a queue which is free again.  It must not decide who owns a queue
+(`cometmq.core.queue_locks` does).
+
+The notice is the one every client answers by a rebalance at once, so a waiting client asks again
+in milliseconds, where RocketMQ's waits for its next turn.  A client is told only what it waits
+for: once for each refusal, and once for all that was given back within `NOTICE_PAUSE_S`.
+
+Source: AdminBrokerProcessor.lockBatchMQ of RocketMQ 5.4; the notices are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from cometmq.broker.state import BrokerState, answer
+from cometmq.net.server import Handler, ServerConnection
+from cometmq.wire.bodies import LockBatchRequest, LockBatchResponse
+from cometmq.wire.codes import RequestCode as Code
+from cometmq.wire.command import RemotingCommand
+
+__all__ = ["QueueLockProcessor"]
+
+NOTICE_PAUSE_S: Final = 0.05
+"""Java gives back queue by queue, and at shutdown commits its offsets only after that."""
+
+
+class QueueLockProcessor:
+    """The processors of codes 41 and 42; `stop` ends its timers."""
+
+    __slots__ = ("_expiry", "_expiry_ms", "_notice", "_state", "_to_tell")
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._to_tell: dict[str, dict[str, None]] = {}
+        self._notice: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry_ms = 0
+
+    def handlers(self) -> dict[int, Handler]:
+        """Map each code to its processor."""
+        return {Code.LOCK_BATCH_MQ: self.lock, Code.UNLOCK_BATCH_MQ: self.unlock}
+
+    def stop(self) -> None:
+        """Tell nobody any more."""
+        for timer in (self._notice, self._expiry):
+            if timer is not None:
+                timer.cancel()
+
+    def lock(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
+        """Serve LOCK_BATCH_MQ (41): the answer lists the queues that are the client's now."""
+        asked = LockBatchRequest.decode(request.body)
+        granted = self._state.queue_locks.lock(
+            asked.consumer_group, asked.client_id, asked.queues, now_ms
+        )
+        if len(granted) < len(asked.queues):
+            self._watch_expiry(now_ms)
+        return answer(request, body=LockBatchResponse(tuple(granted)).encode())
+
+    def unlock(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
+        """Serve UNLOCK_BATCH_MQ (42); what another client holds stays as it is."""
+        asked = LockBatchRequest.decode(request.body)
+        waiting = self._state.queue_locks.unlock(
+            asked.consumer_group, asked.client_id, asked.queues
+        )
+        self._tell_soon(asked.consumer_group, waiting)
+        return answer(request)
+
+    def drop_expired(self, now_ms: int) -> None:
+        """Forget the locks of clients that stopped renewing; whoever waits for one is told."""
+        for group, clients in self._state.queue_locks.expire(now_ms).items():
+            self._tell_soon(group, clients)
+
+    # -- those who wait -------------------------------------------------------------------
+
+    def _watch_expiry(self, now_ms: int) -> None:
+        """Look at the locks when the first that somebody waits for expires unless renewed."""
+        expiry_ms = self._state.queue_locks.next_expiry_ms()
+        if self._expiry is not None:
+            if expiry_ms is not None and expiry_ms >= self._expiry_ms:
+                return
+            self._expiry.cancel()
+            self._expiry = None
+        if expiry_ms is not None:
+            self._expiry_ms = expiry_ms
+            self._expiry = asyncio.get_running_loop().call_later(
+                max(1, expiry_ms - now_ms) / 1000, self._expire
+            )
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now_ms = self._state.env.clock.now_ms()
+        self.drop_expired(now_ms)
+        self._watch_expiry(now_ms)
+
+    def _tell_soon(self, group: str, clients: list[str]) -> None:
+        if not clients:
+            return
+        self._to_tell.setdefault(group, {}).update(dict.fromkeys(clients))
+        if self._notice is None:
+            self._notice = asyncio.get_running_loop().call_later(NOTICE_PAUSE_S, self._tell)
+
+    def _tell(self) -> None:
+        """Have each waiting client rebalance; one that is gone needs no queue."""
+        self._notice = None
+        to_tell, self._to_tell = self._to_tell, {}
+        for group, clients in to_tell.items():
+            online = self._state.consumers.get(group)
+            if online is None:
+                continue
+            for client_id in clients:
+                member = online.find_client(client_id)
+                if member is not None:
+                    member.oneway(
+                        RemotingCommand.request(
+                            Code.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}
+                        )
+                    )
