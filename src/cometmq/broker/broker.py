@@ -24,6 +24,7 @@ from cometmq.broker.carrying import CarriedGoods, carry
 from cometmq.broker.client import EXPIRY_SCAN_MS, ClientProcessor
 from cometmq.broker.client_calls import ClientCallProcessor
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.filters import FilterService
 from cometmq.broker.live_config import LiveConfig
 from cometmq.broker.lookup import LookupProcessor
 from cometmq.broker.offset import OffsetProcessor
@@ -113,6 +114,7 @@ class Broker:
         self._pull: PullProcessor | None = None
         self._bulk: BulkPullProcessor | None = None
         self._client: ClientProcessor | None = None
+        self._filters: FilterService | None = None
         self._queue_locks: QueueLockProcessor | None = None
         self._staging: StagingService | None = None
         self._transactions: TransactionService | None = None
@@ -137,6 +139,12 @@ class Broker:
         """Tables and store, once started; for tests and tools in the same process."""
         assert self._state is not None
         return self._state
+
+    @property
+    def filters(self) -> FilterService:
+        """SQL92 filters, once started; for tests and tools in the same process."""
+        assert self._filters is not None
+        return self._filters
 
     @property
     def staging(self) -> StagingService:
@@ -222,9 +230,12 @@ class Broker:
         self._transactions = TransactionService(state)
         self._send.half_added = self._transactions.added
         self._send.half_runs.added = self._transactions.added_kept
-        self._pull = PullProcessor(state)
+        filters = FilterService(lambda: state.config, self._files.load_filters(), now_ms)
+        self._filters = filters
+        self._files.attach_filters(filters)
+        self._pull = PullProcessor(state, filters)
         self._bulk = BulkPullProcessor(state, self._pull)
-        self._client = ClientProcessor(state)
+        self._client = ClientProcessor(state, filters)
         self._queue_locks = QueueLockProcessor(state)
         staging = StagingService(state, self._files.load_staging(), self._pull.hold.grown)
         self._staging = staging

@@ -94,9 +94,14 @@ class BulkPullProcessor:
         ):
             return self._pull.pull_with(request, header, connection, now_ms)
         try:
-            topic_config, group_config, codes = self._pull.check(header, connection, now_ms)
+            topic_config, group_config, codes, filtered = self._pull.check(
+                header, connection, now_ms
+            )
         except Refusal as refusal:
             return answer(request, refusal.code, refusal.remark, refusal.ext)
+        if filtered is not None:
+            # A filter looks at each record; what it leaves is as little as an ordinary pull has.
+            return self._pull.pull_with(request, header, connection, now_ms)
         lane = self._lanes.get(connection)
         if lane is None:
             lane = self._lanes[connection] = _Lane(connection)

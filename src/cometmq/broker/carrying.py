@@ -1,9 +1,8 @@
 """What a Java broker left in the store that this one does not serve: told at start, kept for it.
 
-Job: count pending timer messages and SQL filters, say so in one line, and hold the commit log for
-the messages among them and for delayed ones that are still to be delivered.  It must not write:
-the wheel, the timer log, ``timercheck`` and ``consumerFilter.json`` go back to a Java broker as
-they came.
+Job: count pending timer messages, say so in one line, and hold the commit log for them and for
+delayed ones that are still to be delivered.  It must not write: the wheel, the timer log and
+``timercheck`` go back to a Java broker as they came.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from cometmq.codec.consume_queue import PRE_BLANK_SIZE
 from cometmq.codec.stored_message import read_record_header
-from cometmq.errors import CodecError, StoreError
+from cometmq.errors import StoreError
 from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.store.carried import Carried, count_timer_messages
 from cometmq.store.results import ColdRead, GetStatus
-from cometmq.wire.fastjson import loads_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from cometmq.store.disk import Disk
     from cometmq.store.message_store import MessageStore
 
-__all__ = ["CarriedGoods", "carry", "count_filters"]
+__all__ = ["CarriedGoods", "carry"]
 
 log = logging.getLogger("cometmq.broker")
 
@@ -38,19 +36,14 @@ class CarriedGoods:
     """What waits in the store for a Java broker."""
 
     timers: Carried
-    filter_count: int
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not (self.timers.count or self.filter_count)
+        return not self.timers.count
 
     def __str__(self) -> str:
-        parts = [
-            _counted(self.timers.count, "timer message"),
-            _counted(self.filter_count, "SQL filter"),
-        ]
-        return ", ".join(part for part in parts if part)
+        return _counted(self.timers.count, "timer message")
 
 
 def _counted(count: int, what: str) -> str:
@@ -61,10 +54,7 @@ def carry(
     store: MessageStore, disk: Disk, schedule: ScheduleService, workers: Workers
 ) -> CarriedGoods:
     """Count, say it, and hold the log.  Blocks; after the store is loaded, before it serves."""
-    goods = CarriedGoods(
-        count_timer_messages(store, disk),
-        count_filters(disk, store.config.root),
-    )
+    goods = CarriedGoods(count_timer_messages(store, disk))
     oldest = _OldestDelayed(store, schedule, workers)
     store.hold_log("delayed messages that are not due yet", oldest)
     if goods.timers.oldest is not None:
@@ -143,18 +133,3 @@ class _OldestDelayed:
                 self._known[level] = queue_offset, result
 
         self._workers.submit(work, done)
-
-
-def count_filters(disk: Disk, root: str) -> int:
-    """Count the SQL filters a Java broker registered; 0 where its file cannot be read."""
-    try:
-        data = loads_object(disk.read_bytes(f"{root}/config/consumerFilter.json"), "filters")
-    except (FileNotFoundError, CodecError):
-        return 0
-    by_topic = data.get("filterDataByTopic")
-    if not isinstance(by_topic, dict):
-        return 0
-    groups = [
-        topic.get("groupFilterData") for topic in by_topic.values() if isinstance(topic, dict)
-    ]
-    return sum(len(table) for table in groups if isinstance(table, dict))

@@ -14,7 +14,8 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from cometmq.broker.state import BrokerState, answer
+from cometmq.broker.filters import FilterService
+from cometmq.broker.state import BrokerState, Refusal, answer
 from cometmq.core.consumer_group import Member
 from cometmq.core.tag_filter import filter_codes, is_tag_type, parse_subscription
 from cometmq.errors import RemoteProtocolError, ResponseCode
@@ -43,10 +44,11 @@ _FEATURES: Final = ",".join([BULK_PULL_FEATURE, STAGING_FEATURE])
 class ClientProcessor:
     """The processors of codes 34, 35, 38 and 46, and what happens when a connection ends."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_filters", "_state")
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, filters: FilterService) -> None:
         self._state = state
+        self._filters = filters
 
     # -- requests -------------------------------------------------------------------------
 
@@ -104,6 +106,8 @@ class ClientProcessor:
             None if data.without_sub else map(_with_codes, consumer.subscriptions),
             data.heartbeat_fingerprint,
         )
+        if not data.without_sub:
+            self._filters.subscribed(consumer.group_name, consumer.subscriptions, now_ms)
         if outcome.is_changed and settings.notify_consumer_ids_changed_enable:
             self._notify(consumer.group_name)
         return outcome.needs_subscription or outcome.is_fingerprint_new
@@ -117,6 +121,7 @@ class ClientProcessor:
             self._state.producers.leave(connection, header.producer_group)
         group = header.consumer_group
         if group is not None and self._state.consumers.leave(connection, group):
+            self._left(group, now_ms)
             settings = self._state.groups.get(group)
             if settings is None or settings.notify_consumer_ids_changed_enable:
                 self._notify(group)
@@ -138,16 +143,14 @@ class ClientProcessor:
     def check_config(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
-        """Serve CHECK_CLIENT_CONFIG (46): tags are fine, SQL92 is not evaluated here."""
+        """Serve CHECK_CLIENT_CONFIG (46): tags are fine, SQL92 is compiled."""
         subscription = CheckClientConfigBody.decode(request.body).subscription
-        if is_tag_type(subscription.expression_type):
-            return answer(request)
-        return answer(
-            request,
-            ResponseCode.SYSTEM_ERROR,
-            "The broker does not support consumer to filter message by "
-            f"{subscription.expression_type}; subscribe by tags",
-        )
+        if not is_tag_type(subscription.expression_type):
+            try:
+                self._filters.check(subscription)
+            except Refusal as refusal:
+                return answer(request, refusal.code, refusal.remark)
+        return answer(request)
 
     # -- events ---------------------------------------------------------------------------
 
@@ -155,10 +158,16 @@ class ClientProcessor:
         """Remove a lost client from its groups and tell the others."""
         self._state.producers.leave_all(connection)
         for group in self._state.consumers.leave_all(connection):
+            self._left(group, self._state.env.clock.now_ms())
             self._notify(group)
 
+    def _left(self, group: str, now_ms: int) -> None:
+        if self._state.consumers.get(group) is None:
+            self._filters.left(group, now_ms)
+
     def drop_expired(self, now_ms: int) -> None:
-        """Cut clients without a heartbeat for channelExpiredTimeout."""
+        """Cut clients without a heartbeat for channelExpiredTimeout, forget old filters."""
+        self._filters.forget(now_ms)
         timeout_ms = self._state.config.channel_expired_timeout
         silent = dict.fromkeys(self._state.consumers.expired(now_ms, timeout_ms))
         silent.update(dict.fromkeys(self._state.producers.expired(now_ms, timeout_ms)))

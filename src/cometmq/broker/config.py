@@ -155,6 +155,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     clean_file_forcibly_enable: bool = True
     clean_resource_interval: Millis = 10000
     delete_file_batch_max: Annotated[int, msgspec.Meta(ge=1, le=50)] = 10
+    # Filters
+    enable_property_filter: bool = True
+    expect_consumer_num_use_filter: Count = 32
+    max_error_rate_of_bloom_filter: Ratio = 20
+    filter_data_clean_time_span: Millis = 86400000
+    filter_support_retry: bool = False
+    # Records
     check_crc_on_recover: bool = True
     enabled_append_prop_crc: bool = False
     force_verify_prop_crc: bool = False

@@ -7,7 +7,8 @@ A pull runs again when
 
 - a message whose tag code it wants became visible in its queue (`arrived`); all wake-ups of one
   turn of the loop run together at its end, so that a burst of sends is answered by one pull with
-  many messages, not by many pulls with one;
+  many messages, not by many pulls with one; a pull with an SQL92 filter goes on waiting when its
+  owner finds that nothing of the burst matches;
 - an operator moved its group's offset in its queue (`offset_moved`);
 - its time is up;
 - the sweep sees that its queue has grown past it, wanted or not, so that a filtered consumer
@@ -24,6 +25,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from cometmq.broker.filters import RecordFilter
 from cometmq.net.env import Clock
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command import RemotingCommand
@@ -48,6 +50,7 @@ class ParkedPull:
         "codes",
         "connection",
         "deadline_ms",
+        "filter",
         "header",
         "is_waiting",
         "queue_id",
@@ -63,6 +66,7 @@ class ParkedPull:
         connection: ServerConnection,
         codes: frozenset[int] | None,
         deadline_ms: int,
+        filtered: RecordFilter | None = None,
     ) -> None:
         self.request = request
         self.header = header
@@ -72,6 +76,7 @@ class ParkedPull:
         self.queue_offset = header.queue_offset
         self.codes = codes
         self.deadline_ms = deadline_ms
+        self.filter = filtered
         self.is_waiting = True
 
 
@@ -83,6 +88,7 @@ class PullHold:
         run: called with each pull that is to run again; it is no longer parked then.
         max_queue_offset: gives the end of a queue, for the sweep.
         watch: told of each queue that gets its first (True) or loses its last (False) pull.
+        has_wanted: says of a pull with a filter whether it is to run after an arrival.
     """
 
     __slots__ = (
@@ -91,6 +97,8 @@ class PullHold:
         "_clock",
         "_count",
         "_deadlines",
+        "_examined",
+        "_has_wanted",
         "_max_queue_offset",
         "_next_sweep_ms",
         "_run",
@@ -108,11 +116,14 @@ class PullHold:
         run: Callable[[ParkedPull], None],
         max_queue_offset: Callable[[str, int], int],
         watch: Callable[[str, int, bool], None],
+        has_wanted: Callable[[ParkedPull], bool] = lambda _: True,
     ) -> None:
         self._clock = clock
         self._run = run
         self._max_queue_offset = max_queue_offset
         self._watch = watch
+        self._has_wanted = has_wanted
+        self._examined: dict[ParkedPull, None] = {}
         self._by_queue: dict[tuple[str, int], dict[ParkedPull, None]] = {}
         self._by_connection: dict[ServerConnection, dict[ParkedPull, None]] = {}
         self._deadlines: list[tuple[int, int, ParkedPull]] = []
@@ -155,12 +166,15 @@ class PullHold:
             return
         for pull in list(waiting):
             if pull.queue_offset < next_offset and (pull.codes is None or tags_code in pull.codes):
+                if pull.filter is not None:
+                    self._examined[pull] = None
+                    continue
                 self._take(pull)
                 self._woken.append(pull)
         self._wake()
 
     def _wake(self) -> None:
-        if self._woken and not self._wake_scheduled:
+        if (self._woken or self._examined) and not self._wake_scheduled:
             self._wake_scheduled = True
             asyncio.get_running_loop().call_soon(self._run_woken)
 
@@ -201,6 +215,7 @@ class PullHold:
         self._by_connection.clear()
         self._deadlines.clear()
         self._woken.clear()
+        self._examined.clear()
         self._count = 0
 
     def _take(self, pull: ParkedPull) -> None:
@@ -222,6 +237,11 @@ class PullHold:
         woken, self._woken = self._woken, []
         for pull in woken:
             self._run_one(pull)
+        examined, self._examined = self._examined, {}
+        for pull in examined:
+            if pull.is_waiting and self._has_wanted(pull):
+                self._take(pull)
+                self._run_one(pull)
 
     def _run_one(self, pull: ParkedPull) -> None:
         """Run a pull; a fault in one must not leave the others unanswered."""

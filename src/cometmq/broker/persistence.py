@@ -2,13 +2,15 @@
 
 Job: which table goes into which file, loading them at start, writing them at their pace: topics
 and groups on every change, consumer offsets every ``flushConsumerOffsetInterval``, delay offsets
-every ``flushDelayOffsetInterval``, all of them at the stop.  It must not decide what they hold.
+every ``flushDelayOffsetInterval``, SQL92 filters every ten seconds, all of them at the stop.  It
+must not decide what they hold.
 
 ======================== ======================================================
 config/topics.json            dataVersion, topicConfigTable
 config/subscriptionGroup.json dataVersion, forbiddenTable, subscriptionGroupTable
 config/consumerOffset.json    dataVersion, groupTopicMap, offsetTable
 config/delayOffset.json       dataVersion, offsetTable
+config/consumerFilter.json    filterDataByTopic
 config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging_ledger`)
 ======================== ======================================================
 
@@ -19,6 +21,7 @@ say) are written back as they were read; files that are not in this list are nev
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -26,13 +29,16 @@ import msgspec
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.config_file import ConfigFile, load_config_file
+from cometmq.broker.filters import FilterService
 from cometmq.broker.foreign_keys import ForeignKeys
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.staging import StagingService
 from cometmq.broker.staging_ledger import LedgerFile
+from cometmq.core.consumer_filter import ConsumerFilter, decode_filter_file
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group_table import SubscriptionGroupTable
 from cometmq.core.topic_table import TopicTable
+from cometmq.errors import StoreCorrupt
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.env import Workers
@@ -51,8 +57,13 @@ from cometmq.wire.bodies import (
 
 __all__ = ["BrokerFiles", "group_snapshot"]
 
+log = logging.getLogger("cometmq.broker")
+
 _SETTLE_STEP_S = 0.005
 _STAGING = "cometmqStaging.json"
+_FILTERS = "consumerFilter.json"
+_FILTERS_INTERVAL_MS = 10_000
+"""RocketMQ writes them at this pace."""
 T = TypeVar("T")
 Encode = Callable[[], bytes]
 
@@ -143,6 +154,7 @@ class BrokerFiles:
             ),
             "consumerOffset.json": ForeignKeys(("dataVersion", "groupTopicMap", "offsetTable")),
             "delayOffset.json": ForeignKeys(("dataVersion", "offsetTable")),
+            _FILTERS: ForeignKeys(("filterDataByTopic",)),
             _STAGING: ForeignKeys(LedgerFile.__struct_encode_fields__),
         }
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -186,6 +198,17 @@ class BrokerFiles:
         found = self._load("delayOffset.json", decode_delay_offsets)
         return ({}, DataVersion()) if found is None else found
 
+    def load_filters(self) -> list[ConsumerFilter] | None:
+        """Read consumerFilter.json; None where nobody ever filtered.  Blocks.
+
+        Consumers bring their filters again: without the file they cost more, nothing is lost.
+        """
+        try:
+            return self._load(_FILTERS, decode_filter_file)
+        except StoreCorrupt as error:
+            log.warning("going on without the SQL filters of before: %s", error)
+            return None
+
     def load_staging(self) -> LedgerFile | None:
         """Read cometmqStaging.json; None where nothing was ever staged.  Blocks."""
         return self._load(_STAGING, LedgerFile.decode)
@@ -219,6 +242,10 @@ class BrokerFiles:
         )
         self._add("delayOffset.json", lambda: schedule.revision, lambda: _delay_snapshot(schedule))
 
+    def attach_filters(self, filters: FilterService) -> None:
+        """The same for SQL92 filters."""
+        self._add(_FILTERS, lambda: filters.table.revision, filters.snapshot)
+
     def attach_staging(self, staging: StagingService) -> None:
         """The same for staged batches, whose ledger is written when it has something new."""
         self._add(_STAGING, lambda: staging.ledger.revision, staging.snapshot)
@@ -245,6 +272,8 @@ class BrokerFiles:
         interval_ms = self.config.flush_consumer_offset_interval
         if name == "delayOffset.json":
             interval_ms = self.config.flush_delay_offset_interval
+        elif name == _FILTERS:
+            interval_ms = _FILTERS_INTERVAL_MS
         self._timers[name] = asyncio.get_running_loop().call_later(
             interval_ms / 1000, self._due, name
         )

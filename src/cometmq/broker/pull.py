@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from cometmq.broker.filters import FilterService, RecordFilter
 from cometmq.broker.hold import ParkedPull, PullHold
 from cometmq.broker.state import FAQ, BrokerState, Refusal, answer
 from cometmq.core.tag_filter import filter_codes, is_tag_type, parse_subscription
@@ -62,10 +63,11 @@ def _parsed_codes(topic: str, expression: str | None) -> frozenset[int] | None:
 class PullProcessor:
     """The processors of codes 11 and 361 and the pulls that wait."""
 
-    __slots__ = ("_state", "hold")
+    __slots__ = ("_filters", "_state", "hold")
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, filters: FilterService) -> None:
         self._state = state
+        self._filters = filters
         store = state.store
         self.hold = PullHold(
             state.env.clock,
@@ -74,6 +76,7 @@ class PullProcessor:
             lambda topic, queue_id, is_first: (
                 store.watch(topic, queue_id) if is_first else store.unwatch(topic, queue_id)
             ),
+            self._has_wanted,
         )
 
     def pull(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> Frame:
@@ -95,8 +98,8 @@ class PullProcessor:
 
     def check(
         self, header: PullMessageHeader, connection: ServerConnection, now_ms: int
-    ) -> tuple[TopicConfig, SubscriptionGroupConfig, frozenset[int] | None]:
-        """Check in Java's order; give topic, group and the wanted tag codes (None: all).
+    ) -> tuple[TopicConfig, SubscriptionGroupConfig, frozenset[int] | None, RecordFilter | None]:
+        """Check in Java's order; give topic, group, the wanted tag codes (None: all), the filter.
 
         Raises Refusal with the answer's code and remark.
         """
@@ -145,23 +148,26 @@ class PullProcessor:
                 f"consumer:[/{connection.peer}]",
             )
         if header.sys_flag & PULL_SUBSCRIPTION:
-            return topic, group, self._codes_of_request(header)
-        return topic, group, self._codes_of_heartbeat(header, group)
+            return topic, group, *self._wanted_of_request(header)
+        return topic, group, *self._wanted_of_heartbeat(header, group)
 
-    def _codes_of_request(self, header: PullMessageHeader) -> frozenset[int] | None:
+    def _wanted_of_request(
+        self, header: PullMessageHeader
+    ) -> tuple[frozenset[int] | None, RecordFilter | None]:
         if not is_tag_type(header.expression_type):
-            raise _no_filter(header.expression_type)
+            return None, self._filters.of_request(header)
         try:
-            return _parsed_codes(header.topic, header.subscription)
+            codes = _parsed_codes(header.topic, header.subscription)
         except RemoteProtocolError as error:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {error}",
             ) from error
+        return codes, self._filters.of_retry(header.topic)
 
-    def _codes_of_heartbeat(
+    def _wanted_of_heartbeat(
         self, header: PullMessageHeader, group: SubscriptionGroupConfig
-    ) -> frozenset[int] | None:
+    ) -> tuple[frozenset[int] | None, RecordFilter | None]:
         online = self._state.consumers.get(header.consumer_group)
         if online is None:
             raise Refusal(
@@ -190,9 +196,9 @@ class PullProcessor:
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
         if not is_tag_type(subscription.expression_type):
-            raise _no_filter(subscription.expression_type)
+            return None, self._filters.of_group(header, subscription)
         # The heartbeat processor computed the codes from the tags.
-        return subscription.code_set or None
+        return subscription.code_set or None, self._filters.of_retry(header.topic)
 
     # -- serving --------------------------------------------------------------------------
 
@@ -208,7 +214,7 @@ class PullProcessor:
     ) -> Frame:
         state = self._state
         try:
-            topic, group, codes = self.check(header, connection, now_ms)
+            topic, group, codes, filtered = self.check(header, connection, now_ms)
         except Refusal as refusal:
             return answer(request, refusal.code, refusal.remark, refusal.ext)
         if may_park and header.sys_flag & PULL_COMMIT_OFFSET:
@@ -229,6 +235,8 @@ class PullProcessor:
                 header.max_msg_nums,
                 _BYTES_MAX if not wanted_bytes or wanted_bytes < 0 else wanted_bytes,
                 codes,
+                None if filtered is None else filtered.matches,
+                None if filtered is None else filtered.hint,
                 allow_cold=allow_cold,
             )
         except StoreError as error:
@@ -252,7 +260,8 @@ class PullProcessor:
             timeout_ms = max(0, header.suspend_timeout_ms)
             if not config.long_polling_enable:
                 timeout_ms = config.short_polling_time_mills
-            self.hold.park(ParkedPull(request, header, connection, codes, now_ms + timeout_ms))
+            deadline_ms = now_ms + timeout_ms
+            self.hold.park(ParkedPull(request, header, connection, codes, deadline_ms, filtered))
             return None
         if code is ResponseCode.SUCCESS:
             state.stats.got(
@@ -313,6 +322,31 @@ class PullProcessor:
 
     # -- later ----------------------------------------------------------------------------
 
+    def _has_wanted(self, pull: ParkedPull) -> bool:
+        """Say whether a parked pull with a filter has something to tell its consumer now.
+
+        What does not match it is passed over: the next look begins behind, and so does the
+        consumer when the pull is answered.
+        """
+        filtered, header = pull.filter, pull.header
+        if filtered is None:
+            return True
+        try:
+            found = self._state.store.get(
+                pull.topic,
+                pull.queue_id,
+                header.queue_offset,
+                1,
+                match=filtered.matches,
+                hint=filtered.hint,
+            )
+        except StoreError:
+            return True
+        if isinstance(found, ColdRead) or found.status is not GetStatus.NO_MATCHED_MESSAGE:
+            return isinstance(found, ColdRead) or found.status is not GetStatus.OFFSET_OVERFLOW_ONE
+        header.queue_offset = found.next_queue_offset
+        return found.next_queue_offset < found.max_queue_offset
+
     def _run_parked(self, pull: ParkedPull) -> None:
         """Run a parked pull once more; this time it is answered whatever is found."""
         self._serve_later(
@@ -351,11 +385,3 @@ class PullProcessor:
         )
         if frame is not None and not request.flag & 2:
             connection.send(frame)
-
-
-def _no_filter(expression_type: str | None) -> Refusal:
-    return Refusal(
-        ResponseCode.SYSTEM_ERROR,
-        f"The broker does not support consumer to filter message by {expression_type}; "
-        "subscribe by tags, this version of CometMQ does not evaluate SQL92",
-    )

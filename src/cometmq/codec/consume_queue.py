@@ -24,6 +24,7 @@ from cometmq.errors import CodecError
 __all__ = [
     "CQ_EXT_END_BLANK",
     "CQ_EXT_HEAD",
+    "CQ_EXT_HEAD_BYTES",
     "CQ_UNIT",
     "CQ_UNIT_BYTES",
     "PRE_BLANK_SIZE",

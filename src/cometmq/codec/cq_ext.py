@@ -18,16 +18,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
-from cometmq.codec.consume_queue import CQ_EXT_END_BLANK, CqExtUnit, decode_cq_ext_unit
+from cometmq.codec.consume_queue import (
+    CQ_EXT_END_BLANK,
+    CQ_EXT_HEAD_BYTES,
+    CqExtUnit,
+    decode_cq_ext_unit,
+)
 
 __all__ = [
     "CQ_EXT_BITMAP_BYTES_MAX",
     "CQ_EXT_END_BLANK_BYTES",
+    "BitmapHint",
     "PlacedCqExtUnit",
     "encode_cq_ext_end_blank",
     "has_cq_ext_room",
+    "may_match_places",
+    "uniform_count",
     "walk_cq_ext",
 ]
 
@@ -35,6 +44,9 @@ CQ_EXT_END_BLANK_BYTES: Final = 4
 CQ_EXT_BITMAP_BYTES_MAX: Final = 32_767 - 20
 """A unit's size is a signed short."""
 _SHORT: Final = struct.Struct(">h")
+_TIME_POSITION: Final = 10
+_IS_BIT_SET: Final = [bytes([value >> bit & 1 for value in range(256)]) for bit in range(8)]
+"""For each bit of a byte: what `bytes.translate` makes 1 of."""
 
 
 class PlacedCqExtUnit(NamedTuple):
@@ -43,6 +55,66 @@ class PlacedCqExtUnit(NamedTuple):
     file_position: int
     unit_bytes: int
     unit: CqExtUnit
+
+
+class BitmapHint(NamedTuple):
+    """What a unit's bitmap must have for its message to match perhaps."""
+
+    positions: tuple[int, ...]
+    """Bits that are all set where the message matches."""
+    bitmap_bytes: int
+    """Bitmaps of another size say nothing."""
+    born_ms: int
+    """Nor do units of messages stored at this time or before."""
+
+    def may_match(self, unit: CqExtUnit | None) -> bool:
+        """Whether the message may match: perhaps, or a certain no."""
+        if unit is None or unit.store_time_ms <= self.born_ms:
+            return True
+        bitmap = unit.bitmap
+        if len(bitmap) != self.bitmap_bytes:
+            return True
+        return all(bitmap[position >> 3] >> (position & 7) & 1 for position in self.positions)
+
+
+def may_match_places(raw: bytes | bytearray, count: int, hint: BitmapHint) -> list[int] | None:
+    """Numbers of the units, one behind the other in `raw`, whose messages may match.
+
+    None unless all of them have a bitmap of the hint's size, and so are equally long; then column
+    by column, which costs a hundredth of a microsecond for each unit.
+    """
+    unit_bytes = CQ_EXT_HEAD_BYTES + hint.bitmap_bytes
+    if len(raw) != count * unit_bytes or uniform_count(raw, unit_bytes) != count:
+        return None
+    bits = (1 << 8 * count) - 1
+    for position in hint.positions:
+        column = raw[CQ_EXT_HEAD_BYTES + (position >> 3) :: unit_bytes]
+        bits &= int.from_bytes(column.translate(_IS_BIT_SET[position & 7]), "big")
+    marks = bits.to_bytes(count, "big")
+    places = [place for place, mark in enumerate(marks) if mark] if any(marks) else []
+    times = _times_struct(count, unit_bytes).unpack(raw)
+    if min(times) > hint.born_ms:
+        return places
+    early = {place for place, time_ms in enumerate(times) if time_ms <= hint.born_ms}
+    return sorted(early.union(places))
+
+
+def uniform_count(raw: bytes | bytearray, unit_bytes: int) -> int:
+    """How many units of this size, all with a bitmap that fills it, `raw` begins with."""
+    count = len(raw) // unit_bytes
+    sizes = (unit_bytes >> 8, unit_bytes & 0xFF)
+    bitmap = unit_bytes - CQ_EXT_HEAD_BYTES
+    columns = ((0, sizes[0]), (1, sizes[1]), (18, bitmap >> 8), (19, bitmap & 0xFF))
+    for place, wanted in columns:
+        column = raw[place : count * unit_bytes : unit_bytes]
+        if column.count(wanted) != len(column):
+            count = len(column) - len(column.lstrip(bytes([wanted])))
+    return count
+
+
+@lru_cache(maxsize=64)
+def _times_struct(count: int, unit_bytes: int) -> struct.Struct:
+    return struct.Struct(">" + f"{_TIME_POSITION}xq{unit_bytes - _TIME_POSITION - 8}x" * count)
 
 
 def has_cq_ext_room(position: int, unit_bytes: int, file_bytes: int) -> bool:

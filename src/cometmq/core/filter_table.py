@@ -35,13 +35,15 @@ _DEAD_BEFORE_LOAD_MS: Final = 30_000
 class FilterTable:
     """Filters by topic and group."""
 
-    __slots__ = ("_topics", "bloom", "revision")
+    __slots__ = ("_by_topic", "_topics", "bloom", "revision")
 
     def __init__(self, bloom: BloomFilter) -> None:
         self.bloom = bloom
         self.revision = 0
         """Moves with every change of what is kept."""
         self._topics: dict[str, dict[str, ConsumerFilter]] = {}
+        self._by_topic: dict[str, tuple[ConsumerFilter, ...]] = {}
+        """The same to be read by workers: a topic's filters are replaced, never changed."""
 
     def __iter__(self) -> Iterator[ConsumerFilter]:
         for groups in self._topics.values():
@@ -65,7 +67,7 @@ class FilterTable:
                 one.dead_ms = max(one.born_ms, now_ms - _DEAD_BEFORE_LOAD_MS)
             topics.setdefault(one.topic, {})[one.group] = one
         self._topics = topics
-        self.revision += 1
+        self._changed()
         return True
 
     def register_group(
@@ -128,7 +130,7 @@ class FilterTable:
             expression = compile_expression(text)
         except ExpressionIllegal:
             if groups.pop(group, None) is not None:
-                self.revision += 1
+                self._changed(topic)
             raise
         groups[group] = ConsumerFilter(
             topic,
@@ -140,7 +142,7 @@ class FilterTable:
             key=key,
             expression=expression,
         )
-        self.revision += 1
+        self._changed(topic)
         return True
 
     def unregister(self, group: str, now_ms: int) -> None:
@@ -153,16 +155,29 @@ class FilterTable:
         for one in gone:
             del self._topics[one.topic][one.group]
         self._topics = {topic: groups for topic, groups in self._topics.items() if groups}
-        self.revision += bool(gone)
+        if gone:
+            self._changed()
         return len(gone)
 
+    def _changed(self, topic: str | None = None) -> None:
+        """There are other filters of a topic, or of any."""
+        self.revision += 1
+        if topic is not None:
+            self._by_topic[topic] = tuple(self._topics[topic].values())
+        else:
+            self._by_topic = {name: tuple(groups.values()) for name, groups in self._topics.items()}
+
+    def is_filtered(self, topic: str) -> bool:
+        """Say whether anybody, dead or not, filters a topic. Safe in a worker."""
+        return bool(self._by_topic.get(topic))
+
     def bitmap(self, topic: str, properties: Mapping[str, str]) -> bytes | None:
-        """Make the bitmap of a message; None where nobody filters its topic."""
-        groups = self._topics.get(topic)
-        if not groups:
+        """Make the bitmap of a message; None where nobody filters its topic. Safe in a worker."""
+        filters = self._by_topic.get(topic)
+        if not filters:
             return None
         bits = 0
-        for one in groups.values():
+        for one in filters:
             if one.expression is not None and one.expression.matches(properties):
                 bits |= one.key.mask if one.key is not None else 0
         return bits.to_bytes(self.bloom.bit_count // 8, "little")

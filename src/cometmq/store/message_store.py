@@ -39,6 +39,7 @@ from cometmq.store.upkeep import Upkeep
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cometmq.codec.cq_ext import BitmapHint
     from cometmq.store.config import StoreConfig
     from cometmq.store.disk import Disk, StoreLock, Workers
     from cometmq.store.flush import CallLater
@@ -288,13 +289,15 @@ class MessageStore:
         max_bytes: int = 1 << 27,
         codes: frozenset[int] | None = None,
         match: Callable[[memoryview], bool] | None = None,
+        hint: BitmapHint | None = None,
         *,
         allow_cold: bool = False,
     ) -> GetResult | ColdRead:
         """Read from a queue offset on, with the statuses of RocketMQ (store.md 3.9).
 
-        `codes` filters by tags code, `match` by the record.  Returns ColdRead instead of
-        blocking when bytes are not in memory, unless `allow_cold`.
+        `codes` filters by tags code, `match` by the record; `hint` says of which messages
+        extension units let `match` be left out, since they do not match.  Returns ColdRead
+        instead of blocking when bytes are not in memory, unless `allow_cold`.
         """
         if not self._is_open:
             raise StoreClosed(f"store {self.config.root} is not open")
@@ -305,7 +308,7 @@ class MessageStore:
             if self._log.is_active_file_cut():
                 self._upkeep.leave_cut_file()
         return self._reader.get(
-            topic, queue_id, queue_offset, max_count, max_bytes, codes, match, allow_cold
+            topic, queue_id, queue_offset, max_count, max_bytes, codes, match, hint, allow_cold
         )
 
     @property

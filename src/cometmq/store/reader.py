@@ -40,6 +40,7 @@ from cometmq.store.span_reader import SpanReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cometmq.codec.cq_ext import BitmapHint
     from cometmq.store.commit_log import CommitLog
     from cometmq.store.config import StoreConfig
     from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
@@ -121,6 +122,7 @@ class QueueReader:
         max_bytes: int,
         codes: frozenset[int] | None,
         match: Callable[[memoryview], bool] | None,
+        hint: BitmapHint | None,
         allow_cold: bool,
     ) -> GetResult | ColdRead:
         """See `MessageStore.get`."""

@@ -12,6 +12,7 @@ import pytest
 from tests.golden.store.java_stores import expectation, unpack
 
 from cometmq.broker import Broker, load_config
+from cometmq.core.consumer_filter import decode_filter_file
 from cometmq.model.names import HALF_TOPIC, TIMER_TOPIC
 from cometmq.net.env import system_environment
 from cometmq.store.disk import RealDisk
@@ -19,10 +20,10 @@ from cometmq.store.disk import RealDisk
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Ours: message stores' own files, and the four configuration files we serve.
+# Ours: message stores' own files, and the configuration files we serve.
 OURS = ("commitlog/", "consumequeue/", "index/", "checkpoint", "cometmq.", "lock")
 FILTER_FILE = "config/consumerFilter.json"
-SERVED = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+SERVED = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter")
 
 
 def foreign_files(root: Path) -> dict[str, str]:
@@ -70,7 +71,7 @@ def test_what_waits_is_counted_and_left_alone(
     half_messages = metric(root, "transactionMetrics", "transactionCount")
     if name == "killed":
         half_messages = 4  # that file is written every ten seconds: it missed the last four ends
-    filters = (root / FILTER_FILE).read_bytes().count(b'"expression":')
+    filters = decode_filter_file((root / FILTER_FILE).read_bytes())
     before = foreign_files(root)
     assert len(before) > 5
 
@@ -81,8 +82,8 @@ def test_what_waits_is_counted_and_left_alone(
             goods = broker.carried
             assert goods is not None
             halves = broker.transactions.halves
-            counts = goods.timers.count, len(halves), goods.filter_count
-            assert counts == (timers, half_messages, filters)
+            counts = goods.timers.count, len(halves), broker.filters.count
+            assert counts == (timers, half_messages, len(filters))
             first = halves.first()
             places = {
                 TIMER_TOPIC: goods.timers.oldest,
@@ -99,8 +100,10 @@ def test_what_waits_is_counted_and_left_alone(
     with caplog.at_level(logging.WARNING):
         asyncio.run(life())
     assert foreign_files(root) == before
+    kept = decode_filter_file((root / FILTER_FILE).read_bytes())
+    assert [(one.text, one.born_ms) for one in kept] == [(one.text, one.born_ms) for one in filters]
     said = [record.getMessage() for record in caplog.records if "carrying" in record.getMessage()]
-    assert len(said) == (1 if timers or filters else 0)
+    assert len(said) == (1 if timers else 0)
 
 
 def test_log_files_under_what_waits_are_kept(tmp_path: Path) -> None:

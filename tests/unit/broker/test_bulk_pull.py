@@ -166,7 +166,7 @@ def test_the_count_is_a_limit(tmp_path: Path) -> None:
         ({"queueId": "99"}, 29),
         ({"topic": "unknown"}, 17),
         ({"consumerGroup": "closed"}, 16),
-        ({"expressionType": "SQL92", "subscription": "a > 1"}, 1),
+        ({"expressionType": "SQL92", "subscription": "a >"}, 23),
         ({"subscription": " || "}, 23),
         ({"sysFlag": "0"}, 24),
     ],

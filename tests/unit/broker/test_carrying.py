@@ -1,19 +1,16 @@
 """What is still to be delivered keeps its log files, whoever is to deliver it."""
 
 import asyncio
-import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.unit.broker.harness import Client, eventually, running, scenario
 
 from cometmq.broker import Broker
-from cometmq.broker.carrying import CarriedGoods, count_filters
+from cometmq.broker.carrying import CarriedGoods
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.carried import Carried
-from cometmq.store.disk import RealDisk
 from cometmq.store.message_store import MessageStore
 
 LEVELS = {"messageDelayLevel": "1s 1h"}
@@ -85,15 +82,11 @@ def test_the_loop_does_not_wait_for_the_oldest_delayed_message(
 def test_what_a_java_broker_left_is_said_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Counts of two kinds; kinds that are not there are not named; held from the oldest on."""
-    (tmp_path / "config").mkdir()
-    topics: dict[str, Any] = {"A": {"groupFilterData": {"g": {}, "h": {}}}, "B": {}}
-    (tmp_path / "config/consumerFilter.json").write_text(json.dumps({"filterDataByTopic": topics}))
+    """Nothing is said of what is not there; the log is held from the oldest on."""
 
     async def first(broker: Broker, client: Client) -> None:
         goods = broker.carried
-        assert goods == CarriedGoods(Carried(), 2)
-        assert str(goods) == "2 SQL filters"
+        assert goods == CarriedGoods(Carried())
         store = broker.state.store
         store.put(TIMER_TOPIC, 0, b"timed", b"", store_ms=1)
         await fill(client)
@@ -111,16 +104,7 @@ def test_what_a_java_broker_left_is_said_in_one_line(
     with caplog.at_level(logging.WARNING):
         asyncio.run(second())
     said = [record.getMessage() for record in caplog.records]
-    few, line = [text for text in said if text.startswith("carrying")]
-    assert few.startswith("carrying 2 SQL filters: this broker")
-    assert line.startswith("carrying 1 timer message, 2 SQL filters: this broker")
+    (line,) = [text for text in said if text.startswith("carrying")]
+    assert line.startswith("carrying 1 timer message: this broker")
     (line,) = [text for text in said if "is kept" in text]
     assert "timer messages for a Java broker need it from physical offset" in line
-
-
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"filterDataByTopic":3}', b'{"x":{}}'])
-def test_a_filter_file_that_says_nothing(raw: bytes, tmp_path: Path) -> None:
-    """It is no reason not to start."""
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config/consumerFilter.json").write_bytes(raw)
-    assert count_filters(RealDisk(), str(tmp_path)) == 0

@@ -1,6 +1,7 @@
 """Heartbeats, membership and the notices that follow."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -159,16 +160,28 @@ def test_broken_heartbeats_are_explained(body: bytes, tmp_path: Path) -> None:
     scenario(tmp_path, story)
 
 
-def test_config_check_refuses_sql(tmp_path: Path) -> None:
-    """Tags pass; SQL92 is not evaluated by this version."""
+@pytest.mark.parametrize(
+    ("kind", "text", "is_enabled", "code", "remark"),
+    [
+        ("TAG", "a", False, 0, None),
+        ("SQL92", "a > 1", True, 0, None),
+        ("SQL92", "a > 1\n AND b >", True, 23, "line 2 column 9: expected .*, found the end"),
+        ("SQL92", "a > 1", False, 1, "does not support .* SQL92; set enablePropertyFilter=true"),
+        ("XPATH", "a", True, 23, "'XPATH', neither TAG nor SQL92"),
+    ],
+)
+def test_config_check_compiles_sql(
+    tmp_path: Path, kind: str, text: str, is_enabled: bool, code: int, remark: str | None
+) -> None:
+    """Tags pass; of SQL92 the answer says what is wrong and where."""
 
     async def story(broker: Broker, client: Client) -> None:
-        for kind, code in (("TAG", 0), ("SQL92", 1)):
-            body = CheckClientConfigBody("c", "g", SubscriptionData("t", "a", expression_type=kind))
-            answer = await client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, body.encode())
-            assert answer.code == code
+        body = CheckClientConfigBody("c", "g", SubscriptionData("t", text, expression_type=kind))
+        answer = await client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, body.encode())
+        assert answer.code == code
+        assert remark is None or re.search(remark, answer.remark or "")
 
-    scenario(tmp_path, story)
+    scenario(tmp_path, story, enablePropertyFilter=is_enabled)
 
 
 def test_silent_clients_are_cut(tmp_path: Path) -> None:

@@ -80,7 +80,12 @@ def test_filter_moves_past_what_it_scanned(tmp_path: Path) -> None:
         ({"queueId": "99"}, 29, r"queueId\[99\] is illegal, topic:\[t\]"),
         ({"queueId": "-1"}, 29, r"queueId\[-1\] is illegal"),
         ({"subscription": "||"}, 23, "names no tag"),
-        ({"expressionType": "SQL92", "subscription": "a > 1"}, 1, "does not support"),
+        (
+            {"expressionType": "SQL92", "subscription": "a = 1 b"},
+            23,
+            "line 1 column 7: expected .* found b",
+        ),
+        ({"expressionType": "XPATH", "subscription": "a"}, 23, "neither TAG nor SQL92"),
         ({"sysFlag": "0"}, 24, "the consumer's group info not exist"),
         ({"consumerGroup": "bad group"}, 26, "does not exist"),
         ({"queueOffset": "x"}, 1, "queueOffset"),
@@ -139,9 +144,6 @@ def test_subscription_of_the_heartbeat(tmp_path: Path) -> None:
         assert older.code == 0
         await fill(client, 1, topic="other")
         assert (await client.pull(**push, topic="other")).code == 24
-        sql = SubscriptionData("t", "a > 1", sub_version=200, expression_type="SQL92")
-        await client.heartbeat(ConsumerData("g", subscriptions=(sql,)))
-        assert (await client.pull(**{**push, "subVersion": "200"})).code == 1
         await client.call(200, {}, b'{"groupName":"b","consumeBroadcastEnable":false}')
         await client.heartbeat(
             ConsumerData(

@@ -1,0 +1,96 @@
+"""What a pull by SQL92 asks of each message: first the bitmap in its extension, then its record.
+
+Job: one filter in the two forms a read needs, `hint` for what an extension unit can rule out and
+`matches` for the record as it is stored.  It must not read anything, and knows no broker.
+
+Theory: see `cometmq.core.filter_table`.  A hint may only be used with the text whose bitmaps it
+speaks of; a pull that brings another text than its group registered has none.
+
+Source: ExpressionMessageFilter and ExpressionForRetryMessageFilter of RocketMQ 5.4.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.cq_ext import BitmapHint
+from cometmq.codec.properties import decode_properties, find_property
+from cometmq.codec.stored_message import properties_of
+from cometmq.core.sql92_expression import compile_expression
+from cometmq.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.core.consumer_filter import ConsumerFilter
+    from cometmq.core.sql92_expression import Expression
+
+__all__ = ["PropertyFilter", "RetryFilter"]
+
+_NAMES_MAX: Final = 4
+"""Up to so many properties are looked up one by one; more are decoded all at once."""
+_RETRY_TOPIC: Final = "RETRY_TOPIC"
+
+
+class PropertyFilter:
+    """A filter over stored records."""
+
+    __slots__ = ("_names", "expression", "hint")
+
+    def __init__(self, expression: Expression, hint: BitmapHint | None = None) -> None:
+        self.expression = expression
+        self.hint = hint
+        """What extension units must have; None when they say nothing about this filter."""
+        names = sorted(expression.properties)
+        self._names = [(name, name.encode()) for name in names] if len(names) <= _NAMES_MAX else []
+
+    @classmethod
+    def of(cls, one: ConsumerFilter) -> PropertyFilter | None:
+        """Make the filter of a registered one; None where its text is not one here."""
+        if one.expression is None:
+            return None
+        hint = None
+        if one.key is not None:
+            hint = BitmapHint(tuple(one.key.positions), one.key.bit_count // 8, one.born_ms)
+        return cls(one.expression, hint)
+
+    @classmethod
+    def of_text(cls, text: str) -> PropertyFilter:
+        """Make the filter of a pull's own text; raises ExpressionIllegal."""
+        return cls(compile_expression(text))
+
+    def matches(self, record: memoryview) -> bool:
+        """Say whether a stored record matches; one that cannot be read does not."""
+        try:
+            raw = properties_of(record)
+        except CodecError:
+            return False
+        if not self._names:
+            return self.expression.matches(decode_properties(raw))
+        found: dict[str, str] = {}
+        for name, key in self._names:
+            value = find_property(raw, key)
+            if value is not None:
+                found[name] = value.decode("utf-8", "replace")
+        return self.expression.matches(found)
+
+
+class RetryFilter:
+    """Filters a retry topic by the filter of each message's real topic (`filterSupportRetry`)."""
+
+    __slots__ = ("_find",)
+
+    hint: BitmapHint | None = None
+
+    def __init__(self, find: Callable[[str], ConsumerFilter | None]) -> None:
+        """`find` gives the group's filter of a topic."""
+        self._find = find
+
+    def matches(self, record: memoryview) -> bool:
+        """Say whether a record is wanted; what nobody filters is."""
+        try:
+            properties = decode_properties(properties_of(record))
+        except CodecError:
+            return True
+        one = self._find(properties.get(_RETRY_TOPIC, ""))
+        return one is None or one.expression is None or one.expression.matches(properties)

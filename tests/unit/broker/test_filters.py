@@ -1,0 +1,212 @@
+"""SQL92 subscriptions at a real broker: registered by heartbeat or brought by the pull."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.broker.harness import Client, eventually, running, scenario
+
+from cometmq.broker import Broker
+from cometmq.core.consumer_filter import decode_filter_file
+from cometmq.model.group import SubscriptionData
+from cometmq.wire.bodies import ConsumerData
+from cometmq.wire.bulk_pull import BulkPullCode
+from cometmq.wire.codes import RequestCode
+
+LITE = {"expressionType": "SQL92", "subscription": "n >= 3 AND color = 'red'"}
+PUSH = {"sysFlag": "2", "subVersion": "7", "expressionType": "SQL92"}
+
+
+async def fill(client: Client, count: int = 6, first: int = 0) -> None:
+    """Messages n=0, 1, ..., red and blue in turn."""
+    for number in range(first, first + count):
+        color = "blue" if number % 2 else "red"
+        sent = await client.send(b"m%d" % number, i=f"n\x01{number}\x02color\x01{color}\x02")
+        assert sent.code == 0
+
+
+def subscription(text: str, version: int = 7) -> SubscriptionData:
+    return SubscriptionData("t", text, sub_version=version, expression_type="SQL92")
+
+
+async def subscribe(client: Client, text: str, version: int = 7, **fields: Any) -> None:
+    await client.heartbeat(
+        ConsumerData("g", subscriptions=(subscription(text, version),)), **fields
+    )
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, BulkPullCode.BULK_PULL]
+)
+def test_a_pull_brings_its_filter(tmp_path: Path, code: int) -> None:
+    """Only what matches comes, in order; the next offset is behind all that was looked at."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        from tests.unit.broker.harness import PULL_DEFAULTS
+
+        from cometmq.codec.stored_message import decode_messages
+
+        await fill(client, 60)
+        bodies: list[bytes] = []
+        offset = 0
+        while offset < 60:
+            answer = await client.call(
+                code, {**PULL_DEFAULTS, **LITE, "queueOffset": str(offset), "maxMsgNums": "40"}
+            )
+            assert answer.code == 0
+            bodies += [message.body for message in decode_messages(answer.body)]
+            offset = int(answer.ext_fields["nextBeginOffset"])
+        assert bodies == [b"m%d" % number for number in range(4, 60, 2)]
+        none = await client.pull(**{**LITE, "subscription": "color = 'green'"})
+        assert (none.code, none.ext_fields["nextBeginOffset"]) == (20, "60")
+        few = await client.pull(**{**LITE, "maxMsgNums": "2"})
+        assert int(few.ext_fields["nextBeginOffset"]) == 7
+
+    scenario(tmp_path, story)
+
+
+def test_a_heartbeat_brings_the_filter(tmp_path: Path) -> None:
+    """Unknown, broken, older and new: 24, 27, 28, and then what matches."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await fill(client)
+        assert (await client.pull(**PUSH)).code == 24
+        await subscribe(client, "n > 3 4")
+        broken = await client.pull(**PUSH)
+        assert broken.code == 27
+        assert "line 1 column 7" in (broken.remark or "")
+        await subscribe(client, "n > 3", 8)
+        found = await client.messages(**{**PUSH, "subVersion": "8"})
+        assert [message.body for message in found] == [b"m4", b"m5"]
+        assert (await client.pull(**{**PUSH, "subVersion": "9"})).code == 25
+        await subscribe(client, "n < 2", 9)
+        found = await client.messages(**{**PUSH, "subVersion": "9"})
+        assert [message.body for message in found] == [b"m0", b"m1"]
+
+    scenario(tmp_path, story)
+
+
+def test_filters_can_be_switched_off(tmp_path: Path) -> None:
+    """enablePropertyFilter=false answers as RocketMQ does by default, however the filter comes."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await fill(client)
+        await subscribe(client, "n > 3")
+        for ext in (LITE, PUSH):
+            answer = await client.pull(**ext)
+            assert answer.code == 1
+            assert "does not support consumer to filter message by SQL92" in (answer.remark or "")
+
+    scenario(tmp_path, story, enablePropertyFilter=False)
+
+
+def test_a_held_pull_waits_for_what_matches(tmp_path: Path) -> None:
+    """Others' messages do not end it; the one that matches does, at once."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await fill(client, 1)
+        held = asyncio.ensure_future(
+            client.pull(
+                **{**LITE, "sysFlag": "6", "queueOffset": "1", "suspendTimeoutMillis": "30000"}
+            )
+        )
+        pull = broker._pull
+        assert pull is not None
+        await eventually(lambda: len(pull.hold) == 1)
+        await fill(client, 3, first=1)
+        (parked,) = [one for waiting in pull.hold._by_queue.values() for one in waiting]
+        await eventually(lambda: parked.header.queue_offset == 4)
+        assert len(pull.hold) == 1
+        assert not held.done()
+        await fill(client, 1, first=4)
+        answer = await held
+        assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (0, "5")
+        assert b"m4" in answer.body
+
+    scenario(tmp_path, story)
+
+
+def test_a_held_pull_moves_on_with_its_time(tmp_path: Path) -> None:
+    """When its time is up its consumer learns how far the broker has looked."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await fill(client, 1)
+        held = asyncio.ensure_future(
+            client.pull(
+                **{**LITE, "sysFlag": "6", "queueOffset": "1", "suspendTimeoutMillis": "1000"}
+            )
+        )
+        pull = broker._pull
+        assert pull is not None
+        await eventually(lambda: len(pull.hold) == 1)
+        await fill(client, 3, first=1)
+        answer = await held
+        assert answer.code in (19, 20)
+        assert answer.ext_fields["nextBeginOffset"] == "4"
+
+    scenario(tmp_path, story)
+
+
+@pytest.mark.parametrize("is_supported", [True, False])
+def test_retried_messages(tmp_path: Path, is_supported: bool) -> None:
+    """filterSupportRetry: a retry topic is filtered by what the group wants of the real topic."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await subscribe(client, "color = 'red'")
+        for color in ("red", "blue"):
+            sent = await client.send(
+                color.encode(), b="%RETRY%g", i=f"RETRY_TOPIC\x01t\x02color\x01{color}\x02"
+            )
+            assert sent.code == 0
+        await client.send(b"other", b="%RETRY%g", i="RETRY_TOPIC\x01elsewhere\x02")
+        found = await client.messages(topic="%RETRY%g")
+        expected = [b"red", b"other"] if is_supported else [b"red", b"blue", b"other"]
+        assert [message.body for message in found] == expected
+
+    scenario(tmp_path, story, filterSupportRetry=is_supported)
+
+
+def test_filters_are_kept(tmp_path: Path) -> None:
+    """consumerFilter.json at the stop; dead from then on, revived by the same subscription."""
+    path = tmp_path / "config" / "consumerFilter.json"
+
+    async def life() -> None:
+        async with running(tmp_path) as broker:
+            client = await Client(broker.env, broker.address).open()
+            await fill(client, 1)
+            await subscribe(client, "n > 3")
+            (one,) = broker.filters.table
+            born_ms = one.born_ms
+            assert not one.is_dead
+            await client.close()
+            await eventually(lambda: one.is_dead)
+        (kept,) = decode_filter_file(path.read_bytes())
+        assert (kept.text, kept.born_ms, kept.is_dead) == ("n > 3", born_ms, True)
+        async with running(tmp_path) as broker:
+            client = await Client(broker.env, broker.address).open()
+            (one,) = broker.filters.table
+            assert one.is_dead
+            await subscribe(client, "n > 3", 8)
+            assert (one.is_dead, one.born_ms) == (False, born_ms)
+            await client.call(
+                RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "g"}
+            )
+            assert one.is_dead
+            await client.close()
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[]", b'{"filterDataByTopic":3}', b'{"x":{}}'])
+def test_a_damaged_filter_file(raw: bytes, tmp_path: Path) -> None:
+    """It is no reason not to start, nor is its backup."""
+    (tmp_path / "config").mkdir()
+    for name in ("consumerFilter.json", "consumerFilter.json.bak"):
+        (tmp_path / "config" / name).write_bytes(raw)
+
+    async def life() -> None:
+        async with running(tmp_path) as broker:
+            assert broker.filters.count == 0
+
+    asyncio.run(life())
