@@ -1,7 +1,8 @@
 """The shipped test kit: in-process cluster, virtual clock, fault injection, simulator.
 
 `embedded_cluster` and `threaded_cluster` run the real thing on free ports; `simulate` runs a
-whole cluster on virtual time from a seed.  Names are imported on first use, so that the pytest
+whole cluster on virtual time from a seed, and `simulation` is what it and tests of one scenario
+are built on.  Names are imported on first use, so that the pytest
 plugin stays light.
 """
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from cometmq.testing.disk import SimDisk
     from cometmq.testing.loop import SimLoop
     from cometmq.testing.network import NetworkFaults, SimNetwork
-    from cometmq.testing.simulation import Node, Outcome, World, simulate
+    from cometmq.testing.simulation import Node, Outcome, World
     from cometmq.testing.workers import SimWorkers
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "VirtualClock",
     "World",
     "embedded_cluster",
-    "simulate",
     "threaded_cluster",
 ]
 
@@ -47,7 +47,6 @@ _HOME = {
     "VirtualClock": "clock",
     "World": "simulation",
     "embedded_cluster": "cluster",
-    "simulate": "simulation",
     "threaded_cluster": "cluster",
 }
 

@@ -93,6 +93,8 @@ class SimDisk:
         self._locks: dict[str, int] = {}
         self._triggers: list[_Trigger] = []
         self._frozen = False
+        self.on_operation: Callable[[str, str], None] | None = None
+        """Told each operation and its path just before it takes effect; may end the node."""
 
     # -- faults -------------------------------------------------------------------------------
 
@@ -269,14 +271,28 @@ class SimDisk:
 
     def open_log(self, path: str, size: int, *, create: bool) -> SimLogFile:
         name = _clean(path)
-        if create and name not in self._files:
+        if create and (name not in self._files or self._files[name].size() < size):
+            self._reserve_log(path, name, size)
+        return SimLogFile(self, path, self._inode(path))
+
+    def _reserve_log(self, path: str, name: str, size: int) -> None:
+        """A new file with all its blocks, or one whose maker ended before they were reserved."""
+        is_new = name not in self._files
+        if is_new:
             self._make(path, "create", ReservedInode(0, self._now_ms()))
-            self._enter("allocate", path)
-            self._reserve(path, size)
+        self._enter("allocate", path)
+        try:
+            self._reserve(path, size - self._files[name].size())
+        except DiskFull:
+            if is_new:
+                self.remove(path)
+            raise
+        if is_new:
             inode = ReservedInode(size, self._now_ms())
             self._files[name] = inode
             self._unsynced(name, inode.forget_size)
-        return SimLogFile(self, path, self._inode(path))
+        else:
+            self._files[name].resize(size)
 
     def open_random(self, path: str, size: int, *, create: bool) -> SimRandomFile:
         if create and _clean(path) not in self._files:
@@ -298,7 +314,7 @@ class SimDisk:
         self._locks.pop(name, None)
 
     def usage(self, path: str) -> tuple[int, int]:
-        return self.capacity_bytes, self._allocated()
+        return self.capacity_bytes, self.allocated_bytes()
 
     def boot_id(self) -> str:
         return f"sim-boot-{self._boot}"
@@ -325,6 +341,8 @@ class SimDisk:
         if self._frozen:
             raise OSError(errno.EIO, "the simulation is over", path)
         self.counts[operation] += 1
+        if self.on_operation is not None:
+            self.on_operation(operation, path)
         for trigger in list(self._triggers):
             if trigger.operation == operation and trigger.path_contains in path:
                 trigger.hits_left -= 1
@@ -380,13 +398,14 @@ class SimDisk:
         move(old, new)
         self._unsynced(new, lambda: move(new, old), old)
 
-    def _allocated(self) -> int:
+    def allocated_bytes(self) -> int:
+        """What all files take of the capacity."""
         return sum(inode.allocated_bytes() for inode in self._files.values())
 
     def _reserve(self, path: str, more_bytes: int) -> None:
-        if more_bytes > 0 and self._allocated() + more_bytes > self.capacity_bytes:
+        if more_bytes > 0 and self.allocated_bytes() + more_bytes > self.capacity_bytes:
             raise DiskFull(
-                f"{path}: no space for {more_bytes} more bytes, {self._allocated()} of "
+                f"{path}: no space for {more_bytes} more bytes, {self.allocated_bytes()} of "
                 f"{self.capacity_bytes} are used"
             )
 

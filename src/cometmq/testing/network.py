@@ -228,6 +228,7 @@ class SimTransport(asyncio.Transport):
         self._reading_paused = False
         self._closing = False
         self._eof_written = False
+        self._muted = False
         self._eof_delivered = False
         self._lost = False
         self._dead = False
@@ -286,7 +287,7 @@ class SimTransport(asyncio.Transport):
 
     @override
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        if self._closing or self._lost or self._dead or not data:
+        if self._closing or self._lost or self._dead or self._muted or not data:
             return
         if self._eof_written:
             raise RuntimeError("cannot write after write_eof()")
@@ -330,6 +331,16 @@ class SimTransport(asyncio.Transport):
     def abort(self) -> None:
         """Reset: what was written and not delivered is gone."""
         self.reset(None)
+
+    def half_close(self) -> None:
+        """The way to the peer ends here, as if a machine between had ended it; the way back stays.
+
+        What this end writes from now on reaches nobody.
+        """
+        if not self._closing and not self._eof_written:
+            self._network.trace("half-close", self.name)
+            self._muted = self._eof_written = True
+            self.pump()
 
     def reset(self, error: Exception | None) -> None:
         """Both ends lose the connection, the other one a delay later."""

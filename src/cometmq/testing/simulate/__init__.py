@@ -1,0 +1,45 @@
+"""Whole clusters on virtual time, from seeds: every kind of message, every kind of fault.
+
+Job: the simulator's front door::
+
+    python -m cometmq.testing.simulate --seeds 0..200
+
+    from cometmq.testing.simulate import plan_of, run_plan, shrink
+
+    report = run_plan(plan_of(7))
+    assert report.failure is None, report.plan.command()
+
+The real name server, broker and clients run on a virtual clock, a seeded network and seeded disks
+(`cometmq.testing.simulation`).  A seed draws a plan: kinds of message (`WORKLOADS`), faults with
+their times (`FAULTS`), flush, number of brokers.  After each step and at the end the promises are
+checked.  A plan that fails is written as the command that replays it, and shrinks.
+
+Must not: hold logic.
+"""
+
+from __future__ import annotations
+
+from cometmq.testing.simulate.broker_part import CheckFailed
+from cometmq.testing.simulate.faults import FAULTS
+from cometmq.testing.simulate.plan import FaultAt, Plan
+from cometmq.testing.simulate.run import Report, run_plan
+from cometmq.testing.simulate.shrink import shrink
+from cometmq.testing.simulate.workloads import WORKLOADS, Workload
+
+__all__ = [
+    "FAULTS",
+    "WORKLOADS",
+    "CheckFailed",
+    "FaultAt",
+    "Plan",
+    "Report",
+    "Workload",
+    "plan_of",
+    "run_plan",
+    "shrink",
+]
+
+
+def plan_of(seed: int) -> Plan:
+    """What a seed draws from every kind of message and fault there is."""
+    return Plan.of(seed, tuple(WORKLOADS), tuple(FAULTS))

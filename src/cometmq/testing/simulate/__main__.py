@@ -1,0 +1,179 @@
+"""``python -m cometmq.testing.simulate``: run seeds, print totals, replay and shrink failures.
+
+Job: options, the machine's clock for ``--minutes``, and the printed report.  Must not: simulate
+itself.
+"""
+
+# ruff: noqa: T201 - a command's report goes to standard output
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from cometmq.errors import ConfigError
+from cometmq.testing.simulate import FAULTS, WORKLOADS, FaultAt, Plan, Report, plan_of
+from cometmq.testing.simulate.plan import COMMAND, FLUSHES
+from cometmq.testing.simulate.run import run_plan
+from cometmq.testing.simulate.shrink import shrink
+
+__all__ = ["main"]
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over seeds."""
+
+    seeds: int = 0
+    counted: int = 0
+    virtual_s: float = 0.0
+    looks: int = 0
+    failed: list[Report] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    acknowledged: Counter[str] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter)
+    crashes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, report: Report) -> None:
+        """One more seed; one without faults or acknowledged messages does not count."""
+        self.seeds += 1
+        self.counted += report.counts
+        self.virtual_s += report.virtual_s
+        self.looks += report.looks
+        self.faults += report.faults
+        self.acknowledged += report.acknowledged
+        self.hits += report.hits
+        self.crashes += report.crashes
+        if report.failure is not None:
+            self.failed.append(report)
+
+    def lines(self, *, all_hooks: bool) -> Iterator[str]:
+        """The printed totals."""
+        yield (
+            f"{self.seeds} seeds, {self.counted} count, {len(self.failed)} failed, "
+            f"{self.virtual_s / 3600:.1f} h of virtual time, {self.looks} looks"
+        )
+        yield f"{self.faults.total()} faults injected: {_listed(self.faults)}"
+        yield f"{self.acknowledged.total()} acknowledged: {_listed(self.acknowledged)}"
+        yield (
+            f"{self.hits.total()} times at one of {len(self.hits)} named steps, "
+            f"{self.crashes.total()} brokers ended there"
+        )
+        if all_hooks:
+            for name, count in sorted(self.hits.items()):
+                yield f"  {name:<32} {count:>9} times, {self.crashes[name]:>5} ends"
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=COMMAND, description="Simulate whole clusters from seeds and check every promise."
+    )
+    parser.add_argument("--seeds", default="0..50", help="a range: from..to, the end left out")
+    parser.add_argument("--minutes", type=float, help="stop after so many minutes")
+    parser.add_argument("--seed", type=int, help="this seed alone, with its trace's hash")
+    parser.add_argument("--flush", choices=FLUSHES, help="with --seed: instead of what it draws")
+    parser.add_argument("--brokers", type=int, help="with --seed: as many brokers")
+    parser.add_argument("--steps", type=int, help="with --seed: as many messages of each kind")
+    parser.add_argument("--workloads", help="with --seed: kinds of message, joined by commas")
+    parser.add_argument("--faults", help="with --seed: kind@milliseconds, joined by commas")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print all that happened")
+    parser.add_argument("--hooks", action="store_true", help="print how often each step was hit")
+    parser.add_argument("--no-shrink", action="store_true", help="leave failing plans as they are")
+    parser.add_argument("--verbose", action="store_true", help="show what servers and clients log")
+    return parser
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    """The plan of --seed with what the other options replace."""
+    plan = plan_of(options.seed)
+    if options.workloads is not None:
+        names = tuple(filter(None, options.workloads.split(",")))
+        _check(names, WORKLOADS.keys(), "kind of message")
+        plan = replace(plan, workloads=names)
+    if options.faults is not None:
+        faults = tuple(FaultAt.parse(text) for text in filter(None, options.faults.split(",")))
+        _check(tuple(fault.kind for fault in faults), FAULTS.keys(), "kind of fault")
+        plan = replace(plan, faults=faults)
+    return replace(
+        plan,
+        flush=options.flush or plan.flush,
+        brokers=options.brokers or plan.brokers,
+        steps=options.steps or plan.steps,
+    )
+
+
+def _check(names: tuple[str, ...], known: object, what: str) -> None:
+    assert hasattr(known, "__iter__")
+    wrong = sorted(set(names) - set(known))
+    if wrong or (not names and what == "kind of message"):
+        raise ConfigError(f"unknown {what} {', '.join(wrong)!r}; known are {', '.join(known)}")
+
+
+def _range(text: str) -> range:
+    first, dots, end = text.partition("..")
+    if not dots or not first.isdigit() or not end.isdigit():
+        raise ConfigError(f"--seeds takes from..to, for example 0..200, not {text!r}")
+    return range(int(first), int(end))
+
+
+def _explain(report: Report, *, is_shrunk: bool) -> Report:
+    """Print a failure with its command, and the smaller one it shrinks to."""
+    print(f"seed {report.plan.seed} FAILED: {report.failure}", flush=True)
+    print(f"  replay: {report.plan.command()}", flush=True)
+    if not is_shrunk:
+        return report
+    small = shrink(report)
+    print(f"  smaller: {small.plan.command()}\n    {small.failure}", flush=True)
+    return small
+
+
+def _one(options: argparse.Namespace) -> int:
+    report = run_plan(_plan(options))
+    if options.trace:
+        print("\n".join(report.trace))
+    totals = Totals()
+    totals.add(report)
+    print("\n".join(totals.lines(all_hooks=options.hooks)))
+    print(f"trace {report.digest}")
+    if report.failure is None:
+        return 0
+    _explain(report, is_shrunk=not options.no_shrink)
+    return 1
+
+
+def _many(options: argparse.Namespace) -> int:
+    totals = Totals()
+    started = time.monotonic()
+    for seed in _range(options.seeds):
+        if options.minutes is not None and time.monotonic() - started > options.minutes * 60:
+            break
+        report = run_plan(plan_of(seed))
+        totals.add(report)
+        if report.failure is not None:
+            _explain(report, is_shrunk=not options.no_shrink)
+    print("\n".join(totals.lines(all_hooks=options.hooks)))
+    return 1 if totals.failed else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; the number it exits with."""
+    options = _parser().parse_args(arguments)
+    if not options.verbose:
+        logging.getLogger("cometmq").setLevel(logging.CRITICAL + 1)
+    try:
+        return _many(options) if options.seed is None else _one(options)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,306 @@
+"""One broker of a simulated cluster: its lives, and everything its readers ever saw.
+
+Job: start it on its disk, and keep what is visible in the watched topics beside what its consumers
+committed.  Must not: decide when it ends; and must not know kinds of message.
+
+Checked at each look and after each start:
+
+- a queue's offsets are dense, and what readers saw stays where they saw it, over crashes too;
+- a committed offset is not beyond the end, never skips a message its group did not decide about,
+  and is after a restart at least what it was at the start before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.broker.broker import Broker
+from cometmq.broker.config import BrokerConfig
+from cometmq.codec.stored_message import decode_messages
+from cometmq.store.disk import Disk
+from cometmq.store.results import GetResult, GetStatus
+from cometmq.store.verify import FindingKind, verify_store
+
+if TYPE_CHECKING:
+    from cometmq.testing.simulate.hooks import Hooks
+    from cometmq.testing.simulation import Node
+
+__all__ = [
+    "BROKER_PORT",
+    "DELAY_LEVELS",
+    "QUEUE_COUNT",
+    "BrokerPart",
+    "CheckFailed",
+    "Group",
+    "Seen",
+]
+
+BROKER_PORT: Final = 10911
+QUEUE_COUNT: Final = 3
+DELAY_LEVELS: Final = "1s 2s 1s 2s 3s 4s"
+_DELAYS_MS: Final = tuple(int(level[:-1]) * 1000 for level in DELAY_LEVELS.split())
+_ROOT: Final = "/store"
+
+Place = tuple[str, str, int, int]
+"""Broker name, topic, queue id, queue offset."""
+
+
+class CheckFailed(AssertionError):
+    """The cluster broke one of its promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A message as readers see it."""
+
+    place: Place
+    body: bytes
+    properties: dict[str, str]
+    store_ms: int
+    seen_ms: int
+
+
+@dataclass(slots=True)
+class Group:
+    """A consumer group that is watched: what it has decided about."""
+
+    name: str
+    wants: Callable[[Seen], bool]
+    """Whether its subscription matches; others may be passed over."""
+    is_alone: bool = False
+    """One member that never leaves: its offsets never move back in one life of the broker."""
+    decided: set[Place] = field(default_factory=set)
+    bodies: set[bytes] = field(default_factory=set)
+    """Of messages that were handled with success."""
+
+
+class BrokerPart:
+    """One broker; `broker` is None while it is down."""
+
+    def __init__(
+        self,
+        node: Node,
+        hooks: Hooks,
+        settings: dict[str, Any],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.node = node
+        self.broker: Broker | None = None
+        self.topics: list[str] = []
+        self.groups: list[Group] = []
+        self.seen: dict[tuple[str, int], list[Seen]] = {}
+        self.lives = 0
+        self.look_count = 0
+        self.on_seen: Callable[[Seen], None] = lambda seen: None
+        self._hooks = hooks
+        self._settings = settings
+        self._now_ms = now_ms
+        self._committed: dict[tuple[str, str, int], int] = {}
+        self._floor: dict[tuple[str, str, int], int] = {}
+        hooks.watch_disk(node)
+
+    @property
+    def name(self) -> str:
+        """The broker's name, which is its node's."""
+        return self.node.name
+
+    def config(self) -> BrokerConfig:
+        """Small files, so that what is written lies in several; an impatient broker."""
+        return BrokerConfig(
+            broker_name=self.name,
+            broker_ip1=self.node.address,
+            listen_port=BROKER_PORT,
+            store_path_root_dir=_ROOT,
+            default_topic_queue_nums=QUEUE_COUNT,
+            mapped_file_size_commit_log=32 * 1024,
+            mapped_file_size_consume_queue=20 * 50,
+            max_hash_slot_num=100,
+            max_index_num=400,
+            message_delay_level=DELAY_LEVELS,
+            flush_consumer_offset_interval=300,
+            flush_delay_offset_interval=300,
+            transaction_time_out=300,
+            transaction_check_interval=500,
+            transaction_check_max=4,
+            transaction_op_batch_interval=200,
+            transaction_op_msg_max_size=40,
+            # Otherwise the oldest files would be given up to make room, as in RocketMQ.
+            clean_file_forcibly_enable=False,
+            **self._settings,
+        )
+
+    async def start(self) -> None:
+        """A life on what the disk holds, looked at before any client is answered.
+
+        Raises:
+            NodeGone: it ended while it started.
+            CometError, OSError: it could not start.
+        """
+        disk: Disk = self.node.disk
+        broker = Broker(self.config(), self.node.environment(), disk)
+        hooks, node = self._hooks, self.node
+
+        async def begin() -> None:
+            await broker.start()
+            broker.staging.publisher.at = hooks.at(node, "staging")
+            broker.transactions.at = hooks.at(node, "transaction")
+
+        await node.run(begin)
+        self.broker = broker
+        self.lives += 1
+        self._compare_with_before()
+        self.look()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it serves."""
+        return self.broker is not None and self.node.is_alive
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take in what is new and check what is known."""
+        if self.broker is None or not self.node.is_alive:
+            return
+        self.look_count += 1
+        for topic in self.topics:
+            for queue_id in range(QUEUE_COUNT):
+                self._look_at_queue(topic, queue_id)
+        self._look_at_offsets()
+
+    def _look_at_queue(self, topic: str, queue_id: int) -> None:
+        assert self.broker is not None
+        known = self.seen.setdefault((topic, queue_id), [])
+        end = self.broker.state.store.max_queue_offset(topic, queue_id)
+        if end < len(known):
+            raise CheckFailed(
+                f"{self.name} {topic}/{queue_id}: readers saw {len(known)} messages, "
+                f"now there are {end}"
+            )
+        if end > len(known):
+            fresh = self._read(topic, queue_id, len(known), end)
+            known += fresh
+            for seen in fresh:
+                self.on_seen(seen)
+
+    def _read(self, topic: str, queue_id: int, start: int, end: int) -> list[Seen]:
+        """Messages from `start` to `end`, which must all be there."""
+        assert self.broker is not None
+        store = self.broker.state.store
+        found: list[Seen] = []
+        at = start
+        while at < end:
+            result = store.get(topic, queue_id, at, 1000, allow_cold=True)
+            if not isinstance(result, GetResult) or result.status is not GetStatus.FOUND:
+                raise CheckFailed(f"{self.name} {topic}/{queue_id}: nothing at {at} of {end}")
+            for message in decode_messages(b"".join(result.chunks)):
+                if message.queue_offset != at or message.topic != topic:
+                    raise CheckFailed(
+                        f"{self.name} {topic}/{queue_id}: at {at} lies offset "
+                        f"{message.queue_offset} of {message.topic}"
+                    )
+                place = (self.name, topic, queue_id, at)
+                properties = dict(message.properties)
+                body = bytes(message.body)
+                found.append(
+                    Seen(place, body, properties, message.store_timestamp_ms, self._now_ms())
+                )
+                at += 1
+        return found[: end - start]
+
+    def _compare_with_before(self) -> None:
+        """After a restart: everything readers saw is where they saw it."""
+        for (topic, queue_id), known in self.seen.items():
+            if not known:
+                continue
+            assert self.broker is not None
+            end = self.broker.state.store.max_queue_offset(topic, queue_id)
+            if end < len(known):
+                raise CheckFailed(
+                    f"{self.name} {topic}/{queue_id}: readers saw {len(known)} messages before "
+                    f"the restart, now there are {end}"
+                )
+            for before, now in zip(known, self._read(topic, queue_id, 0, len(known)), strict=True):
+                if before.body != now.body:
+                    raise CheckFailed(
+                        f"{self.name} {topic}/{queue_id} offset {before.place[3]}: readers saw "
+                        f"{before.body[:40]!r} before the restart, now {now.body[:40]!r}"
+                    )
+        committed = self._offsets()
+        alone = {group.name for group in self.groups if group.is_alone}
+        for key, floor in self._floor.items():
+            if key[0] in alone and committed.get(key, -1) < floor:
+                raise CheckFailed(
+                    f"{self.name}: the offset of {key} was {floor} at an earlier start, now "
+                    f"{committed.get(key)}"
+                )
+        self._floor = committed
+        self._committed = dict(committed)
+
+    # -- consumer offsets ------------------------------------------------------------------------
+
+    def _offsets(self) -> dict[tuple[str, str, int], int]:
+        """Committed offsets of the watched groups: group, topic and queue id to offset."""
+        assert self.broker is not None
+        table = self.broker.state.offsets
+        return {
+            (group.name, topic, queue_id): consumer_offset
+            for group in self.groups
+            for topic in table.topics_of(group.name)
+            for queue_id, consumer_offset in table.queues(group.name, topic).items()
+        }
+
+    def _look_at_offsets(self) -> None:
+        before, now = self._committed, self._offsets()
+        if now == before:
+            return
+        groups = {group.name: group for group in self.groups}
+        for key, consumer_offset in now.items():
+            was = before.get(key, 0)
+            if consumer_offset == was:
+                continue
+            group = groups[key[0]]
+            if consumer_offset < was and group.is_alone:
+                raise CheckFailed(
+                    f"{self.name}: the offset of {key} moved back from {was} to {consumer_offset}"
+                )
+            self._check_commit(group, key[1], key[2], was, consumer_offset)
+        self._committed = now
+
+    def _check_commit(
+        self, group: Group, topic: str, queue_id: int, was: int, consumer_offset: int
+    ) -> None:
+        known = self.seen.get((topic, queue_id))
+        if known is None:
+            return
+        if consumer_offset > len(known):
+            raise CheckFailed(
+                f"{self.name} {topic}/{queue_id}: {group.name} committed {consumer_offset}, "
+                f"the queue ends at {len(known)}"
+            )
+        for seen in known[was:consumer_offset]:
+            if seen.place not in group.decided and group.wants(seen):
+                raise CheckFailed(
+                    f"{group.name} committed {consumer_offset} of {self.name} {topic}/{queue_id} "
+                    f"and nobody handled {seen.body[:40]!r} at {seen.place[3]}"
+                )
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop it in order, then compare log, queues and index byte for byte."""
+        assert self.broker is not None
+        await self.node.run(self.broker.stop)
+        self.broker = None
+        self.verify()
+
+    def verify(self) -> None:
+        """Queues are what the log derives, the index has what its part of the log gives."""
+        report = verify_store(self.node.disk, _ROOT, delays_ms=_DELAYS_MS)
+        wrong = [
+            str(finding) for finding in report.findings if finding.kind is not FindingKind.NOTE
+        ]
+        if wrong:
+            raise CheckFailed(f"{self.name}: {len(wrong)} findings in the store: {wrong[0]}")

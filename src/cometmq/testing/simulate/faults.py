@@ -1,0 +1,207 @@
+"""What goes wrong in a simulated cluster, kind by kind.
+
+Job: do one kind of fault from a chance of its own, and count it once it has hit.  Must not: bring
+anything back that its own end does not undo; the cluster restarts what is down.
+
+Each kind is a coroutine of the world: ``async def kind(cluster, chance)``.  A fault that waits for
+something (a step that is never reached) counts only when that happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from cometmq.errors import CometError
+from cometmq.testing.network import NetworkFaults
+from cometmq.testing.simulation import NodeGone
+from cometmq.testing.workers import SimWorkers
+
+if TYPE_CHECKING:
+    from cometmq.testing.simulate.broker_part import BrokerPart
+    from cometmq.testing.simulate.cluster import Cluster
+    from cometmq.testing.simulate.plan import FaultAt
+
+__all__ = ["FAULTS", "inject", "make_peace"]
+
+Fault = Callable[["Cluster", random.Random], Awaitable[None]]
+
+CALM: Final = NetworkFaults()
+
+
+async def _name_server_kill(cluster: Cluster, chance: random.Random) -> None:
+    """The name server dies and forgets every route."""
+    if cluster.name_server.is_alive:
+        cluster.injected["name-server-kill"] += 1
+        cluster.name_server.crash(power_cut=chance.random() < 0.5)
+
+
+async def _client_kill(cluster: Cluster, chance: random.Random) -> None:
+    """A machine with producers and consumers dies."""
+    node = chance.choice(cluster.clients)
+    if node.is_alive:
+        cluster.injected["client-kill"] += 1
+        node.crash(power_cut=False)
+
+
+def _crash(kind: str, *, power_cut: bool) -> Fault:
+    async def crash(cluster: Cluster, chance: random.Random) -> None:
+        part = chance.choice(cluster.brokers)
+        if part.node.is_alive:
+            cluster.injected[kind] += 1
+            part.node.crash(power_cut=power_cut)
+
+    return crash
+
+
+async def _broker_restart(cluster: Cluster, chance: random.Random) -> None:
+    """A broker is stopped as an operator does it, and started again."""
+    part = chance.choice(cluster.brokers)
+    broker = part.broker
+    if broker is None or not part.node.is_alive:
+        return
+    cluster.injected["broker-restart"] += 1
+    part.broker = None
+    try:
+        await part.node.run(broker.stop)
+    except NodeGone:
+        return
+    except (CometError, OSError) as error:
+        cluster.world.record("stop failed", repr(error))
+    part.node.crash(power_cut=False)
+
+
+def _step(kind: str, *, power_cut: bool) -> Fault:
+    """A broker ends at one of its named steps; rare steps are as likely as frequent ones."""
+
+    async def step(cluster: Cluster, chance: random.Random) -> None:
+        part = chance.choice(cluster.brokers)
+        names = sorted(cluster.hooks.hits)
+        if not names:
+            return
+        services = [name for name in names if not name.startswith("disk.")]
+        name = chance.choice(services if services and chance.random() < 0.4 else names)
+
+        def told(name: str) -> None:
+            cluster.injected[kind] += 1
+
+        hits = chance.choice([1, 1, 2, 3, 5, 9])
+        cluster.hooks.arm(part.node, name, hits, power_cut=power_cut, told=told)
+
+    return step
+
+
+async def _part(cluster: Cluster, chance: random.Random) -> None:
+    """Two machines do not hear each other for a while; connections stay open."""
+    one, other = chance.sample(list(cluster.world.nodes.values()), 2)
+    cluster.injected["part"] += 1
+    cluster.world.network.part(one.address, other.address)
+    await asyncio.sleep(chance.uniform(0.1, 4))
+    cluster.world.network.heal()
+
+
+async def _cuts(cluster: Cluster, chance: random.Random) -> None:
+    """Connections are reset, some deliveries in a hundred, and some are refused."""
+    faults = cluster.world.network.faults
+    cluster.injected["cuts"] += 1
+    faults.cut_chance, faults.connect_refused_chance = 0.02, 0.2
+    await asyncio.sleep(chance.uniform(0.3, 2))
+    faults.cut_chance, faults.connect_refused_chance = 0.0, 0.0
+
+
+async def _slow_net(cluster: Cluster, chance: random.Random) -> None:
+    """Deliveries take up to 0.4 s, each connection at its own pace: they overtake each other."""
+    faults = cluster.world.network.faults
+    cluster.injected["slow-net"] += 1
+    faults.delay_ms_max, faults.split_chance = 400.0, 0.6
+    await asyncio.sleep(chance.uniform(0.3, 3))
+    faults.delay_ms_max, faults.split_chance = CALM.delay_ms_max, CALM.split_chance
+
+
+async def _half_close(cluster: Cluster, chance: random.Random) -> None:
+    """One direction of some connections ends, the other goes on."""
+    host = cluster.world.network.host(chance.choice(list(cluster.world.nodes.values())).address)
+    for transport in list(host.transports):
+        if chance.random() < 0.5:
+            cluster.injected["half-close"] += 1
+            transport.half_close()
+
+
+async def _slow_disk(cluster: Cluster, chance: random.Random) -> None:
+    """Whatever a broker gives to its workers, syncs above all, takes up to 1.5 s."""
+    node = chance.choice(cluster.brokers).node
+    workers = node.environment().workers
+    assert isinstance(workers, SimWorkers)
+    cluster.injected["slow-disk"] += 1
+    usual_ms = workers.delay_ms_max
+    workers.delay_ms_max = 1_500.0
+    await asyncio.sleep(chance.uniform(0.5, 3))
+    workers.delay_ms_max = usual_ms
+
+
+async def _full_disk(cluster: Cluster, chance: random.Random) -> None:
+    """A broker's disk takes no byte more for a while."""
+    disk = chance.choice(cluster.brokers).node.disk
+    cluster.injected["full-disk"] += 1
+    disk.capacity_bytes = disk.allocated_bytes()
+    await asyncio.sleep(chance.uniform(0.5, 4))
+    disk.capacity_bytes = 1 << 40
+
+
+async def _sync_failure(cluster: Cluster, chance: random.Random) -> None:
+    """A sync of the log fails and its pages count as clean; the broker is restarted then."""
+    part = chance.choice(cluster.brokers)
+    life = part.node.lifetime
+    part.node.disk.fail_sync(path_contains="commitlog")
+    await asyncio.sleep(chance.uniform(1, 3))
+    part.node.disk.forget_triggers()
+    if part.node.is_alive and part.node.lifetime is life and _has_failed(part):
+        cluster.injected["sync-failure"] += 1
+        part.node.crash(power_cut=False)
+
+
+def _has_failed(part: BrokerPart) -> bool:
+    return part.broker is not None and part.broker.state.store._log.failure is not None
+
+
+FAULTS: Final[dict[str, Fault]] = {
+    "broker-kill": _crash("broker-kill", power_cut=False),
+    "broker-power": _crash("broker-power", power_cut=True),
+    "broker-restart": _broker_restart,
+    "client-kill": _client_kill,
+    "cuts": _cuts,
+    "full-disk": _full_disk,
+    "half-close": _half_close,
+    "name-server-kill": _name_server_kill,
+    "part": _part,
+    "slow-disk": _slow_disk,
+    "slow-net": _slow_net,
+    "step-kill": _step("step-kill", power_cut=False),
+    "step-power": _step("step-power", power_cut=True),
+    "sync-failure": _sync_failure,
+}
+"""Every kind of fault by its name."""
+
+
+async def inject(cluster: Cluster, fault: FaultAt) -> None:
+    """Do one fault at its time."""
+    await asyncio.sleep(fault.at_ms / 1000)
+    cluster.world.record("fault", fault)
+    await FAULTS[fault.kind](cluster, random.Random(f"{cluster.plan.seed}/{fault}"))
+
+
+def make_peace(cluster: Cluster) -> None:
+    """Nothing goes wrong from now on."""
+    cluster.is_peace = True
+    cluster.hooks.disarm()
+    world = cluster.world
+    world.network.faults = NetworkFaults()
+    world.network.heal()
+    for part in cluster.brokers:
+        part.node.disk.forget_triggers()
+        part.node.disk.capacity_bytes = 1 << 40
+        workers = part.node.environment().workers
+        assert isinstance(workers, SimWorkers)
+        workers.delay_ms_max = 3.0

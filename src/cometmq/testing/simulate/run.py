@@ -1,0 +1,154 @@
+"""Runs one plan to its end and tells what came of it.
+
+Job: start the cluster, its kinds of message and its faults; make peace; wait until every kind is at
+rest; stop everything and compare the stores byte for byte.  Must not: print, or read a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+from cometmq.testing.network import NetworkFaults
+from cometmq.testing.simulate.broker_part import CheckFailed
+from cometmq.testing.simulate.cluster import Cluster
+from cometmq.testing.simulate.faults import inject, make_peace
+from cometmq.testing.simulate.plan import BUSY_S, Plan
+from cometmq.testing.simulate.workloads import WORKLOADS, Workload
+from cometmq.testing.simulation import World, simulate
+
+__all__ = ["Report", "run_plan"]
+
+SETTLE_S = 400.0
+"""Virtual seconds after the last fault within which everything is at rest."""
+REST_S = 4.0
+"""Nothing may come back in this time."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of a plan; `failure` is the broken promise, None if all were kept."""
+
+    plan: Plan
+    failure: str | None = None
+    faults: Counter[str] = field(default_factory=Counter)
+    """Faults that hit, by kind."""
+    acknowledged: Counter[str] = field(default_factory=Counter)
+    """Acknowledged messages by their kind."""
+    hits: Counter[str] = field(default_factory=Counter)
+    """How often each named step was reached, and below how often a broker ended there."""
+    crashes: Counter[str] = field(default_factory=Counter)
+    looks: int = 0
+    virtual_s: float = 0.0
+    digest: str = ""
+    """SHA-256 of everything that happened, in order."""
+    trace: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> bool:
+        """Whether the run proves something: faults hit, and messages were acknowledged."""
+        return self.faults.total() > 0 and self.acknowledged.total() > 0
+
+
+class _Run:
+    """One run; what it holds outlives a failure."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.world: World | None = None
+        self.cluster: Cluster | None = None
+        self.workloads: list[Workload] = []
+
+    async def main(self, world: World) -> None:
+        """The scenario."""
+        self.world = world
+        cluster = self.cluster = Cluster(world, self.plan)
+        await cluster.start()
+        operator = asyncio.ensure_future(cluster.operate())
+        self.workloads = [WORKLOADS[name](cluster, self.plan.steps) for name in self.plan.workloads]
+        for workload in self.workloads:
+            workload.start()
+        faults = [asyncio.ensure_future(inject(cluster, fault)) for fault in self.plan.faults]
+        try:
+            await self._until_calm(cluster, faults)
+            await self._until_settled(cluster)
+            await self._close(cluster, operator)
+        finally:
+            operator.cancel()
+            for fault in faults:
+                fault.cancel()
+
+    async def _until_calm(self, cluster: Cluster, faults: list[asyncio.Task[None]]) -> None:
+        while cluster.world.loop.time() < BUSY_S or not all(fault.done() for fault in faults):
+            await self._wait(cluster, 0.1)
+        for fault in faults:
+            fault.result()
+        make_peace(cluster)
+
+    async def _until_settled(self, cluster: Cluster) -> None:
+        loop = cluster.world.loop
+        deadline_s = loop.time() + SETTLE_S
+        while True:
+            await self._wait(cluster, 0.1)
+            reasons = [
+                f"{kind.name}: {reason}" for kind in self.workloads if (reason := kind.unsettled())
+            ]
+            if not all(part.is_up for part in cluster.brokers):
+                reasons.append("a broker is down")
+            if not reasons:
+                break
+            if loop.time() > deadline_s:
+                raise CheckFailed(f"never at rest: {'; '.join(reasons)}")
+        await self._wait(cluster, REST_S)
+        for workload in self.workloads:
+            workload.check()
+        await self._wait(cluster, 0)
+
+    @staticmethod
+    async def _wait(cluster: Cluster, seconds: float) -> None:
+        """Let time pass; a broken promise ends it."""
+        await asyncio.wait([cluster.failure], timeout=seconds)
+        if cluster.failure.done():
+            cluster.failure.result()
+
+    async def _close(self, cluster: Cluster, operator: asyncio.Future[None]) -> None:
+        """Clients leave, brokers stop, stores are compared."""
+        cluster.ended.set()
+        for _ in range(600):
+            await self._wait(cluster, 0.1)
+            if cluster.roles_done():
+                break
+        else:
+            raise CheckFailed("the clients do not leave")
+        cluster.look()
+        await self._wait(cluster, 0)
+        operator.cancel()
+        for part in cluster.brokers:
+            await part.stop()
+
+    def report(self, failure: str | None) -> Report:
+        """What is known, however it ended."""
+        report = Report(self.plan, failure)
+        cluster, world = self.cluster, self.world
+        if cluster is None or world is None:
+            return report
+        report.faults = cluster.injected
+        report.hits, report.crashes = cluster.hooks.hits, cluster.hooks.crashes
+        for workload in self.workloads:
+            report.acknowledged[workload.name] = workload.acknowledged_count
+        report.looks = sum(part.look_count for part in cluster.brokers)
+        report.virtual_s = world.loop.time()
+        report.digest = world.trace.digest()
+        report.trace = tuple(world.trace.lines)
+        return report
+
+
+def run_plan(plan: Plan) -> Report:
+    """Simulate a plan; whatever goes wrong in it is the report's `failure`."""
+    run = _Run(plan)
+    try:
+        simulate(plan.seed, run.main, faults=NetworkFaults())
+    except Exception as error:
+        return run.report(f"{type(error).__name__}: {error}")
+    return run.report(None)

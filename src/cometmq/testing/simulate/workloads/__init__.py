@@ -1,0 +1,31 @@
+"""The kinds of message the simulator mixes, one file each.
+
+Job: name them.  A new kind is a file with a subclass of `base.Workload` and a line here.  Must
+not: hold logic.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.testing.simulate.workloads.base import Workload
+from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
+from cometmq.testing.simulate.workloads.plain import PlainWorkload
+from cometmq.testing.simulate.workloads.queue_order import QueueOrderWorkload
+from cometmq.testing.simulate.workloads.retries import RetriesWorkload
+from cometmq.testing.simulate.workloads.staging import StagingWorkload
+from cometmq.testing.simulate.workloads.transactions import TransactionsWorkload
+
+__all__ = ["WORKLOADS", "Workload"]
+
+WORKLOADS: Final[dict[str, type[Workload]]] = {
+    kind.name: kind
+    for kind in (
+        DelayedWorkload,
+        PlainWorkload,
+        QueueOrderWorkload,
+        RetriesWorkload,
+        StagingWorkload,
+        TransactionsWorkload,
+    )
+}

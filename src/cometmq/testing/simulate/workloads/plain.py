@@ -1,0 +1,79 @@
+"""Plain messages, tagged ones and batches, a group whose members come and go, and one by tag.
+
+Must not: send to other kinds' topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar, Final
+
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.producer import Producer
+from cometmq.client.push_consumer import PushConsumer
+from cometmq.model import Message
+from cometmq.testing.simulate.broker_part import Seen
+from cometmq.testing.simulate.workloads.base import Workload
+
+__all__ = ["PlainWorkload"]
+
+TOPIC: Final = "Plain"
+
+
+class PlainWorkload(Workload):
+    """Every acknowledged message is at its offset, stored once, and handled by both groups."""
+
+    name: ClassVar[str] = "plain"
+
+    def start(self) -> None:
+        cluster = self.cluster
+        cluster.watch(TOPIC, self.never_twice)
+        self.all = cluster.watch_group("plain-all")
+        self.tagged = cluster.watch_group("plain-a", _is_a, is_alone=True)
+        first, second = cluster.clients
+        cluster.role("plain send", first, lambda: self.send_all(first, self._step))
+        cluster.role("plain one", first, lambda: self.consume(self._member(0)))
+        cluster.role("plain two", second, lambda: self.come_and_go(lambda: self._member(1)))
+        cluster.role("plain a", second, lambda: self.consume(self._tag_member()))
+
+    async def _handle(self, message: ReceivedMessage) -> None:
+        await asyncio.sleep(self.chance.uniform(0, 0.05))
+
+    def _member(self, number: int) -> PushConsumer:
+        node = self.cluster.clients[number]
+        return self.consumer(node, number, TOPIC, self._handle, self.all)
+
+    def _tag_member(self) -> PushConsumer:
+        node = self.cluster.clients[1]
+        return self.consumer(node, 0, TOPIC, self._handle, self.tagged, "A || C")
+
+    async def _step(self, producer: Producer) -> None:
+        tags = self.chance.choice(["A", "B", None])
+        if self.chance.random() < 0.7:
+            await self.send_one(producer, Message(TOPIC, self.new_body(), tags=tags))
+            return
+        batch = [Message(TOPIC, self.new_body(), tags=tags) for _ in range(4)]
+        for message, sent in zip(batch, await producer.send_batch(batch), strict=True):
+            self.note(message.body, sent)
+
+    def unsettled(self) -> str | None:
+        if not self.is_sent:
+            return "not everything is sent"
+        missing = self.acknowledged.keys() - self.all.bodies
+        if missing:
+            return f"{len(missing)} acknowledged messages were not handled: {min(missing)[:30]!r}"
+        wanted = {seen.body for seen in self.cluster.messages(TOPIC) if _is_a(seen)}
+        missing = wanted - self.tagged.bodies
+        if missing:
+            return f"{len(missing)} messages with tag A were not handled: {min(missing)[:30]!r}"
+        return None
+
+    def check(self) -> None:
+        self.check_places()
+        wanted = {seen.body for seen in self.cluster.messages(TOPIC) if _is_a(seen)}
+        if not self.tagged.bodies <= wanted:
+            self.cluster.fail("plain: the group of tag A was given another tag")
+
+
+def _is_a(seen: Seen) -> bool:
+    return seen.properties.get("TAGS") == "A"

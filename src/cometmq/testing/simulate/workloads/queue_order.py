@@ -1,0 +1,107 @@
+"""Messages of one sender in the order of their queues, read by pull consumers that come and go.
+
+Must not: judge the order between queues; there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from cometmq.client.producer import Producer
+from cometmq.client.pull_consumer import PullConsumer
+from cometmq.model import Message, MessageQueue
+from cometmq.testing.simulate.broker_part import Seen
+from cometmq.testing.simulate.workloads.base import Workload, place_of
+from cometmq.testing.simulation import Node
+
+__all__ = ["QueueOrderWorkload"]
+
+TOPIC: Final = "InOrder"
+GROUPS: Final = 3
+
+
+class QueueOrderWorkload(Workload):
+    """In a queue the acknowledged messages of a message group ascend, and are handed out so."""
+
+    name: ClassVar[str] = "queue-order"
+
+    def start(self) -> None:
+        cluster = self.cluster
+        cluster.watch(TOPIC, self.never_twice)
+        self.readers = cluster.watch_group("in-order")
+        self._acknowledged_numbers: set[int] = set()
+        first, second = cluster.clients
+        cluster.role("order send", first, lambda: self.send_all(first, self._step))
+        cluster.role("order one", first, lambda: self._read(first, 0))
+        cluster.role("order two", second, lambda: self._come_and_go(second, 1))
+
+    async def _step(self, producer: Producer) -> None:
+        body = self.new_body()
+        group = f"group-{self.chance.randrange(GROUPS)}"
+        await self.send_one(producer, Message(TOPIC, body, message_group=group))
+
+    def _reader(self, node: Node, number: int, last: dict[MessageQueue, int]) -> PullConsumer:
+        def changed(added: Sequence[MessageQueue], removed: Sequence[MessageQueue]) -> None:
+            for queue in (*added, *removed):
+                last.pop(queue, None)
+
+        return PullConsumer(
+            "in-order",
+            {TOPIC: "*"},
+            name_server=self.cluster.name_server_address,
+            instance_name=f"reader{number}",
+            client_ip=node.address,
+            consume_from="first",
+            rebalance_listener=changed,
+            env=node.environment(),
+        )
+
+    async def _read(self, node: Node, number: int) -> None:
+        last: dict[MessageQueue, int] = {}
+        async with self._reader(node, number, last) as consumer:
+            while not self.cluster.ended.is_set():
+                await self._take(consumer, last)
+
+    async def _come_and_go(self, node: Node, number: int) -> None:
+        while not self.cluster.is_peace:
+            await asyncio.sleep(self.chance.uniform(0.5, 2))
+            last: dict[MessageQueue, int] = {}
+            async with self._reader(node, number, last) as consumer:
+                for _ in range(self.chance.randrange(1, 4)):
+                    await self._take(consumer, last)
+
+    async def _take(self, consumer: PullConsumer, last: dict[MessageQueue, int]) -> None:
+        for message in await consumer.poll(500):
+            queue, queue_offset = message.message_queue, message.queue_offset
+            before = last.get(queue)
+            if before is not None and queue_offset != before + 1:
+                self.cluster.fail(
+                    f"queue-order: {queue} was handed out at {before}, then at {queue_offset}"
+                )
+            last[queue] = queue_offset
+            self.readers.decided.add(place_of(message))
+            self.readers.bodies.add(bytes(message.body))
+
+    def unsettled(self) -> str | None:
+        if not self.is_sent:
+            return "not everything is sent"
+        missing = self.acknowledged.keys() - self.readers.bodies
+        return f"{min(missing)[:30]!r} was never handed out" if missing else None
+
+    def check(self) -> None:
+        self.check_places()
+        last: dict[tuple[str, int, str | None], int] = {}
+        for seen in self.cluster.messages(TOPIC):
+            if seen.body not in self.acknowledged:
+                continue
+            key = (seen.place[0], seen.place[2], _group(seen))
+            number = int(seen.body.split(b"/")[1])
+            if number < last.get(key, 0):
+                self.cluster.fail(f"queue-order: {number} lies behind {last[key]} in {key}")
+            last[key] = number
+
+
+def _group(seen: Seen) -> str | None:
+    return seen.properties.get("__SHARDINGKEY")

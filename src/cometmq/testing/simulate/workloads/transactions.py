@@ -1,0 +1,130 @@
+"""Transactions whose producers commit, roll back, die before they say it, or never decide.
+
+Must not: ask the broker what it thinks; what readers see is compared with the local transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import Counter
+from typing import ClassVar, Final
+
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.transaction import Said, TransactionOutcome
+from cometmq.client.transaction_producer import TransactionProducer
+from cometmq.errors import CometError
+from cometmq.model import Message
+from cometmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
+from cometmq.testing.simulate.broker_part import Seen
+from cometmq.testing.simulate.workloads.base import Workload
+
+__all__ = ["TransactionsWorkload"]
+
+TOPIC: Final = "Orders"
+KINDS: Final = ("done", "undone", "died after it", "died before it", "undecided")
+"""What happens to a local transaction."""
+_DONE: Final = ("done", "died after it")
+
+
+class TransactionsWorkload(Workload):
+    """Each half message is settled once, and as its local transaction ended."""
+
+    name: ClassVar[str] = "transactions"
+
+    def start(self) -> None:
+        cluster = self.cluster
+        self._database: dict[bytes, bool | None] = {}
+        """Body to what its local transaction did; None for undecided."""
+        self._running: set[bytes] = set()
+        self._begun: dict[bytes, str] = {}
+        self._delivered: Counter[bytes] = Counter()
+        self._given_up: Counter[bytes] = Counter()
+        cluster.watch(TOPIC, self._arrives)
+        cluster.watch(TRANS_CHECK_MAX_TIME_TOPIC, self._discarded)
+        for number, node in enumerate(cluster.clients):
+            cluster.role(f"transactions {number}", node, functools.partial(self._produce, number))
+
+    @property
+    def acknowledged_count(self) -> int:
+        return len(self._begun)
+
+    def _arrives(self, seen: Seen) -> None:
+        self._delivered[seen.body] += 1
+        if self._delivered[seen.body] > 1:
+            self.cluster.fail(f"transactions: {seen.body[:30]!r} was delivered twice")
+        if not self._database.get(seen.body):
+            self.cluster.fail(f"transactions: {seen.body[:30]!r} was delivered and never done")
+        if seen.body in self._given_up:
+            self.cluster.fail(f"transactions: {seen.body[:30]!r} was given up and delivered")
+
+    def _discarded(self, seen: Seen) -> None:
+        self._given_up[seen.body] += 1
+        if self._given_up[seen.body] > 1 or seen.body in self._delivered:
+            self.cluster.fail(f"transactions: {seen.body[:30]!r} was given up though settled")
+
+    async def _produce(self, number: int) -> None:
+        node = self.cluster.clients[number]
+
+        async def check(message: ReceivedMessage) -> Said:
+            body = bytes(message.body)
+            # One that still runs elsewhere is as good as undecided; one unknown never was.
+            return None if body in self._running else self._database.get(body, False)
+
+        async with TransactionProducer(
+            "orders",
+            check=check,
+            name_server=self.cluster.name_server_address,
+            instance_name=f"orders{number}",
+            client_ip=node.address,
+            retries=0,
+            timeout_ms=1_000,
+            env=node.environment(),
+        ) as producer:
+            while not self.is_sent:
+                begun = await self._transact(producer)
+                await asyncio.sleep(self.chance.uniform(0, 0.4 if begun else 0.8))
+            # Stay to answer checks; register again as the heartbeat would after half a minute.
+            while not self.cluster.ended.is_set():
+                await asyncio.sleep(1)
+                try:
+                    await producer._register()
+                except CometError:
+                    continue
+
+    async def _transact(self, producer: TransactionProducer) -> bool:
+        kind = self.chance.choice(KINDS)
+        body = self.new_body()
+        self._running.add(body)
+        try:
+            transaction = await producer.begin(Message(TOPIC, body))
+        except CometError as error:
+            self._running.discard(body)
+            self.cluster.world.record("refused", f"transaction {type(error).__name__}")
+            return False
+        await asyncio.sleep(self.chance.uniform(0, 0.5))
+        self._database[body] = None if kind == "undecided" else kind in _DONE
+        self._running.discard(body)
+        self._begun[body] = kind
+        self.cluster.world.record("begun", f"{body[:20]!r} {kind}")
+        await producer.end(transaction, _outcome(kind))
+        return True
+
+    def unsettled(self) -> str | None:
+        if not self.is_sent:
+            return "not everything is sent"
+        for part in self.cluster.brokers:
+            if part.broker is None or part.broker.transactions.halves:
+                return f"{part.name} has open transactions"
+        due = {body for body, kind in self._begun.items() if kind in _DONE}
+        missing = due - self._delivered.keys()
+        return f"{min(missing)[:30]!r} was committed and is not there" if missing else None
+
+    def check(self) -> None:
+        """Settled once: `_arrives` and `_discarded` have looked at each."""
+
+
+def _outcome(kind: str) -> TransactionOutcome:
+    if kind == "done":
+        return TransactionOutcome.COMMIT
+    return TransactionOutcome.ROLLBACK if kind == "undone" else TransactionOutcome.UNKNOWN
