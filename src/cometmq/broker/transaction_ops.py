@@ -35,6 +35,7 @@ RETRY_MS: Final = 1000
 """Pause after an op message that the store did not take."""
 _PROPERTIES: Final = f"TAGS\x01{OP_TAG}\x02".encode()
 _TAGS_CODE: Final = tags_code(OP_TAG)
+_INDEX_KEYS: Final = (None, None, OP_TAG)
 _SEARCH_BYTES: Final = 64 << 20
 """Write an op message that names nothing when the log has grown so much since the last one and
 transactions are open: it bounds what recovery reads."""
@@ -183,6 +184,8 @@ class OpWriter:
                 born_host=state.host,
                 tags_code=_TAGS_CODE,
                 store_ms=now_ms,
+                # As Java's broker, and as recovery does when it reads the record again.
+                index_keys=_INDEX_KEYS,
             )
         except StoreError as error:
             log.error("%d ended transactions cannot be noted: %s", len(queue_offsets), error)
