@@ -38,6 +38,9 @@ from cometmq.sync import Admin, Producer
 FIVE = "topic string, queueId int, queueOffset bigint, body binary, storeTimestamp timestamp"
 QUEUES = 4
 TOPIC = "Bench"
+WARM_BATCHES = 40
+#: A broker that does not end by itself must not hold a figure back.
+END_S = 30
 
 
 def conditions(spark: Any) -> None:
@@ -97,6 +100,11 @@ def broker(folder: Path) -> Iterator[str]:
             yield ready[1]
         finally:
             server.terminate()
+            try:
+                server.wait(END_S)
+            except subprocess.TimeoutExpired:
+                print(f"the broker did not end within {END_S} s of SIGTERM: killed", flush=True)
+                server.kill()
 
 
 def fill(name_server: str, records: int, *, seed: int = 5) -> None:
@@ -123,7 +131,7 @@ def filled(folder: Path, records: int) -> Iterator[str]:
             admin.create_topic(TOPIC, queue_count=QUEUES)
         begun_s = time.perf_counter()
         fill(name_server, records)
-        print(f"{records:,} records sent in {time.perf_counter() - begun_s:.1f} s")
+        print(f"{records:,} records sent in {time.perf_counter() - begun_s:.1f} s", flush=True)
         yield name_server
 
 
@@ -210,37 +218,86 @@ def run_stream(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
         measure("stream to noop, 5 columns", arguments.records, run, arguments.rounds)
 
 
-def run_latency(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
-    """From store time to the row in the driver, twenty messages a second."""
-    waited_ms: list[float] = []
-    with filled(folder, 1000) as name_server:
+class Latencies:
+    """What a stream's batches took to arrive, in ms; ends between two of them."""
 
-        def take(frame: Any, _: int) -> None:
+    def __init__(self) -> None:
+        self.waited_ms: list[float] = []
+        self.batches = 0
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def take(self, frame: Any, _: int) -> None:
+        """One micro-batch."""
+        with self._lock:
+            if self._is_over:
+                return
             rows = frame.select("storeTimestamp").toPandas()["storeTimestamp"]
             now_ms = datetime.now(UTC).timestamp() * 1000
-            waited_ms.extend(now_ms - row.timestamp() * 1000 for row in rows)
+            self.waited_ms.extend(now_ms - row.timestamp() * 1000 for row in rows)
+            self.batches += bool(len(rows))
 
+    def end(self, query: Any) -> None:
+        """Stop the query while none of its jobs runs.
+
+        Spark 4.3 looks at the error of a cancelled job with a pattern that overflows the stack of
+        the query's thread.
+        """
+        with self._lock:
+            self._is_over = True
+        query.stop()
+
+
+def wait_until(what: str, is_met: Callable[[], bool], query: Any, limit_s: float = 60) -> None:
+    """Poll; after the limit, or when the query has died, say what did not come."""
+    deadline_s = time.monotonic() + limit_s
+    while not is_met():
+        if not query.isActive:
+            raise SystemExit(f"{what}: the query ended: {query.exception()}")
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"{what}: not within {limit_s:.0f} s; last: {query.lastProgress}")
+        time.sleep(0.05)
+
+
+def run_latency(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
+    """From store time to the row in the driver, twenty messages a second."""
+    seen = Latencies()
+    with filled(folder, 1000) as name_server:
         query = (
             stream_of(spark, name_server)
-            .writeStream.foreachBatch(take)
+            .writeStream.foreachBatch(seen.take)
             .option("checkpointLocation", str(folder / "checkpoint-latency"))
             .trigger(processingTime="100 milliseconds")
             .start()
         )
-        count = min(arguments.records, 600)
+        # A stream from `latest` begins where its first, empty batch finds the queues to end.
+        wait_until("the first batch", lambda: bool(query.recentProgress), query)
+        sent = 0
         with Producer("bench", name_server=name_server) as producer:
-            for number in range(count):
-                producer.send(Message(TOPIC, b"%d" % number))
-                time.sleep(0.05)
-        deadline_s = time.monotonic() + 60
-        while len(waited_ms) < count and time.monotonic() < deadline_s:
-            time.sleep(0.1)
-        query.stop()
-    warm = waited_ms[len(waited_ms) // 4 :]
-    cuts = quantiles(warm, n=100)
+
+            def send(count: int) -> int:
+                for number in range(count):
+                    producer.send(Message(TOPIC, b"%d" % number))
+                    time.sleep(0.05)
+                return count
+
+            while seen.batches < WARM_BATCHES:
+                wait_until("the warm-up", lambda: bool(query.isActive), query)
+                sent += send(20)
+            wait_until("the warm-up's rows", lambda: len(seen.waited_ms) >= sent, query)
+            warm = len(seen.waited_ms)
+            print(f"warm after {seen.batches} batches, {warm} messages", flush=True)
+            batches = seen.batches
+            sent += send(min(arguments.records, 600))
+            wait_until("the last rows", lambda: len(seen.waited_ms) >= sent, query)
+        seen.end(query)
+    measured = seen.waited_ms[warm:]
+    cuts = quantiles(measured, n=100)
     print(
-        f"stored to row, {len(warm)} messages after warm-up: median {median(warm):.0f} ms,"
-        f" 90% {cuts[89]:.0f} ms, 99% {cuts[98]:.0f} ms, load {os.getloadavg()[0]:.1f}"
+        f"stored to row, {len(measured)} messages in {seen.batches - batches} batches after"
+        f" warm-up: median {median(measured):.0f} ms, 90% {cuts[89]:.0f} ms, 99% {cuts[98]:.0f} ms,"
+        f" load {os.getloadavg()[0]:.1f}",
+        flush=True,
     )
 
 
