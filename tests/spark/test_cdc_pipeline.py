@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,10 @@ from tests.unit.spark.generated_events import Binlog, canal_binlog, debezium_bin
 from cometmq.errors import ConfigError
 from cometmq.spark.pipelines.cdc_run import Merger
 from cometmq.spark.pipelines.cdc_table import ParquetTable, current_snapshot
+from cometmq.spark.pipelines.following import follow as follow_stream
+from cometmq.spark.pipelines.following import row_counter
+from cometmq.spark.pipelines.inputs import open_input, parse_address
+from cometmq.spark.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -202,3 +207,42 @@ def test_wrong_input_leaves_no_table(
     assert not (to / "_table.json").exists()
     with pytest.raises(ConfigError, match="holds no table"):
         current_snapshot(to)
+
+
+def test_rows_are_told_while_a_followed_batch_runs(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """All messages may come in one batch: the line moves before that batch is done."""
+    events = canal_binlog(41, 50).shaken(42)
+    topic = cluster.create(2, "Binlog")
+    cluster.send(topic, events, queues=2)
+    merger = Merger(ParquetTable(tmp_path / "orders"))
+    counter = row_counter(spark)
+    progress = Progress("cdc", total=len(events), quiet=True)
+    told: list[int] = []
+
+    def take(batch: DataFrame, stream: str, batch_id: int) -> None:
+        merger.take(batch, stream, batch_id, counter=counter)
+        # The query still takes this batch for unfinished: only the counter can tell of it.
+        deadline_s = time.monotonic() + 60
+        while counter.value and not progress.rows and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        told.append(progress.rows)
+
+    messages = open_input(
+        spark,
+        parse_address(f"topic:{topic}"),
+        options={"nameServer": cluster.name_server},
+        stream=True,
+    )
+    follow_stream(
+        messages,
+        take,
+        checkpoint=str(tmp_path / "checkpoint"),
+        once=True,
+        progress=progress,
+        counter=counter,
+    )
+    # The first batch is the empty one that fixes where the stream begins.
+    assert told == [0, len(events)]
+    assert progress.rows == len(events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -76,7 +77,7 @@ def cdc(
     set_up_logging(ctx)
     from cometmq.spark.pipelines.cdc_run import Merger
     from cometmq.spark.pipelines.following import follow as follow_stream
-    from cometmq.spark.pipelines.following import in_one_sentence, watching
+    from cometmq.spark.pipelines.following import in_one_sentence, row_counter, watching
     from cometmq.spark.pipelines.inputs import (
         check_input,
         live_options,
@@ -104,13 +105,15 @@ def cdc(
             merger.columns = {one.name: one.dataType.simpleString() for one in schema}
         messages = open_input(spark, address, options=options, stream=follow)
         if follow:
+            rows_read = row_counter(spark)
             follow_stream(
                 messages,
-                merger.take,
+                partial(merger.take, counter=rows_read),
                 checkpoint=checkpoint or f"{to.rstrip('/')}.checkpoint",
                 once=once,
                 every=every,
                 progress=progress,
+                counter=rows_read,
             )
         else:
             with watching(spark, progress) as counter:

@@ -30,6 +30,7 @@ __all__ = [
     "follow",
     "in_one_sentence",
     "quiet_queries",
+    "row_counter",
     "spark_sentence",
     "watching",
 ]
@@ -72,10 +73,11 @@ class Followed:
                 if any(values.values()):
                     self.observed[number] = values
 
-    def tell(self, progress: Progress | None) -> None:
-        """Rows and offsets for a person."""
+    def tell(self, progress: Progress | None, counted: int = 0, tasks: str = "") -> None:
+        """Rows and offsets for a person; ``counted`` rows are read, of a running batch too."""
         if progress is not None:
-            progress.update(sum(self.batches.values()), offsets=self.offsets)
+            rows = max(progress.rows, counted, sum(self.batches.values()))
+            progress.update(rows, offsets=self.offsets, text=tasks)
 
 
 def _queue_offsets(text: str | None) -> dict[str, int]:
@@ -94,9 +96,33 @@ def _queue_offsets(text: str | None) -> dict[str, int]:
 class RowCounter(Protocol):
     """Counts rows in Spark's workers: PySpark's accumulator."""
 
+    @property
+    def value(self) -> int:
+        """What has been counted; asked on the driver only."""
+        ...
+
     def add(self, term: int) -> None:
         """So many more."""
         ...
+
+
+def row_counter(spark: SparkSession) -> RowCounter:
+    """A counter for workers to add to; a worker's count arrives when its task ends."""
+    return spark.sparkContext.accumulator(0)
+
+
+def _tasks(spark: SparkSession) -> str | None:
+    """``3 of 8 tasks`` of what runs now, empty when nothing does; None when the session is gone."""
+    tracker = spark.sparkContext.statusTracker()
+    try:
+        stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
+    except Exception:
+        # The session ends while we look: there is nothing left to tell.
+        return None
+    known = [one for one in stages if one is not None]
+    done = sum(one.numCompletedTasks for one in known)
+    total = sum(one.numTasks for one in known)
+    return f"{done} of {total} tasks" if total else ""
 
 
 @contextlib.contextmanager
@@ -105,22 +131,15 @@ def watching(spark: SparkSession, progress: Progress) -> Iterator[RowCounter]:
 
     A worker's count arrives when its task ends.
     """
-    counter = spark.sparkContext.accumulator(0)
-    tracker = spark.sparkContext.statusTracker()
+    counter = row_counter(spark)
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(_TELL_EVERY_S):
-            try:
-                stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
-            except Exception:
-                # The session ends while we look: there is nothing left to tell.
+            text = _tasks(spark)
+            if text is None:
                 return
-            known = [one for one in stages if one is not None]
-            done = sum(one.numCompletedTasks for one in known)
-            total = sum(one.numTasks for one in known)
-            text = f"{done} of {total} tasks" if total else ""
-            progress.update(max(progress.rows, int(counter.value)), text=text)
+            progress.update(max(progress.rows, counter.value), text=text)
 
     thread = threading.Thread(target=look, name="pipeline-progress", daemon=True)
     thread.start()
@@ -139,6 +158,7 @@ def follow(
     once: bool,
     every: str = "5 seconds",
     progress: Progress | None = None,
+    counter: RowCounter | None = None,
 ) -> Followed:
     """Call ``take(batch, stream, batch_id)`` for each batch of ``frame``.
 
@@ -149,7 +169,9 @@ def follow(
         checkpoint: a directory that outlives the run.
         once: read what is there now and end; otherwise go on until Ctrl-C.
         every: how often a batch may begin.
-        progress: told about once a second how many rows were read, and up to where.
+        progress: told some times a second how many rows were read, and up to where.
+        counter: what ``take`` lets workers count, so that rows move within a batch; without it
+            they move when a batch is done, which may be the only one.
 
     Raises what ``take`` raised, or ConfigError with the query's own reason.
     """
@@ -170,7 +192,8 @@ def follow(
     try:
         while not query.awaitTermination(_LOOK_EVERY_S):
             result.look(query)
-            result.tell(progress)
+            tasks = _tasks(frame.sparkSession) or ""
+            result.tell(progress, 0 if counter is None else counter.value, tasks)
     except KeyboardInterrupt:
         result.interrupted = True
         query.stop()
