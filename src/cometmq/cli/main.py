@@ -36,6 +36,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "consume": ("cometmq.cli.consume", "consume", "Print the messages of a topic as they come."),
     "topic": ("cometmq.cli.topic", "topic", "List, create, delete and look at topics."),
     "group": ("cometmq.cli.group", "group", "List consumer groups and look at their progress."),
+    "dead-letters": (
+        "cometmq.cli.dead_letters",
+        "dead_letters",
+        "See what died for a group, and send it again.",
+    ),
     "staged": ("cometmq.cli.staged", "staged", "List and forget staged batches."),
     "transaction": ("cometmq.cli.transaction", "transaction", "List open transactions."),
     "store": ("cometmq.cli.store", "store", "Read a store directory without a broker."),

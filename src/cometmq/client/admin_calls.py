@@ -13,6 +13,7 @@ from cometmq.client.arguments import name_list
 from cometmq.client.calls import BrokerCalls
 from cometmq.client.message import ReceivedMessage, split_messages
 from cometmq.client.open_transactions import OpenTransaction, open_transactions_of
+from cometmq.client.reading import QueueReader
 from cometmq.client.routes import MASTER_ID, RouteBook
 from cometmq.client.transport import Io
 from cometmq.codec.ids import decode_offset_message_id
@@ -450,6 +451,10 @@ class AdminCalls:
         return offsets
 
     # -- messages ---------------------------------------------------------------------------
+
+    def queue_reader(self) -> QueueReader:
+        """What reads whole queues as an operator, over this client's connections."""
+        return QueueReader(self._io, self._calls, self._routes)
 
     async def view_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
         """A message by its offset message id, or, with ``topic``, by its unique id.

@@ -50,6 +50,11 @@ class BrokerCalls:
         self._io = io
         self._timeout_ms = timeout_ms
 
+    @property
+    def timeout_ms(self) -> int:
+        """How long one request may take."""
+        return self._timeout_ms
+
     async def ask(self, address: str, command: RemotingCommand) -> RemotingCommand:
         """The answer, if its code is 0.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.arrow.options import nearest
+from cometmq.core.dead_letters import REASON_PROPERTIES
 from cometmq.errors import ConfigError, NoRoute
 from cometmq.model.names import DLQ_PREFIX
 from cometmq.model.properties import (
@@ -38,8 +39,6 @@ __all__ = [
     "to_redrive",
 ]
 
-#: Properties in which applications leave what went wrong; the first that is there counts.
-REASON_PROPERTIES: Final = ("error", "ERROR", "exception", "EXCEPTION", "reason", "REASON")
 GROUPINGS: Final = ("originTopic", "consumerGroup", "timesRefused", "tags", "reason")
 
 

@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from cometmq.arrow.live import LiveCluster, QueueId, read_span
 from cometmq.arrow.options import ScanReport, parse_options
+from cometmq.core.dead_letters import REPLAY_OF
 from cometmq.core.selector import select_by_hash
 from cometmq.errors import (
     BrokerBusy,
@@ -59,7 +60,6 @@ __all__ = [
     "send_ordered",
 ]
 
-REPLAY_OF: Final = "REPLAY_OF"
 ORDERS: Final = ("queue", "group")
 SOURCE: Final = ("topic", "broker", "queueId", "queueOffset")
 COLUMNS: Final = (*SOURCE, "target", "body", "tags", "keys", "properties")
