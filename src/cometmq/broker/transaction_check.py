@@ -125,18 +125,20 @@ class CheckBack:
         if self._is_stopped:
             return
         rules, now_ms = self._rules(), self._state.env.clock.now_ms()
-        behind = self._state.store.end_of_queue(HALF_TOPIC, 0) - SPAN
+        store = self._state.store
+        behind = store.end_of_queue(HALF_TOPIC, 0) - SPAN
+        # What is not flushed yet with SYNC_FLUSH cannot be read: a later round asks about it.
+        readable = store.confirmed_offset
         batch: list[HalfMessage] = []
         for _ in range(min(LOOK_COUNT, len(self._places))):
             half = self._halves.at(self._places.pop())
-            if half is not None and (
-                half.queue_offset < behind or self._wants_look(rules, half, now_ms)
-            ):
+            if half is None or half.physical_offset >= readable:
+                continue
+            if half.queue_offset < behind or self._wants_look(rules, half, now_ms):
                 batch.append(half)
                 if len(batch) == BATCH_COUNT:
                     break
         if batch:
-            store = self._state.store
 
             def read() -> list[Read]:
                 return [(half, _read(store.message_at, half)) for half in batch]
