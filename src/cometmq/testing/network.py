@@ -66,6 +66,8 @@ class SimHost:
         self.address = address
         self.listeners: dict[int, SimListener] = {}
         self.transports: list[SimTransport] = []
+        self.closed: list[SimTransport] = []
+        """Ends that are done while the other side is not yet."""
         self._next_port = FIRST_EPHEMERAL_PORT
 
     async def listen(self, host: str, port: int, accept: _Factory) -> SimListener:
@@ -93,9 +95,10 @@ class SimHost:
     def crash(self) -> None:
         """All listeners vanish and every connection is reset for the other side."""
         self.listeners.clear()
-        for transport in self.transports:
+        for transport in (*self.transports, *self.closed):
             transport.die()
         self.transports.clear()
+        self.closed.clear()
 
 
 class SimListener:
@@ -461,6 +464,8 @@ class SimTransport(asyncio.Transport):
         self._network.trace("lost", f"{self.name} {'reset' if error else 'closed'}")
         if self in self._host.transports:
             self._host.transports.remove(self)
+            self._host.closed[:] = [end for end in self._host.closed if not end.peer._lost]
+            self._host.closed.append(self)
         self._protocol.connection_lost(error)
 
     def _deliver_eof_later(self) -> None:
