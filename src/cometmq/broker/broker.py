@@ -39,6 +39,8 @@ from cometmq.broker.send_back import SendBackProcessor
 from cometmq.broker.staging import StagingService
 from cometmq.broker.state import BrokerState
 from cometmq.broker.transaction import TransactionService
+from cometmq.broker.transaction_counts import TransactionCounts
+from cometmq.broker.transaction_resume import ResumeProcessor
 from cometmq.codec.ids import HOST_V4_BYTES, encode_host
 from cometmq.core.delay import DelayLevels
 from cometmq.core.topic_table import TopicTable, system_topics
@@ -230,6 +232,10 @@ class Broker:
         self._transactions = TransactionService(state)
         self._send.half_added = self._transactions.added
         self._send.half_runs.added = self._transactions.added_kept
+        halves, counted = self._transactions.halves, self._files.load_transaction_counts()
+        self._files.attach_transactions(
+            TransactionCounts(halves, counted, env.clock.now_ms, lambda name: name in topics.all())
+        )
         filters = FilterService(lambda: state.config, self._files.load_filters(), now_ms)
         self._filters = filters
         self._files.attach_filters(filters)
@@ -284,6 +290,9 @@ class Broker:
             Code.QUERY_MESSAGE: lookup.query,
             Code.VIEW_MESSAGE_BY_ID: lookup.view,
             Code.END_TRANSACTION: self._transactions.end,
+            Code.RESUME_CHECK_HALF_MESSAGE: ResumeProcessor(
+                state, self._transactions.added
+            ).resume,
         }
         assert self._queue_locks is not None
         handlers.update(self._queue_locks.handlers())

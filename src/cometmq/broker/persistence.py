@@ -11,6 +11,7 @@ config/subscriptionGroup.json dataVersion, forbiddenTable, subscriptionGroupTabl
 config/consumerOffset.json    dataVersion, groupTopicMap, offsetTable
 config/delayOffset.json       dataVersion, offsetTable
 config/consumerFilter.json    filterDataByTopic
+config/transactionMetrics     dataVersion, transactionCount (`transaction_counts`)
 config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging_ledger`)
 ======================== ======================================================
 
@@ -34,6 +35,7 @@ from cometmq.broker.foreign_keys import ForeignKeys
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.staging import StagingService
 from cometmq.broker.staging_ledger import LedgerFile
+from cometmq.broker.transaction_counts import CountsFile, TransactionCounts, decode_counts
 from cometmq.core.consumer_filter import ConsumerFilter, decode_filter_file
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group_table import SubscriptionGroupTable
@@ -63,7 +65,9 @@ _SETTLE_STEP_S = 0.005
 _STAGING = "cometmqStaging.json"
 _FILTERS = "consumerFilter.json"
 _FILTERS_INTERVAL_MS = 10_000
-"""RocketMQ writes them at this pace."""
+"""RocketMQ writes them at this pace, and by default (transactionMetricFlushInterval) its counts of
+half messages."""
+_TRANSACTIONS = "transactionMetrics"
 T = TypeVar("T")
 Encode = Callable[[], bytes]
 
@@ -155,6 +159,7 @@ class BrokerFiles:
             "consumerOffset.json": ForeignKeys(("dataVersion", "groupTopicMap", "offsetTable")),
             "delayOffset.json": ForeignKeys(("dataVersion", "offsetTable")),
             _FILTERS: ForeignKeys(("filterDataByTopic",)),
+            _TRANSACTIONS: ForeignKeys(("dataVersion", "transactionCount")),
             _STAGING: ForeignKeys(LedgerFile.__struct_encode_fields__),
         }
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -209,6 +214,17 @@ class BrokerFiles:
             log.warning("going on without the SQL filters of before: %s", error)
             return None
 
+    def load_transaction_counts(self) -> CountsFile | None:
+        """Read transactionMetrics; None where no transaction ever was.  Blocks.
+
+        The open half messages are counted anew anyway.
+        """
+        try:
+            return self._load(_TRANSACTIONS, decode_counts)
+        except StoreCorrupt as error:
+            log.warning("going on without the counts of half messages of before: %s", error)
+            return None
+
     def load_staging(self) -> LedgerFile | None:
         """Read cometmqStaging.json; None where nothing was ever staged.  Blocks."""
         return self._load(_STAGING, LedgerFile.decode)
@@ -246,6 +262,10 @@ class BrokerFiles:
         """The same for SQL92 filters."""
         self._add(_FILTERS, lambda: filters.table.revision, filters.snapshot)
 
+    def attach_transactions(self, counts: TransactionCounts) -> None:
+        """The same for the open half messages of each topic."""
+        self._add(_TRANSACTIONS, lambda: counts.revision, counts.snapshot)
+
     def attach_staging(self, staging: StagingService) -> None:
         """The same for staged batches, whose ledger is written when it has something new."""
         self._add(_STAGING, lambda: staging.ledger.revision, staging.snapshot)
@@ -272,7 +292,7 @@ class BrokerFiles:
         interval_ms = self.config.flush_consumer_offset_interval
         if name == "delayOffset.json":
             interval_ms = self.config.flush_delay_offset_interval
-        elif name == _FILTERS:
+        elif name in (_FILTERS, _TRANSACTIONS):
             interval_ms = _FILTERS_INTERVAL_MS
         self._timers[name] = asyncio.get_running_loop().call_later(
             interval_ms / 1000, self._due, name
