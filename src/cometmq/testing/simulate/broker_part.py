@@ -158,6 +158,13 @@ class BrokerPart:
         """Whether it serves."""
         return self.broker is not None and self.node.is_alive
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it takes no more messages, since its disk failed a sync."""
+        if self.broker is None or not self.node.is_alive:
+            return False
+        return self.broker.state.store._log.failure is not None
+
     # -- messages ------------------------------------------------------------------------------
 
     def look(self) -> None:

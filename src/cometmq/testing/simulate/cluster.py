@@ -173,6 +173,11 @@ class Cluster:
                 self.failure.set_exception(error)
 
     async def _mind(self, node: Node) -> None:
+        for part in self.brokers:
+            if part.node is node and part.has_failed:
+                # It refuses writes until somebody restarts it, which the log asks for.
+                self.injected["sync-failure"] += 1
+                node.crash(power_cut=False)
         if node.is_alive:
             return
         now_s = self.world.loop.time()
