@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -246,3 +248,35 @@ def test_rows_are_told_while_a_followed_batch_runs(
     # The first batch is the empty one that fixes where the stream begins.
     assert told == [0, len(events)]
     assert progress.rows == len(events)
+
+
+def test_an_interrupt_lets_the_running_batch_finish(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The signal comes amid a batch: that one is in the table, the query has stopped, no error."""
+    log = canal_binlog(51, 20)
+    topic = cluster.create(1, "Binlog")
+    cluster.send(topic, log.shaken(52), queues=1)
+    merger = Merger(ParquetTable(tmp_path / "orders"))
+    hits: list[int] = []
+
+    def take(batch: DataFrame, stream: str, batch_id: int) -> None:
+        if batch_id == 1:
+            hits.append(batch_id)
+            os.kill(os.getpid(), signal.SIGINT)
+        merger.take(batch, stream, batch_id)
+
+    messages = open_input(
+        spark,
+        parse_address(f"topic:{topic}"),
+        options={"nameServer": cluster.name_server},
+        stream=True,
+    )
+    before = signal.getsignal(signal.SIGINT)
+    followed = follow_stream(
+        messages, take, checkpoint=str(tmp_path / "checkpoint"), once=False, every="1 second"
+    )
+    assert (hits, followed.interrupted) == ([1], True)
+    assert table_rows(tmp_path / "orders") == log.rows
+    assert spark.streams.active == []
+    assert signal.getsignal(signal.SIGINT) is before

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import re
+import signal
 import threading
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -19,6 +20,7 @@ from cometmq.errors import CometError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -167,7 +169,8 @@ def follow(
 
     Args:
         checkpoint: a directory that outlives the run.
-        once: read what is there now and end; otherwise go on until Ctrl-C.
+        once: read what is there now and end; otherwise go on until Ctrl-C, which lets a batch
+            that runs finish; a second one does not wait.
         every: how often a batch may begin.
         progress: told some times a second how many rows were read, and up to where.
         counter: what ``take`` lets workers count, so that rows move within a batch; without it
@@ -175,37 +178,98 @@ def follow(
 
     Raises what ``take`` raised, or ConfigError with the query's own reason.
     """
-    raised: list[BaseException] = []
-
-    def guarded(batch: DataFrame, batch_id: int) -> None:
-        stream = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        try:
-            take(batch, str(stream), batch_id)
-        except BaseException as error:
-            raised.append(error)
-            raise
-
-    writer = frame.writeStream.foreachBatch(guarded).option("checkpointLocation", checkpoint)
+    taking = _Taking(take)
+    writer = frame.writeStream.foreachBatch(taking).option("checkpointLocation", checkpoint)
     trigger = {"availableNow": True} if once else {"processingTime": every}
     result = Followed()
-    query: Any = writer.trigger(**trigger).start()
-    try:
-        while not query.awaitTermination(_LOOK_EVERY_S):
-            result.look(query)
-            tasks = _tasks(frame.sparkSession) or ""
-            result.tell(progress, 0 if counter is None else counter.value, tasks)
-    except KeyboardInterrupt:
-        result.interrupted = True
-        query.stop()
-    except Exception as error:
-        for one in raised:
-            if isinstance(one, CometError):
-                raise one from None
-        cause = raised[0] if raised else error
-        raise ConfigError(f"the stream ended: {spark_sentence(cause)}") from None
+
+    def tell() -> None:
+        result.look(query)
+        tasks = _tasks(frame.sparkSession) or ""
+        result.tell(progress, 0 if counter is None else counter.value, tasks)
+
+    with _interrupts() as interrupted:
+        query: Any = writer.trigger(**trigger).start()
+        try:
+            while not query.awaitTermination(_LOOK_EVERY_S):
+                tell()
+                if interrupted.is_set() and taking.close(_LOOK_EVERY_S):
+                    result.interrupted = True
+                    query.stop()
+        except Exception as error:
+            # Closed, it may have ended by the refusal of one more batch: that is no fault.
+            if not result.interrupted:
+                raise _as_told(taking.raised, error) from None
     result.look(query)
     result.tell(progress)
     return result
+
+
+class _Taking:
+    """Hands batches on, one at a time, until it is closed between two of them.
+
+    A job that is cancelled fails its batch, and Spark 4.3 looks at that error with a pattern that
+    overflows the stack of the query's thread, on a thousand lines.  So a query is not stopped
+    while one runs.
+    """
+
+    def __init__(self, take: Callable[[DataFrame, str, int], None]) -> None:
+        self.raised: list[BaseException] = []
+        self._take = take
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        with self._lock:
+            if self._is_closed:
+                # Returning would let Spark note the batch as done.
+                raise ConfigError("this run ends: the batch is left to the next one")
+            stream = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            try:
+                self._take(batch, str(stream), batch_id)
+            except BaseException as error:
+                self.raised.append(error)
+                raise
+
+    def close(self, timeout_s: float) -> bool:
+        """Take no more batches; False when one still runs after the time."""
+        if not self._lock.acquire(timeout=timeout_s):
+            return False
+        self._is_closed = True
+        self._lock.release()
+        return True
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; the second one does what it did before.
+
+    PySpark's own handler cancels the running jobs and raises in the middle of an answer of the
+    JVM, after which neither the table nor the summary can be asked for.
+    """
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _as_told(raised: list[BaseException], error: Exception) -> CometError:
+    """What ended a query, in one sentence; an error of ours as it is."""
+    for one in raised:
+        if isinstance(one, CometError):
+            return one
+    return ConfigError(f"the stream ended: {spark_sentence(raised[0] if raised else error)}")
 
 
 def spark_sentence(error: BaseException) -> str:
