@@ -73,6 +73,7 @@ class GroupConsumer:
 
     _consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     _uses_retry_topic = True
+    is_orderly = False
 
     def __init__(
         self,
@@ -322,7 +323,9 @@ class GroupConsumer:
                 for queue in sorted(held - wanted):
                     await self._give_up(queue)
                     removed.append(queue)
-                for queue in sorted(wanted - held):
+                fresh = await self._acquire(sorted(wanted - held))
+                complete = complete and len(fresh) == len(wanted - held)
+                for queue in fresh:
                     if await self._take(queue):
                         added.append(queue)
                     else:
@@ -373,6 +376,10 @@ class GroupConsumer:
             # Our heartbeat has not arrived there (yet): without it no allocation counts us in.
             await instance.heartbeat_to(address)
         return None
+
+    async def _acquire(self, queues: list[MessageQueue]) -> list[MessageQueue]:
+        """Those of the queues of our share that we may take now."""
+        return queues
 
     async def _take(self, queue: MessageQueue) -> bool:
         """Start pulling a queue from its stored or first offset."""
@@ -563,6 +570,10 @@ class GroupConsumer:
     def now_ms(self) -> int:
         """Wall-clock time of this client."""
         return self._options.env.clock.now_ms()
+
+    def locked_ms(self, queue: MessageQueue) -> int:
+        """When the queue's lock was got or renewed, ms since 1970; 0 without a lock."""
+        return 0
 
     def status_table(self) -> dict[str, dict[str, Any]]:
         """Rates per topic since the watchdog's last look (``ConsumeStatus`` of Java)."""

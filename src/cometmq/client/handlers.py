@@ -140,6 +140,10 @@ class OnDone(Protocol):
         """All of these messages were handled with success."""
         ...
 
+    def skipped(self, assigned: Any, messages: Sequence[ReceivedMessage]) -> None:
+        """These messages of a run will not be handled here."""
+        ...
+
 
 class Dispatcher(Protocol):
     """Runs one handler."""
@@ -151,6 +155,18 @@ class Dispatcher(Protocol):
 
     def submit(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
         """Queue messages of one queue, in their order."""
+        ...
+
+    @property
+    def run_size(self) -> int:
+        """How many messages a run should have at most."""
+        ...
+
+    def submit_run(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
+        """Queue messages that one worker handles one after the other, up to the first failure.
+
+        Every message of a run is reported: finished or skipped.
+        """
         ...
 
     async def drain(self, deadline_s: float) -> list[tuple[Any, ReceivedMessage]]:
@@ -187,6 +203,7 @@ class CoroutineDispatcher:
         self._is_draining = False
         self._current: dict[int, tuple[Any, Any, float, asyncio.Task[Any]]] = {}
         self._drained: asyncio.Future[None] | None = None
+        self._workers: set[asyncio.Task[Any] | None] = set()
         for number in range(concurrency):
             spawn(self._work(number), f"handler-{number}")
 
@@ -210,6 +227,21 @@ class CoroutineDispatcher:
             for begin in range(0, len(messages), size):
                 self._ready.append((assigned, messages[begin : begin + size]))
         self._wake()
+
+    @property
+    def run_size(self) -> int:
+        """Messages of a run: those of one call."""
+        return self._batch_size or 1
+
+    def submit_run(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
+        """Queue the messages of one call."""
+        if self._is_draining:
+            self._report.skipped(assigned, messages)
+            return
+        self._ready.append((assigned, messages if self._batch_size else messages[0]))
+        # A worker that reports its last run takes the next one itself.
+        if asyncio.current_task(self._loop) not in self._workers:
+            self._wake()
 
     def _wake(self) -> None:
         # One worker at a time: it wakes the next one itself if there is more than it can do.
@@ -239,6 +271,7 @@ class CoroutineDispatcher:
         clock = self._loop.time
         task = asyncio.current_task()
         assert task is not None
+        self._workers.add(task)
         slice_end = clock() + SLICE_S
         while True:
             if not ready or self._is_draining:
@@ -246,6 +279,7 @@ class CoroutineDispatcher:
                 slice_end = clock() + SLICE_S
             assigned, work = ready.popleft()
             if assigned.process_queue.dropped:
+                report.skipped(assigned, work if takes_lists else [work])
                 continue
             if ready and self._idle and not self._wake_sent:
                 self._wake()
@@ -286,6 +320,8 @@ class CoroutineDispatcher:
     async def drain(self, deadline_s: float) -> list[tuple[Any, ReceivedMessage]]:
         """Start nothing new, wait for what runs; what still runs at the deadline is returned."""
         self._is_draining = True
+        for assigned, work in self._ready:
+            self._report.skipped(assigned, [work] if self._batch_size is None else work)
         self._ready.clear()
         if self._current:
             self._drained = self._loop.create_future()
@@ -333,10 +369,14 @@ def _report_list(
 class _Chunk:
     """Messages of one queue on their way through a thread."""
 
-    __slots__ = ("assigned", "expired", "messages", "outcomes", "seconds", "started")
+    __slots__ = ("assigned", "expired", "is_run", "messages", "outcomes", "seconds", "started")
 
-    def __init__(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
+    def __init__(
+        self, assigned: Any, messages: list[ReceivedMessage], *, is_run: bool = False
+    ) -> None:
         self.assigned = assigned
+        self.is_run = is_run
+        """In order: ends at the first failure, and each message is reported."""
         self.messages = messages
         self.outcomes: list[Outcome] | None = None
         self.started = 0.0
@@ -380,9 +420,7 @@ class ThreadDispatcher:
         """Queue messages of one queue, in their order."""
         if self._is_draining or not messages:
             return
-        size = self._batch_size
-        if size is None:
-            size = max(1, min(CHUNK_MAX, int(CHUNK_S / self._seconds_per_message)))
+        size = self.run_size
         put = self._work.put
         if len(messages) <= size:
             chunk = _Chunk(assigned, messages)
@@ -393,6 +431,22 @@ class ThreadDispatcher:
             chunk = _Chunk(assigned, messages[begin : begin + size])
             self._in_threads.add(chunk)
             put(chunk)
+
+    @property
+    def run_size(self) -> int:
+        """Messages per chunk: those of one call, or as many as are worth a change of threads."""
+        if self._batch_size is not None:
+            return self._batch_size
+        return max(1, min(CHUNK_MAX, int(CHUNK_S / self._seconds_per_message)))
+
+    def submit_run(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
+        """Queue messages for one thread, up to the first that fails."""
+        if self._is_draining:
+            self._report.skipped(assigned, messages)
+            return
+        chunk = _Chunk(assigned, messages, is_run=True)
+        self._in_threads.add(chunk)
+        self._work.put(chunk)
 
     def _run(self) -> None:
         """A thread: take a chunk, run it, report it."""
@@ -428,6 +482,8 @@ class ThreadDispatcher:
                 outcomes.append(None if value is None else outcome_of(value))
             except Exception as error:
                 outcomes.append(_verdict_of_error(error, message).delay_level)
+            if chunk.is_run and outcomes[-1] is not None:
+                break
         return outcomes
 
     def _run_list(self, chunk: _Chunk) -> list[Outcome]:
@@ -460,6 +516,8 @@ class ThreadDispatcher:
             self._in_threads.discard(chunk)
             outcomes = chunk.outcomes
             if outcomes is None or chunk.expired:
+                if chunk.is_run:
+                    report.skipped(chunk.assigned, chunk.messages)
                 continue
             chunk.assigned.process_queue.handler_s += chunk.seconds
             if outcomes:
@@ -472,6 +530,8 @@ class ThreadDispatcher:
                 continue
             for message, outcome in zip(chunk.messages, outcomes, strict=False):
                 report.finished(chunk.assigned, message, outcome)
+            if chunk.is_run and len(outcomes) < len(chunk.messages):
+                report.skipped(chunk.assigned, chunk.messages[len(outcomes) :])
         if self._drained is not None and not self._in_threads and not self._drained.done():
             self._drained.set_result(None)
 

@@ -2,7 +2,8 @@
 
 Job: bring pulled messages to the handler, and each outcome to where it belongs: the commit
 offset, the retry topic, the dead letters.
-Must not: pull or rebalance itself (``GroupConsumer``), nor run handlers (``handlers``).
+Must not: pull or rebalance itself (``GroupConsumer``), run handlers (``handlers``), or keep an
+order (``orderly``).
 
 Theory: a message counts as consumed when its handler returned, or when the broker has taken it
 back (code 36) for another try.  Until then its offset holds back what may be committed, so a crash
@@ -16,11 +17,11 @@ import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Final, Literal, Self, Unpack
 
 from cometmq.client.arguments import subscription_map
 from cometmq.client.assignment import Assignment
-from cometmq.client.group_consumer import GroupConsumer, RebalanceListener
+from cometmq.client.group_consumer import RebalanceListener
 from cometmq.client.handlers import (
     CoroutineDispatcher,
     Handler,
@@ -30,12 +31,21 @@ from cometmq.client.handlers import (
 )
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
+from cometmq.client.orderly import OrderlyRunner
+from cometmq.client.orderly_consumer import OrderlyConsumer
 from cometmq.client.pull_loop import PullLoop, PullSettings
 from cometmq.client.security import SecurityOptions
 from cometmq.client.send_back import SendBack
 from cometmq.client.starting import StartFrom, consume_from_where
 from cometmq.core.allocate import AllocateStrategy
 from cometmq.core.consume_retry import DELAY_LEVEL_BY_BROKER, MAX_RECONSUME_TIMES
+from cometmq.core.order import (
+    ORDER_NONE,
+    ORDERS,
+    RECONSUME_FOR_EVER,
+    SUSPEND_MS,
+    OrderPolicy,
+)
 from cometmq.core.process_queue import FlowLimits
 from cometmq.core.tag_filter import TAG
 from cometmq.errors import ClientClosed, CometError, ConfigError
@@ -49,7 +59,7 @@ __all__ = ["PushConsumer"]
 
 log = logging.getLogger("cometmq.client")
 
-SUSPEND_MS: Final = 15_000
+PULL_SUSPEND_MS: Final = 15_000
 CONCURRENCY: Final = 20
 """Java's ``consumeThreadMin``."""
 LIST_COUNT: Final = 32
@@ -58,7 +68,7 @@ CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
 EXPIRED_DELAY_LEVEL: Final = 3
 
 
-class PushConsumer(GroupConsumer):
+class PushConsumer(OrderlyConsumer):
     """Consumes with a handler; ``async with PushConsumer(...)`` starts and stops it.
 
     Args:
@@ -73,7 +83,13 @@ class PushConsumer(GroupConsumer):
         concurrency: handlers running at a time.
         batch_count_max: messages per call of a list handler.
         message_model: clustering or broadcasting.
-        max_reconsume_times: tries after the first before a message becomes a dead letter.
+        max_reconsume_times: tries after the first before a message becomes a dead letter; None
+            for 16, or for ever where there is an order.
+        order: ``"none"``: any number of handlers per queue. ``"queue"``: one at a time per queue,
+            and a message that fails is tried again before those after it. ``"group"``: the same
+            for each message group (`Message.message_group`), so that a queue runs as parallel as
+            it has groups. Both need the queue's lock at the broker.
+        suspend_ms: how long a queue (or group) waits after a failure.
         flow_limits: when a queue stops pulling.
         strategy: how queues are shared: ``AVG``, ``AVG_BY_CIRCLE``, ``CONSISTENT_HASH``, or an
             object with ``name`` and ``allocate``.
@@ -97,7 +113,9 @@ class PushConsumer(GroupConsumer):
         concurrency: int = CONCURRENCY,
         batch_count_max: int | None = None,
         message_model: MessageModel = MessageModel.CLUSTERING,
-        max_reconsume_times: int = MAX_RECONSUME_TIMES,
+        max_reconsume_times: int | None = None,
+        order: Literal["none", "queue", "group"] = "none",
+        suspend_ms: int = SUSPEND_MS,
         flow_limits: FlowLimits | None = None,
         strategy: AllocateStrategy | str = "AVG",
         rebalance_listener: RebalanceListener | None = None,
@@ -115,6 +133,11 @@ class PushConsumer(GroupConsumer):
                 f"concurrency ({concurrency}) and batch_count_max ({batch_count_max}) must be at "
                 "least 1"
             )
+        if order not in ORDERS or suspend_ms < 1:
+            raise ConfigError(
+                f"order is {order!r} and suspend_ms {suspend_ms}; order must be one of "
+                f"{', '.join(ORDERS)}, and suspend_ms at least 1"
+            )
         where, timestamp_ms = consume_from_where(consume_from)
         super().__init__(
             group,
@@ -128,14 +151,19 @@ class PushConsumer(GroupConsumer):
             rebalance_listener=rebalance_listener,
             offset_folder=offset_folder,
             settings=PullSettings(
-                RequestCode.PULL_MESSAGE, group, PULL_SUSPEND, SUSPEND_MS, pull_count_max
+                RequestCode.PULL_MESSAGE, group, PULL_SUSPEND, PULL_SUSPEND_MS, pull_count_max
             ),
         )
         self._handler = handler
         self._handlers: dict[str, Handler] = {}
         self._concurrency = concurrency
         self._batch_count_max = batch_count_max
+        if max_reconsume_times is None:
+            max_reconsume_times = MAX_RECONSUME_TIMES if order == ORDER_NONE else RECONSUME_FOR_EVER
         self._max_reconsume_times = max_reconsume_times
+        self._order = order
+        self.is_orderly = order != ORDER_NONE
+        self._suspend_ms = suspend_ms
         self._limits = flow_limits or FlowLimits()
         self._drain_timeout_ms = drain_timeout_ms
         self._consume_timeout_ms = consume_timeout_ms
@@ -163,16 +191,25 @@ class PushConsumer(GroupConsumer):
         instance = self._start_instance()
         assert self._calls is not None
         self._returns = SendBack(
-            instance, self._calls, self.group, self._max_reconsume_times, self._given_back
+            instance,
+            self._calls,
+            self.group,
+            # A copy that has to say it had one try too many must fit into 32 bits.
+            min(self._max_reconsume_times, RECONSUME_FOR_EVER - 1),
+            self._given_back,
         )
+        if self.is_orderly:
+            policy = OrderPolicy(self._suspend_ms, self._max_reconsume_times)
+            self._start_ordering(OrderlyRunner(self, self._order, policy, self._concurrency))
         try:
             for topic in self._subscriptions:
-                self._dispatcher_of(topic)  # a topic without a handler is a mistake to tell now
+                self.dispatcher_of(topic)  # a topic without a handler is a mistake to tell now
             await self._join()
         except BaseException:
             await self._abort_start()
             raise
-        self._ready().spawn(self._ready().every(60_000, self.expire_now), "expire")
+        if self._ordering is None:  # an ordered message is waited for, as in Java
+            instance.spawn(instance.every(60_000, self.expire_now), "expire")
         log.info(
             "consumer %s of group %s started: %s",
             self.client_id,
@@ -206,7 +243,7 @@ class PushConsumer(GroupConsumer):
         self._by_topic.pop(topic, None)
         self._subscribe(topic, expression, expression_type)
         if self._instance is not None:
-            self._dispatcher_of(topic)
+            self.dispatcher_of(topic)
             await self._add_topic(topic)
 
     async def unsubscribe(self, topic: str) -> None:
@@ -228,21 +265,17 @@ class PushConsumer(GroupConsumer):
         self._is_stopping = True
         for assignment in self._assignments.values():
             assignment.loop.stop()
+        if self._ordering is not None:
+            self._ordering.close()
         deadline = asyncio.get_running_loop().time() + self._drain_timeout_ms / 1000
         for dispatcher in self._dispatchers.values():
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
             for assignment, message in await dispatcher.drain(left_s):
-                log.warning(
-                    "the handler of %s at %d did not finish within %d ms; it is given back",
-                    message.message_queue,
-                    message.queue_offset,
-                    self._drain_timeout_ms,
-                )
-                self._give_back(assignment, message, 0)
+                self._not_drained(assignment, message)
         assert self._returns is not None
         await self._returns.finish(self._drain_timeout_ms / 1000)
         try:
-            await self._commit(list(self._assignments.values()), wait=True)
+            await self._commit(self._in_hand(), wait=True)
         except CometError as error:
             log.error(
                 "group %s: offsets were not committed at shutdown, so finished messages will "
@@ -250,11 +283,26 @@ class PushConsumer(GroupConsumer):
                 self.group,
                 error,
             )
+        await self._release_locks()
         for assignment in self._assignments.values():
             assignment.process_queue.dropped = True
         self._assignments.clear()
         await instance.close({self.group: "consumerGroup"})
         self._instance = None
+
+    def _not_drained(self, assignment: Assignment, message: ReceivedMessage) -> None:
+        """A handler did not end in time at shutdown."""
+        log.warning(
+            "the handler of %s at %d did not finish within %d ms; %s",
+            message.message_queue,
+            message.queue_offset,
+            self._drain_timeout_ms,
+            "its queue stays locked until the lock expires"
+            if self._locks is not None
+            else "it is given back",
+        )
+        if self._ordering is None:
+            self.give_back(assignment, message, 0)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -274,7 +322,7 @@ class PushConsumer(GroupConsumer):
 
     # -- from pulls to handlers -------------------------------------------------------------
 
-    def _dispatcher_of(self, topic: str) -> CoroutineDispatcher | ThreadDispatcher:
+    def dispatcher_of(self, topic: str) -> CoroutineDispatcher | ThreadDispatcher:
         """The runner of a topic's handler; one runner per handler."""
         known = self._by_topic.get(topic)
         if known is not None:
@@ -288,7 +336,7 @@ class PushConsumer(GroupConsumer):
         if dispatcher is None:
             dispatcher = make_dispatcher(
                 handler,
-                self,
+                self._ordering or self,
                 concurrency=self._concurrency,
                 batch_size=self._list_count(handler),
                 spawn=self._ready().spawn,
@@ -307,7 +355,13 @@ class PushConsumer(GroupConsumer):
         """Flow control: see `ProcessQueue.blocked_by`."""
         if self._handler is None and not self._handlers:
             return "no handler yet"
-        return loop.process_queue.blocked_by(self._limits)
+        reason = loop.process_queue.blocked_by(self._limits)
+        if self._ordering is not None:
+            if reason is None and not self.may_consume(loop.queue):
+                return "its lock was not renewed for 30 s"
+            if reason is not None and loop.held_because is None:
+                self._ordering.say_held(loop, reason)
+        return reason
 
     def room(self, loop: PullLoop) -> tuple[int, int]:
         """What flow control leaves: see `ProcessQueue.room`."""
@@ -329,6 +383,9 @@ class PushConsumer(GroupConsumer):
             next_offset,
             now_ms,
         )
+        if self._ordering is not None:
+            self._ordering.submit(assignment, messages)
+            return
         topic = loop.queue.topic
         if topic.startswith(RETRY_PREFIX) and self._handlers:
             for message in messages:
@@ -336,17 +393,17 @@ class PushConsumer(GroupConsumer):
             return
         dispatcher = self._by_topic.get(topic)
         if dispatcher is None:
-            dispatcher = self._dispatcher_of(topic)
+            dispatcher = self.dispatcher_of(topic)
         dispatcher.submit(assignment, messages)
 
     def _submit_retried(self, assignment: Assignment, message: ReceivedMessage) -> None:
         """A retried message goes to the handler of the topic it was sent to."""
         try:
-            dispatcher = self._dispatcher_of(message.topic)
+            dispatcher = self.dispatcher_of(message.topic)
         except ConfigError as error:
             # Another member may have the handler; after the last try it is a dead letter.
             log.warning("a message to be tried again is given back: %s", error)
-            self._give_back(assignment, message, DELAY_LEVEL_BY_BROKER)
+            self.give_back(assignment, message, DELAY_LEVEL_BY_BROKER)
         else:
             dispatcher.submit(assignment, [message])
 
@@ -358,7 +415,7 @@ class PushConsumer(GroupConsumer):
         if process_queue.dropped:
             return
         if outcome is not None:
-            self._give_back(assignment, message, outcome)
+            self.give_back(assignment, message, outcome)
             return
         process_queue.finish(message.queue_offset)
         loop = assignment.loop
@@ -376,23 +433,28 @@ class PushConsumer(GroupConsumer):
         if assignment.loop.held_because is not None:
             assignment.loop.wake()
 
-    def _give_back(
-        self, assignment: Assignment, message: ReceivedMessage, delay_level: int
-    ) -> None:
+    def skipped(self, assignment: Assignment, messages: Sequence[ReceivedMessage]) -> None:
+        """Messages of a queue that is gone; their next owner gets them."""
+
+    def give_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> None:
+        """Bring a message to the group's retry topic, or its dead letters (-1)."""
         if self._model == MessageModel.BROADCASTING:
             log.warning(
                 "broadcasting never repeats: %s at %d is passed over",
                 message.message_queue,
                 message.queue_offset,
             )
-            assignment.process_queue.finish(message.queue_offset)
+            self._given_back(assignment, message)
             return
         assert self._returns is not None
         self._returns.start(assignment, message, delay_level)
 
     def _given_back(self, assignment: Assignment, message: ReceivedMessage) -> None:
-        assignment.process_queue.finish(message.queue_offset)
-        assignment.failed_count += 1
+        if self._ordering is not None:
+            self._ordering.given_back(assignment, message)
+        else:
+            assignment.process_queue.finish(message.queue_offset)
+            assignment.failed_count += 1
         assignment.loop.wake()
 
     async def expire_now(self) -> None:
@@ -407,13 +469,13 @@ class PushConsumer(GroupConsumer):
                     message.message_queue,
                     message.queue_offset,
                 )
-                self._give_back(assignment, message, EXPIRED_DELAY_LEVEL)
+                self.give_back(assignment, message, EXPIRED_DELAY_LEVEL)
 
     # -- what brokers ask -------------------------------------------------------------------
 
     async def run_directly(self, message: ReceivedMessage) -> Outcome:
         """Run the handler on a message an operator sent us (code 309)."""
-        return await self._dispatcher_of(message.topic).run_one(message)
+        return await self.dispatcher_of(message.topic).run_one(message)
 
     def concurrency(self) -> int:
         """How many handlers may run at a time."""

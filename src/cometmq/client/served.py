@@ -98,9 +98,9 @@ def _running_info(consumer: "GroupConsumer", command: RemotingCommand) -> Remoti
             "commitOffset": assignment.process_queue.commit_offset,
             "droped": assignment.process_queue.dropped,
             "lastConsumeTimestamp": assignment.process_queue.last_consume_ms,
-            "lastLockTimestamp": 0,
+            "lastLockTimestamp": consumer.locked_ms(queue),
             "lastPullTimestamp": assignment.process_queue.last_pull_ms,
-            "locked": False,
+            "locked": consumer.locked_ms(queue) > 0,
             "transactionMsgCount": 0,
             "transactionMsgMaxOffset": 0,
             "transactionMsgMinOffset": 0,
@@ -112,7 +112,7 @@ def _running_info(consumer: "GroupConsumer", command: RemotingCommand) -> Remoti
     info = ConsumerRunningInfo(
         properties={
             "PROP_CLIENT_VERSION": f"V{VERSION}",
-            "PROP_CONSUMEORDERLY": "false",
+            "PROP_CONSUMEORDERLY": str(consumer.is_orderly).lower(),
             "PROP_CONSUMER_START_TIMESTAMP": str(consumer.started_ms),
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
             "PROP_NAMESERVER_ADDR": ";".join(consumer.name_servers()),
