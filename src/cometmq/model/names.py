@@ -16,6 +16,7 @@ __all__ = [
     "LMQ_PREFIX",
     "OFFSET_MOVED_TOPIC",
     "OP_HALF_TOPIC",
+    "PARK_PREFIX",
     "RETRY_PREFIX",
     "SCHEDULE_TOPIC",
     "SELF_TEST_TOPIC",
@@ -37,6 +38,7 @@ __all__ = [
     "group_of_retry_topic",
     "is_system_group",
     "is_system_topic",
+    "park_topic",
     "reply_topic",
     "retry_topic",
 ]
@@ -62,6 +64,8 @@ ROCKSDB_OP_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+PARK_PREFIX: Final = "%PARK%"
+"""Our own: messages of an ordered consumer group that were put aside, see `core.parking`."""
 LMQ_PREFIX: Final = "%LMQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 
@@ -128,6 +132,11 @@ def retry_topic(consumer_group: str) -> str:
 def dlq_topic(consumer_group: str) -> str:
     """The topic that holds a group's dead letters."""
     return DLQ_PREFIX + consumer_group
+
+
+def park_topic(consumer_group: str) -> str:
+    """The topic that holds a group's parked messages."""
+    return PARK_PREFIX + consumer_group
 
 
 def reply_topic(cluster: str) -> str:

@@ -1,0 +1,305 @@
+"""Parked message groups: which ones are parked, with which messages, folded from the parking topic.
+
+Job: the records of a parking topic, and the state that follows from reading them in order.
+Must not: do I/O, run handlers, or know who owns a queue; `cometmq.client.parking` does.
+
+After N failed tries of an ordered message it and the later messages of its group are copied to the
+topic ``%PARK%<consumer group>``, one queue on the broker of the message's own queue, and the other
+groups flow on.  That queue is the only truth about what is parked.  It is a log of records:
+
+    failed   a copy of the message that failed too often; its lane is parked from here on
+    behind   a copy of a message that came while its lane was parked
+    retry    an operator's order: consume the lane's messages again, in order
+    halt     a retried message failed too often again: the lane stands still until the next order
+    done     the lane's messages up to an offset were consumed
+    skip     the same, but an operator gave them up
+
+and `ParkingLog` folds them, the same for every reader.  A lane (a message group of a topic, or one
+queue's messages without a group) is
+
+    flowing --failed--> PARKED --retry--> RETRYING --done/skip of the last one--> flowing
+                          ^                  |
+                          +------- halt -----+
+
+Why order holds.  One member at a time has a queue (the broker's lock), and it
+
+1. reads the log up to its end before it handles the queue's first message, so it knows every lane
+   that was parked by whoever had the queue before: a message counts as consumed only when its
+   copy was acknowledged *and* read back, so what is committed is in the log;
+2. sends what comes for a parked lane to the log's end, one after the other, and never to the
+   handler; so the log holds the lane's messages in their order;
+3. when told to retry, hands the lane's messages to the handler from the log, the first first, each
+   when the one before was consumed, and notes that with `done`.  What comes meanwhile goes behind;
+4. leaves the parked state only when it has read a `done` or `skip` after which the lane is empty,
+   so all its messages were consumed or given up, and none is on its way: a copy that is still on
+   its way keeps later messages waiting.  If it comes after that record, the lane is empty and the
+   copy is one that was `behind`: it opens the lane again as RETRYING, to be consumed at once.
+
+Records may come twice (a lost acknowledgement, a member that died): a copy of what is already in
+the lane is known by its place in the source queue, and is not consumed again.  A `done` may be lost
+with its member; then messages are consumed again, as always where delivery is at least once.
+
+Reading may begin at `commit_offset`, where the first of the lanes that do not flow was opened: of
+these every record is read, and of the others what ends a copy is behind it in the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+from cometmq.errors import CodecError
+from cometmq.model import MessageQueue
+from cometmq.model import properties as prop
+from cometmq.model.names import PARK_PREFIX
+
+__all__ = [
+    "PARK_KIND",
+    "PARK_LANE",
+    "PARK_OF",
+    "PARK_REASON",
+    "PARK_UPTO",
+    "Kind",
+    "Lane",
+    "LaneState",
+    "ParkRecord",
+    "ParkedMessage",
+    "ParkingLog",
+    "copy_properties",
+    "lane_name",
+    "order_properties",
+    "record_of",
+]
+
+PARK_KIND: Final = "PARK_KIND"
+PARK_LANE: Final = "PARK_LANE"
+PARK_OF: Final = "PARK_OF"
+"""Place of the message in its own queue: ``topic@broker:queue:offset``."""
+PARK_REASON: Final = "PARK_REASON"
+PARK_UPTO: Final = "PARK_UPTO"
+"""Last offset of the parking queue that `done` or `skip` is about."""
+REASON_CHARACTERS_MAX: Final = 500
+
+
+class Kind(Enum):
+    """What a record is."""
+
+    FAILED = "failed"
+    BEHIND = "behind"
+    RETRY = "retry"
+    HALT = "halt"
+    DONE = "done"
+    SKIP = "skip"
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a copy of a message rather than an order or a note."""
+        return self in (Kind.FAILED, Kind.BEHIND)
+
+
+class LaneState(Enum):
+    """What happens with a lane that is not flowing."""
+
+    PARKED = "parked"
+    RETRYING = "retrying"
+
+
+def lane_name(topic: str, message_group: str | None, queue: MessageQueue) -> str:
+    """A lane's name: ``topic/group``, or ``topic@broker:queue`` for messages without a group.
+
+    Neither ``/`` nor ``@`` may stand in a topic's name.  The name is the same in every queue of the
+    topic, so that a group that moves to another queue of its broker stays parked.
+    """
+    if message_group:
+        return f"{topic}/{message_group}"
+    return f"{topic}@{queue.broker_name}:{queue.queue_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedMessage:
+    """A copy in the parking queue, at ``park_offset``."""
+
+    park_offset: int
+    place: str
+    message_id: str
+    keys: str
+    reason: str
+    parked_ms: int
+    body_bytes: int
+    is_repeat: bool = False
+    """A copy of the same message is in the lane before it; this one need not be consumed."""
+
+    @property
+    def source(self) -> MessageQueue:
+        """The queue the message was pulled from."""
+        name, _, _ = self.place.rpartition(":")
+        topic, _, rest = name.partition("@")
+        broker_name, _, queue_id = rest.rpartition(":")
+        return MessageQueue(topic, broker_name, int(queue_id))
+
+
+@dataclass(frozen=True, slots=True)
+class ParkRecord:
+    """One record of the log; ``message`` for copies, ``upto_offset`` for done and skip."""
+
+    kind: Kind
+    lane: str
+    offset: int
+    message: ParkedMessage | None = None
+    upto_offset: int = -1
+
+
+@dataclass(slots=True)
+class Lane:
+    """A lane that is not flowing: its unfinished copies, the first first."""
+
+    state: LaneState
+    opened_offset: int
+    """The record with which it stopped flowing."""
+    messages: deque[ParkedMessage] = field(default_factory=deque)
+    places: set[str] = field(default_factory=set)
+
+    @property
+    def reason(self) -> str:
+        """Why it was parked, as far as the handler said."""
+        return self.messages[0].reason if self.messages else ""
+
+
+class ParkingLog:
+    """The state of one parking queue up to, not including, ``next_offset``."""
+
+    __slots__ = ("lanes", "next_offset")
+
+    def __init__(self, next_offset: int = 0) -> None:
+        self.next_offset = next_offset
+        self.lanes: dict[str, Lane] = {}
+        """Lanes that are not flowing; none is empty."""
+
+    @property
+    def commit_offset(self) -> int:
+        """Where another reader may begin and come to the same state."""
+        opened = [lane.opened_offset for lane in self.lanes.values()]
+        return min(opened, default=self.next_offset)
+
+    def skip_to(self, next_offset: int) -> None:
+        """Records up to here are gone or unreadable; what they held of lanes is forgotten."""
+        self.next_offset = max(self.next_offset, next_offset)
+
+    def forget_before(self, min_offset: int) -> None:
+        """Retention removed records below ``min_offset``: nobody can consume those copies."""
+        for name, lane in list(self.lanes.items()):
+            self._finish(name, lane, min_offset - 1)
+
+    def apply(self, record: ParkRecord) -> bool:
+        """Take in the next record; False if it changes nothing."""
+        if record.offset < self.next_offset:
+            return False
+        self.next_offset = record.offset + 1
+        lane = self.lanes.get(record.lane)
+        if record.kind.is_message:
+            return self._add(record, lane)
+        if lane is None:
+            return False
+        if record.kind is Kind.RETRY:
+            lane.state = LaneState.RETRYING
+        elif record.kind is Kind.HALT:
+            lane.state = LaneState.PARKED
+        else:
+            return self._finish(record.lane, lane, record.upto_offset)
+        return True
+
+    def _add(self, record: ParkRecord, lane: Lane | None) -> bool:
+        assert record.message is not None
+        if lane is None:
+            # One that was behind others which are all consumed by now has nothing to wait for.
+            is_behind = record.kind is Kind.BEHIND
+            lane = Lane(LaneState.RETRYING if is_behind else LaneState.PARKED, record.offset)
+            self.lanes[record.lane] = lane
+        place = record.message.place
+        lane.messages.append(replace(record.message, is_repeat=place in lane.places))
+        lane.places.add(place)
+        return True
+
+    def _finish(self, name: str, lane: Lane, upto_offset: int) -> bool:
+        messages = lane.messages
+        before = len(messages)
+        while messages and messages[0].park_offset <= upto_offset:
+            message = messages.popleft()
+            if not message.is_repeat:
+                lane.places.discard(message.place)
+        if not messages:
+            del self.lanes[name]
+        return len(messages) != before
+
+
+def record_of(
+    offset: int,
+    *,
+    properties: Mapping[str, str],
+    message_id: str,
+    store_ms: int,
+    body_bytes: int,
+) -> ParkRecord:
+    """Read a record of a parking queue.
+
+    Raises:
+        CodecError: it is none, with the property that is missing or wrong.
+    """
+    try:
+        kind = Kind(properties[PARK_KIND])
+        lane = properties[PARK_LANE]
+        if not kind.is_message:
+            return ParkRecord(
+                kind, lane, offset, upto_offset=int(properties.get(PARK_UPTO, str(offset)))
+            )
+        message = ParkedMessage(
+            offset,
+            properties[PARK_OF],
+            message_id,
+            properties.get(prop.KEYS, ""),
+            properties.get(PARK_REASON, ""),
+            store_ms,
+            body_bytes,
+        )
+        # Whoever asks for the source later must not meet a name that is none.
+        assert message.source
+    except (KeyError, ValueError) as error:
+        raise CodecError(
+            f"record {offset} of a parking topic ({PARK_PREFIX}...): {error!s:.100} is not what a "
+            "parked message has"
+        ) from None
+    return ParkRecord(kind, lane, offset, message)
+
+
+def copy_properties(
+    properties: Mapping[str, str],
+    *,
+    kind: Kind,
+    lane: str,
+    topic: str,
+    place: str,
+    reason: str = "",
+) -> dict[str, str]:
+    """Properties of a copy: the user's and those that tell the message, and where it is parked."""
+    kept = (prop.KEYS, prop.TAGS, prop.SHARDING_KEY, prop.UNIQ_KEY, prop.ORIGIN_MESSAGE_ID)
+    copy = {
+        name: value
+        for name, value in properties.items()
+        if name in kept or name not in prop.RESERVED_PROPERTIES
+    }
+    copy.pop(PARK_REASON, None)
+    copy |= {PARK_KIND: kind.value, PARK_LANE: lane, PARK_OF: place, prop.RETRY_TOPIC: topic}
+    if reason:
+        copy[PARK_REASON] = " ".join(reason.split())[:REASON_CHARACTERS_MAX]
+    return copy
+
+
+def order_properties(kind: Kind, lane: str, upto_offset: int | None = None) -> dict[str, str]:
+    """Properties of a record that is no copy."""
+    properties = {PARK_KIND: kind.value, PARK_LANE: lane, prop.TAGS: kind.value}
+    if upto_offset is not None:
+        properties[PARK_UPTO] = str(upto_offset)
+    return properties
