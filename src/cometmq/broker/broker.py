@@ -117,6 +117,7 @@ class Broker:
         self._bulk: BulkPullProcessor | None = None
         self._client: ClientProcessor | None = None
         self._filters: FilterService | None = None
+        self._was_killed = False
         self._queue_locks: QueueLockProcessor | None = None
         self._staging: StagingService | None = None
         self._transactions: TransactionService | None = None
@@ -202,6 +203,7 @@ class Broker:
             raise ConfigError(
                 f"brokerIP1={self.config.broker_ip1} is not accepted: expected an IP address"
             ) from error
+        self._was_killed = self._disk.exists(f"{self.config.store_path()}/abort")
         self._store = MessageStore(
             _store_config(self.config, self._delay, host),
             self._disk,
@@ -236,9 +238,16 @@ class Broker:
         self._files.attach_transactions(
             TransactionCounts(halves, counted, env.clock.now_ms, lambda name: name in topics.all())
         )
-        filters = FilterService(lambda: state.config, self._files.load_filters(), now_ms)
+        filters = FilterService(
+            lambda: state.config,
+            self._files.load_filters(),
+            now_ms,
+            was_killed=self._was_killed,
+        )
         self._filters = filters
         self._files.attach_filters(filters)
+        if config.enable_consume_queue_ext and config.enable_calc_filter_bit_map:
+            store.extend_queues(filters.bitmaps)
         self._pull = PullProcessor(state, filters)
         self._bulk = BulkPullProcessor(state, self._pull)
         self._client = ClientProcessor(state, filters)
@@ -529,6 +538,7 @@ def _store_config(config: BrokerConfig, delay: DelayLevels, host: bytes) -> Stor
         commit_log_path=config.commit_log_path(),
         commit_log_file_bytes=config.mapped_file_size_commit_log,
         consume_queue_file_bytes=config.mapped_file_size_consume_queue,
+        consume_queue_ext_file_bytes=config.mapped_file_size_consume_queue_ext,
         index_slot_count=config.max_hash_slot_num,
         index_entry_count=config.max_index_num,
         is_index_enabled=config.message_index_enable,

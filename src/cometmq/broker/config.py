@@ -157,6 +157,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     delete_file_batch_max: Annotated[int, msgspec.Meta(ge=1, le=50)] = 10
     # Filters
     enable_property_filter: bool = True
+    enable_calc_filter_bit_map: bool = False
+    enable_consume_queue_ext: bool = False
+    mapped_file_size_consume_queue_ext: FileBytes = 50331648
     expect_consumer_num_use_filter: Count = 32
     max_error_rate_of_bloom_filter: Ratio = 20
     filter_data_clean_time_span: Millis = 86400000

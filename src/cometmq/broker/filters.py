@@ -51,6 +51,8 @@ class FilterService:
         config: asked each time, as its values may change.
         saved: what consumerFilter.json held, None for nothing.
         now_ms: the time of the start.
+        was_killed: the life before did not end in peace.  Its last filters may not be in the
+            file, and their bits are those of its groups; so bitmaps of before say nothing.
     """
 
     __slots__ = ("_config", "_forget_due_ms", "_of", "table")
@@ -60,6 +62,8 @@ class FilterService:
         config: Callable[[], BrokerConfig],
         saved: Iterable[ConsumerFilter] | None,
         now_ms: int,
+        *,
+        was_killed: bool = False,
     ) -> None:
         self._config = config
         given = config()
@@ -68,6 +72,10 @@ class FilterService:
         )
         self._of: dict[tuple[str, str], tuple[ConsumerFilter, PropertyFilter | None]] = {}
         self._forget_due_ms = 0
+        saved = None if saved is None else list(saved)
+        for one in saved if saved is not None and was_killed else ():
+            one.born_ms = max(one.born_ms, now_ms)
+            one.dead_ms = one.born_ms
         if saved is not None and not self.table.load(saved, now_ms):
             log.warning(
                 "consumerFilter.json was written under other settings of maxErrorRateOfBloomFilter"

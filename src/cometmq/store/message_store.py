@@ -27,6 +27,7 @@ from cometmq.store.consume_queue import ConsumeQueues, hold, release
 from cometmq.store.disk import make_durable_directory
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
+from cometmq.store.queue_ext import QueueExt
 from cometmq.store.queue_mender import QueueMender
 from cometmq.store.queue_search import QueueSearch
 from cometmq.store.queue_writer import QueueWriter
@@ -65,13 +66,15 @@ class MessageStore:
         self._log = CommitLog(config, disk, workers, clock)
         self._queues = ConsumeQueues(config, disk)
         self._writer = QueueWriter(config, disk, workers, self._log)
+        self._ext = QueueExt(config, disk, self._log, self._queues)
+        self._writer.ext = self._ext
         self._flusher = Flusher(config, disk, workers, self._log, clock)
         self._index = IndexService(config, disk, workers, clock, lambda: self._log.wrote)
         self._java = JavaCheckpoint(disk, config.root)
         self._search = QueueSearch(self._log, self._queues)
         self._mender = QueueMender(config, disk, self._log, self._queues, self._writer)
         self._reader = QueueReader(
-            config, disk, self._log, self._queues, self._search, self._mender
+            config, self._log, self._queues, self._search, self._mender, self._ext
         )
         self._reader.confirmed_offset = lambda: self.confirmed_offset
         self._retention = Retention(
@@ -83,6 +86,7 @@ class MessageStore:
             self._writer,
             self._index,
             self._search.min_of,
+            self._ext.expire,
         )
         self._appender = Appender(
             config,
@@ -201,6 +205,7 @@ class MessageStore:
             self._writer.close()
             self._index.close()
             self._reader.spans.close()
+            self._ext.close()
             self._queues.close()
             self._log.close()
             if self._lock is not None:
@@ -310,6 +315,16 @@ class MessageStore:
         return self._reader.get(
             topic, queue_id, queue_offset, max_count, max_bytes, codes, match, hint, allow_cold
         )
+
+    def extend_queues(
+        self, bitmaps: Callable[[str], Callable[[bytes], bytes | None] | None]
+    ) -> None:
+        """Give units an extension with a bitmap from now on, when they go to their files.
+
+        `bitmaps` is asked in workers for what makes the bitmap of a topic's property strings,
+        and gives None where nobody filters the topic.
+        """
+        self._ext.bitmaps = bitmaps
 
     @property
     def spans(self) -> SpanReader:

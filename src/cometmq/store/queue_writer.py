@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.consume_queue import ConsumeQueue
     from cometmq.store.disk import Disk, RandomFile, Workers
+    from cometmq.store.queue_ext import QueueExt
     from cometmq.store.unit_journal import UnitJournal
 
 __all__ = ["QueueWriter", "WrittenQueue"]
@@ -91,6 +92,8 @@ class QueueWriter:
         that is saved, and what of it goes into queue files."""
         self.journal: UnitJournal | None = None
         """Where units of very many queues go first; None while a store is being loaded."""
+        self.ext: QueueExt | None = None
+        """Gives the units of filtered topics an extension before they go to their files."""
         self._journal_queues_min = config.unit_journal_queues_min
         self._journal_bytes_max = config.unit_journal_bytes_max
         self._journal_age_ms = config.unit_journal_age_ms
@@ -133,6 +136,8 @@ class QueueWriter:
         def chore() -> None:
             self.forget(path)
             self._disk.remove_tree(path)
+            if self.ext is not None:
+                self.ext.remove(path)
 
         self._chores.append(chore)
 
@@ -307,6 +312,9 @@ class QueueWriter:
     def _write(self, batch: list[WrittenQueue]) -> None:
         unit_bytes = CQ_UNIT_BYTES
         for queue, first, data in batch:
+            if self.ext is not None and self.ext.bitmaps is not None:
+                data, paths = self.ext.extend(queue, data)  # noqa: PLW2901 - with addresses
+                self._unsynced.update(paths)
             position = first * unit_bytes
             done = 0
             while done < len(data):

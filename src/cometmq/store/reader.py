@@ -17,13 +17,12 @@ from cometmq.codec.consume_queue import (
     CQ_UNIT,
     CQ_UNIT_BYTES,
     PRE_BLANK_SIZE,
-    decode_cq_ext_address,
-    decode_cq_ext_unit,
     is_cq_ext_address,
 )
 from cometmq.codec.stored_message import MAGIC_BLANK, decode_message
 from cometmq.errors import CodecError, StoreCorrupt
 from cometmq.store.commit_log import log_file_name
+from cometmq.store.filtered_reader import FilteredReader
 from cometmq.store.record_runs import (
     RECORD_CHECK,
     RECORD_MAGICS,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from cometmq.store.commit_log import CommitLog
     from cometmq.store.config import StoreConfig
     from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
-    from cometmq.store.disk import Disk
+    from cometmq.store.queue_ext import QueueExt
     from cometmq.store.queue_mender import QueueMender
     from cometmq.store.queue_search import QueueSearch
 
@@ -87,11 +86,11 @@ class QueueReader:
     def __init__(
         self,
         config: StoreConfig,
-        disk: Disk,
         log: CommitLog,
         queues: ConsumeQueues,
         search: QueueSearch,
         mender: QueueMender,
+        ext: QueueExt,
     ) -> None:
         self._log = log
         self._queues = queues
@@ -99,12 +98,11 @@ class QueueReader:
         self._mender = mender
         self._runs = RecordRuns(log)
         self.spans = SpanReader(log, queues, self._runs)
-        self._disk = disk
         self._count_max = config.transfer_count_max
         self._bytes_max = config.transfer_bytes_max
         self._filter_units = config.filter_units_max
-        self._ext_path = f"{config.root}/consumequeue_ext"
-        self._ext_file_bytes = config.consume_queue_ext_file_bytes
+        self._ext = ext
+        self._filtered = FilteredReader(log, queues, self._runs, ext, config.filter_units_max)
         self.confirmed_offset: Callable[[], int] = lambda: self._log.wrote
 
     def distrust(self, stretches: list[tuple[int, int]]) -> None:
@@ -152,6 +150,20 @@ class QueueReader:
                 )
                 if found is not None:
                     return found
+            elif codes is None:
+                read = self._filtered.get(
+                    queue,
+                    queue_offset,
+                    max_count,
+                    max_bytes,
+                    match,
+                    hint,
+                    first,
+                    end,
+                    allow_cold=allow_cold,
+                )
+                if read is not None:
+                    return read
             request = _Request(
                 queue, queue_offset, first, end, max_count, max_bytes, codes, match, allow_cold
             )
@@ -187,6 +199,12 @@ class QueueReader:
             following = queue_offset + count
         else:
             selected = select_units(raw, start, count, codes, max_count, max_bytes)
+            if selected is None:
+                part = raw[start * CQ_UNIT_BYTES : (start + count) * CQ_UNIT_BYTES]
+                plain = self._filtered.with_codes(queue, part, min(codes))
+                if plain is None:
+                    return None
+                selected = select_units(plain, 0, count, codes, max_count, max_bytes)
             if selected is None:
                 return None
             positions, sizes, examined = selected
@@ -325,15 +343,8 @@ class QueueReader:
 
     def ext_tags_code(self, queue: ConsumeQueue, address: int) -> int | None:
         """The tags code in the extension unit a unit points at; None when it is not readable."""
-        position = decode_cq_ext_address(address)
-        start = position - position % self._ext_file_bytes
-        path = f"{self._ext_path}/{queue.topic}/{queue.queue_id}/{log_file_name(start)}"
-        try:
-            file = self._disk.open_random(path, self._ext_file_bytes, create=False)
-            raw = file.read(position - start, 32767)
-            return decode_cq_ext_unit(raw)[0].tags_code
-        except (OSError, CodecError):
-            return None
+        unit = self._ext.unit(queue, address)
+        return None if unit is None else unit.tags_code
 
     # -- records -------------------------------------------------------------------------
 

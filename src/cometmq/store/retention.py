@@ -99,6 +99,7 @@ class Retention:
         writer: QueueWriter,
         index: IndexService,
         min_of: Callable[[ConsumeQueue], int],
+        expire_ext: Callable[[list[ConsumeQueue]], None],
     ) -> None:
         self._config = config
         self._disk = disk
@@ -108,6 +109,7 @@ class Retention:
         self._writer = writer
         self._index = index
         self._min_of = min_of
+        self._expire_ext = expire_ext
         self._next_ms = 0
         self._is_looking = False
         self._is_finding = False
@@ -199,6 +201,7 @@ class Retention:
             for queue in queues:
                 if not queue.is_gone:
                     self._min_of(queue)
+            self._expire_ext(queues)
 
         def done(result: object) -> None:
             self._is_finding = False

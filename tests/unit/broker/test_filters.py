@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.harness import Client, eventually, running, scenario
+from tests.unit.broker.harness import PULL_DEFAULTS, Client, eventually, running, scenario
 
 from cometmq.broker import Broker
+from cometmq.codec.stored_message import decode_messages
 from cometmq.core.consumer_filter import decode_filter_file
 from cometmq.model.group import SubscriptionData
 from cometmq.wire.bodies import ConsumerData
@@ -43,10 +44,6 @@ def test_a_pull_brings_its_filter(tmp_path: Path, code: int) -> None:
     """Only what matches comes, in order; the next offset is behind all that was looked at."""
 
     async def story(broker: Broker, client: Client) -> None:
-        from tests.unit.broker.harness import PULL_DEFAULTS
-
-        from cometmq.codec.stored_message import decode_messages
-
         await fill(client, 60)
         bodies: list[bytes] = []
         offset = 0
@@ -210,3 +207,98 @@ def test_a_damaged_filter_file(raw: bytes, tmp_path: Path) -> None:
             assert broker.filters.count == 0
 
     asyncio.run(life())
+
+
+EXT = {"enableConsumeQueueExt": True, "enableCalcFilterBitMap": True}
+
+
+def test_bitmaps_spare_the_broker_records(tmp_path: Path) -> None:
+    """With both keys set units get bitmaps, over a restart too; every pull finds the same."""
+    folder = tmp_path / "consumequeue_ext" / "t" / "0"
+
+    async def life(first: int, version: int) -> None:
+        async with running(tmp_path, mappedFileSizeConsumeQueueExt=4096, **EXT) as broker:
+            client = await Client(broker.env, broker.address).open()
+            if first == 0:
+                await client.send(b"before", i="n\x01-1\x02")
+            await subscribe(client, "n >= 3 AND color = 'red'", version)
+            await fill(client, 150, first)
+            queue = broker.state.store._queues.find("t", 0)
+            assert queue is not None
+            await eventually(lambda: queue.written == queue.max)
+            looked: list[int] = []
+            (one,) = broker.filters.table
+            wanted = broker.filters._compiled(one)
+            assert wanted is not None
+            matches = wanted.expression.matches
+            wanted.expression.matches = lambda found: looked.append(1) is None and matches(found)
+            try:
+                offset, bodies = 0, []
+                while offset < queue.max:
+                    answer = await client.pull(
+                        **{**PUSH, "subVersion": str(version), "queueOffset": str(offset)}
+                    )
+                    assert answer.code in (0, 20)
+                    bodies += [message.body for message in decode_messages(answer.body)]
+                    offset = int(answer.ext_fields["nextBeginOffset"])
+            finally:
+                wanted.expression.matches = matches
+            assert bodies == [b"m%d" % number for number in range(4, first + 150, 2)]
+            assert len(bodies) <= len(looked) <= len(bodies) + 20
+            await client.close()
+
+    asyncio.run(life(0, 7))
+    assert len(list(folder.iterdir())) == 2
+    asyncio.run(life(150, 8))
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_a_crash_keeps_what_bitmaps_promise(tmp_path: Path) -> None:
+    """A broker killed over its extension files serves what matches, whatever became of them."""
+
+    async def life(count: int, first: int) -> list[bytes]:
+        async with running(tmp_path, **EXT) as broker:
+            client = await Client(broker.env, broker.address).open()
+            await subscribe(client, "n >= 3 AND color = 'red'", first + 1)
+            await fill(client, count, first)
+            queue = broker.state.store._queues.find("t", 0)
+            assert queue is not None
+            await eventually(lambda: queue.written == queue.max)
+            offset, bodies = 0, []
+            while offset < queue.max:
+                answer = await client.pull(
+                    **{**PUSH, "subVersion": str(first + 1), "queueOffset": str(offset)}
+                )
+                assert answer.code in (0, 20)
+                bodies += [message.body for message in decode_messages(answer.body)]
+                offset = int(answer.ext_fields["nextBeginOffset"])
+            await client.close()
+            return bodies
+
+    expected = [b"m%d" % number for number in range(4, 120, 2)]
+    assert asyncio.run(life(60, 0)) == expected[:28]
+    (file,) = (tmp_path / "consumequeue_ext" / "t" / "0").iterdir()
+    with file.open("r+b") as content:
+        content.seek(34 * 10)
+        content.write(bytes(34 * 20))
+    assert asyncio.run(life(60, 60)) == expected
+    for one in (tmp_path / "consumequeue_ext" / "t" / "0").iterdir():
+        one.unlink()
+    assert asyncio.run(life(0, 120)) == expected
+
+
+def test_a_killed_life_s_bitmaps_are_not_asked(tmp_path: Path) -> None:
+    """What a life registered last may not be in the file; its bits stand in the bitmaps."""
+
+    async def life() -> int:
+        async with running(tmp_path) as broker:
+            client = await Client(broker.env, broker.address).open()
+            await subscribe(client, "n > 3")
+            (one,) = broker.filters.table
+            await client.close()
+            return one.born_ms
+
+    born_ms = asyncio.run(life())
+    assert asyncio.run(life()) == born_ms
+    (tmp_path / "abort").write_text("1")
+    assert asyncio.run(life()) > born_ms
