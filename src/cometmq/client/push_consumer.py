@@ -40,6 +40,7 @@ from cometmq.client.starting import StartFrom, consume_from_where
 from cometmq.core.allocate import AllocateStrategy
 from cometmq.core.consume_retry import DELAY_LEVEL_BY_BROKER, MAX_RECONSUME_TIMES
 from cometmq.core.order import (
+    ORDER_BY_GROUP,
     ORDER_NONE,
     ORDERS,
     RECONSUME_FOR_EVER,
@@ -357,6 +358,11 @@ class PushConsumer(OrderlyConsumer):
             return "no handler yet"
         reason = loop.process_queue.blocked_by(self._limits)
         if self._ordering is not None:
+            if reason is None and self._order == ORDER_BY_GROUP:
+                # Other groups finish beside one that fails, so what is held says too little.
+                ahead = loop.process_queue.ahead
+                if ahead >= self._limits.span_max:
+                    reason = f"offset span {ahead}, limit {self._limits.span_max}"
             if reason is None and not self.may_consume(loop.queue):
                 return "its lock was not renewed for 30 s"
             if reason is not None and loop.held_because is None:
@@ -365,7 +371,10 @@ class PushConsumer(OrderlyConsumer):
 
     def room(self, loop: PullLoop) -> tuple[int, int]:
         """What flow control leaves: see `ProcessQueue.room`."""
-        return loop.process_queue.room(self._limits)
+        count, byte_count = loop.process_queue.room(self._limits)
+        if self._order == ORDER_BY_GROUP:
+            count = max(0, min(count, self._limits.span_max - loop.process_queue.ahead))
+        return count, byte_count
 
     def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
         """Take a pull's messages to their handler; HOT."""

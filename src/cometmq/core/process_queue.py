@@ -97,6 +97,16 @@ class ProcessQueue:
         last = self.last_outstanding
         return 0 if first is None or last is None else last - first
 
+    @property
+    def ahead(self) -> int:
+        """Distance between the smallest unfinished offset and the next to pull.
+
+        A crash repeats at most so many messages; unlike `span` it counts finished ones.
+        """
+        for queue_offset in self._outstanding:
+            return self.pull_offset - queue_offset
+        return 0
+
     def add(
         self, queue_offsets: Sequence[int], sizes: Sequence[int], next_offset: int, now_ms: int
     ) -> None:

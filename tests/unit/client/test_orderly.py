@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,3 +156,276 @@ def test_a_failure_stops_its_queue_only(threads: bool) -> None:
         assert await committed(name_server) == 64
 
     scenario(story)
+
+
+def test_lists_repeat_as_they_failed() -> None:
+    """The same batch again; what a list of verdicts took before the first failure is done."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        calls: list[list[bytes]] = []
+
+        async def handle(messages: list[ReceivedMessage]) -> Any:
+            calls.append([message.body for message in messages])
+            if len(calls) == 1:
+                raise ValueError("the whole batch")
+            if len(calls) == 2:
+                return [True, False, True, True]
+            return None
+
+        await send_groups(producer, "a", 8)
+        async with consumer(name_server, handle, batch_count_max=4):
+            await until(lambda: [call[-1] for call in calls[-1:]] == [b"a7"], WAIT_S)
+        assert calls[:2] == [[b"a0", b"a1", b"a2", b"a3"]] * 2
+        assert calls[2] == [b"a1", b"a2", b"a3"]
+        assert [body for call in calls[3:] for body in call] == [b"a4", b"a5", b"a6", b"a7"]
+        assert await committed(name_server) == 8
+
+    scenario(story, queue_count=1)
+
+
+@pytest.mark.parametrize("order", ["queue", "group"])
+def test_the_limit_makes_a_dead_letter_and_the_order_goes_on(order: str) -> None:
+    """Tries after the first as configured; `DeadLetter` at once; `RetryLater` waits a level."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        seen: list[bytes] = []
+        tries = 0
+
+        async def handle(message: ReceivedMessage) -> None:
+            nonlocal tries
+            if message.body == b"a1":
+                tries += 1
+                raise ValueError("never")
+            if message.body == b"a2":
+                raise DeadLetter
+            if message.body == b"a3" and message.reconsume_times == 0:
+                raise RetryLater(1)
+            seen.append(message.body)
+
+        await send_groups(producer, "a", 5)
+        async with consumer(name_server, handle, order=order, max_reconsume_times=2):
+            await until(lambda: len(seen) == 3, WAIT_S)
+        assert tries == 3
+        assert seen == [b"a0", b"a3", b"a4"]
+        assert await committed(name_server) == 5
+        async with PullConsumer("reader", name_server=name_server, consume_from="first") as reader:
+            await reader.assign([MessageQueue("%DLQ%g", "broker-a", 0)])
+            dead: list[bytes] = []
+            while len(dead) < 2:
+                dead += [message.body for message in await reader.poll(5_000)]
+            assert dead == [b"a1", b"a2"]
+
+    scenario(story, queue_count=1)
+
+
+def test_a_failing_group_suspends_alone() -> None:
+    """Others of the same queue flow; the offset stays before the first that is not done."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        seen: list[bytes] = []
+        may_pass = False
+
+        async def handle(message: ReceivedMessage) -> bool:
+            if message.body == b"a1" and not may_pass:
+                return False
+            seen.append(message.body)
+            return True
+
+        await send_groups(producer, "abc", 10)
+        await producer.send(Message("t", b"-0"))
+        await producer.send(Message("t", b"-1"))
+        async with consumer(name_server, handle, order="group") as member:
+            await until(lambda: len(seen) == 23, WAIT_S)
+            assert by_group(seen)["a"] == [0]
+            assert by_group(seen)["-"] == [0, 1]
+            await member.commit_changed()
+            blocked = next(iter(member.assignments.values())).process_queue.commit_offset
+            assert blocked < 6
+            may_pass = True
+            await until(lambda: len(seen) == 32, WAIT_S)
+        assert by_group(seen) == {**{group: [*range(10)] for group in "abc"}, "-": [0, 1]}
+        assert await committed(name_server) == 32
+
+    scenario(story, queue_count=1)
+
+
+def test_a_blocked_group_stops_the_pull_at_the_span(caplog: pytest.LogCaptureFixture) -> None:
+    """Memory stays bounded, and the log says which group and which offset."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        seen: list[bytes] = []
+        may_pass = False
+
+        async def handle(message: ReceivedMessage) -> bool:
+            if message.message_group == "a" and not may_pass:
+                return False
+            seen.append(message.body)
+            return True
+
+        await send_groups(producer, "a", 1)
+        limits = FlowLimits(span_max=40)
+        async with consumer(
+            name_server, handle, order="group", flow_limits=limits, pull_count_max=8
+        ) as member:
+            await until(lambda: member.assignments, WAIT_S)
+            await send_groups(producer, "b", 100)
+            held = next(one for one in member.assignments.values() if one.queue.topic == "t")
+            await until(lambda: held.loop.held_because is not None, WAIT_S)
+            assert "offset span" in (held.loop.held_because or "")
+            assert held.process_queue.pull_offset < 60
+            assert by_group(seen) == {"b": list(range(len(seen)))}
+            may_pass = True
+            await until(lambda: len(seen) == 101, WAIT_S)
+        assert by_group(seen) == {"a": [0], "b": [*range(100)]}
+
+    scenario(story, queue_count=1)
+    (line,) = [line for line in caplog.messages if "stops pulling" in line]
+    assert "(offset span 40, limit 40): offset 0 is not done, and 1 of" in line
+    assert "the first is 'a'" in line
+
+
+def test_order_holds_while_members_come_and_go() -> None:
+    """A queue is handed over when its handler has ended, from where it got to, at once."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        seen: list[tuple[str, bytes]] = []
+        inside: dict[int, str] = {}
+
+        def handler(who: str) -> Callable[[ReceivedMessage], Awaitable[None]]:
+            async def handle(message: ReceivedMessage) -> None:
+                assert message.queue_id not in inside, "two members have one queue"
+                inside[message.queue_id] = who
+                await asyncio.sleep(0.003)
+                seen.append((who, message.body))
+                del inside[message.queue_id]
+
+            return handle
+
+        async def keep_sending() -> None:
+            for number in range(60):
+                await send_groups(producer, "abcdefgh", 1, first=number)
+                await asyncio.sleep(0.005)
+
+        sending = asyncio.create_task(keep_sending())
+        first = consumer(name_server, handler("first"))
+        second = consumer(name_server, handler("second"))
+        third = consumer(name_server, handler("third"))
+        await first.start()
+        await until(lambda: len(seen) > 40, WAIT_S)
+        await second.start()
+        await until(lambda: any(who == "second" for who, _ in seen), WAIT_S)
+        await third.start()
+        await until(lambda: any(who == "third" for who, _ in seen), WAIT_S)
+        await first.shutdown()
+        await second.shutdown()
+        await sending
+        await until(lambda: len(seen) >= 480, WAIT_S)
+        await third.shutdown()
+        # Nobody died, so there is nothing twice.
+        assert by_group([body for _, body in seen]) == {g: [*range(60)] for g in "abcdefgh"}
+        assert await committed(name_server) == 480
+
+    scenario(story)
+
+
+def test_a_long_handler_keeps_its_queue() -> None:
+    """The next owner waits until it has ended, is told, and goes on behind it."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        seen: list[str] = []
+        go_on = asyncio.Event()
+
+        async def slow(message: ReceivedMessage) -> None:
+            await go_on.wait()
+            seen.append(f"slow {message.body.decode()}")
+
+        async def quick(message: ReceivedMessage) -> None:
+            seen.append(f"quick {message.body.decode()}")
+
+        await send_groups(producer, "a", 3)
+        holder = consumer(name_server, slow, instance_name="z")
+        waiter = consumer(name_server, quick, instance_name="a")
+        await holder.start()
+        (queue,) = holder.assignment()
+        await until(lambda: holder.assignments[queue].process_queue.count, WAIT_S)
+        await waiter.start()  # sorts before: the queue is its from now on
+        await until(lambda: queue not in holder.assignments, WAIT_S)
+        assert not waiter.assignment()
+        assert seen == []
+        go_on.set()
+        await until(lambda: len(seen) == 3, WAIT_S)
+        assert seen == ["slow a0", "quick a1", "quick a2"]
+        await waiter.shutdown()
+        await holder.shutdown()
+        assert await committed(name_server) == 3
+
+    scenario(story, queue_count=1)
+
+
+def test_a_lost_lock_ends_the_queue_without_a_commit() -> None:
+    """Another member may have got further: what is in hand is dropped and taken up anew."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        seen: list[bytes] = []
+        go_on = asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.append(message.body)
+            if message.body == b"a1":
+                await go_on.wait()
+
+        await send_groups(producer, "a", 3)
+        async with consumer(name_server, handle) as member:
+            await until(lambda: len(seen) == 2, WAIT_S)
+            (queue,) = member.assignment()
+            before = member.assignments[queue]
+            assert member._locks is not None
+            # As if the broker had given it to somebody else who gave it back.
+            await member._locks.release([queue])
+            member._locks._held[queue] = (-100.0, 1)
+            assert not member.may_consume(queue)
+            assert member.hold(before.loop) == "its lock was not renewed for 30 s"
+            await member.renew_locks()
+            assert before.process_queue.dropped
+            await until(lambda: member.assignments.get(queue) not in (None, before), WAIT_S)
+            await asyncio.sleep(0.05)
+            assert len(seen) == 2, "the handler of the old assignment has not ended"
+            go_on.set()
+            await until(lambda: seen[-1] == b"a2", WAIT_S)
+        assert seen == [b"a0", b"a1", b"a0", b"a1", b"a2"]
+        assert await committed(name_server) == 3
+
+    scenario(story, queue_count=1)
+
+
+def test_broadcasting_keeps_the_order_without_locks(tmp_path: Path) -> None:
+    """Every member has all queues; a message that never passes is passed over at the limit."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        seen: list[bytes] = []
+
+        async def handle(message: ReceivedMessage) -> bool:
+            seen.append(message.body)
+            return message.body != b"a1"
+
+        await send_groups(producer, "a", 3)
+        async with consumer(
+            name_server,
+            handle,
+            message_model=MessageModel.BROADCASTING,
+            max_reconsume_times=1,
+            offset_folder=str(tmp_path),
+        ) as member:
+            await until(lambda: seen[-1:] == [b"a2"], WAIT_S)
+            assert member.locked_ms(member.assignment()[0]) == 0
+        assert seen == [b"a0", b"a1", b"a1", b"a2"]
+
+    scenario(story, queue_count=1)
+
+
+def test_wrong_options_are_told() -> None:
+    """An order that does not exist, and a pause that is none."""
+    with pytest.raises(ConfigError, match="order must be one of none, queue, group"):
+        PushConsumer("g", order="partition")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="suspend_ms at least 1"):
+        PushConsumer("g", order="queue", suspend_ms=0)

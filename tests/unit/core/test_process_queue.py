@@ -12,10 +12,12 @@ def test_commit_stops_at_the_first_unfinished() -> None:
     assert queue.commit_offset == 10
     queue.add([10, 12, 13], [5, 6, 7], 15, 1)
     assert (queue.commit_offset, queue.count, queue.size_bytes, queue.span) == (10, 3, 18, 3)
+    assert queue.ahead == 5
+    queue.finish(13)
     queue.finish(12)
-    assert queue.commit_offset == 10
+    assert (queue.commit_offset, queue.span, queue.ahead) == (10, 0, 5)
     queue.finish(10)
-    assert queue.commit_offset == 13
+    assert (queue.commit_offset, queue.ahead) == (15, 0)
     queue.finish_all([13, 99])
     assert (queue.commit_offset, queue.count, queue.size_bytes) == (15, 0, 0)
     assert queue.finished_count == 3
