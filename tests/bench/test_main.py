@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, SCALE_STEPS
+from cometmq.bench.loads import CLIENT_LOADS, KIND_LOADS, RAW_LOADS, SCALE_STEPS
 from cometmq.bench.main import _name_server_of, run
 from cometmq.bench.operations import OPERATIONS
 from cometmq.errors import ConfigError
@@ -33,14 +33,15 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     """One line a row, none missing."""
     assert run(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(RAW_LOADS) + len(CLIENT_LOADS) + len(OPERATIONS) + len(SCALE_STEPS)
-    for load in RAW_LOADS + CLIENT_LOADS:
+    loads = RAW_LOADS + CLIENT_LOADS + KIND_LOADS
+    assert len(lines) == len(loads) + len(OPERATIONS) + len(SCALE_STEPS)
+    for load in loads:
         assert any(load.name in line for line in lines)
 
 
 def test_rows_have_names_of_their_own() -> None:
     """`--only` and reports rely on it."""
-    names = [load.name for load in RAW_LOADS + CLIENT_LOADS]
+    names = [load.name for load in RAW_LOADS + CLIENT_LOADS + KIND_LOADS]
     assert len(set(names)) == len(names)
 
 

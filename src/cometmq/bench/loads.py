@@ -13,6 +13,7 @@ import msgspec
 __all__ = [
     "CLIENT_LOADS",
     "ECHO_LOADS",
+    "KIND_LOADS",
     "RAW_LOADS",
     "SCALE_STEPS",
     "Kind",
@@ -23,7 +24,7 @@ __all__ = [
     "custom_load",
 ]
 
-Kind = Literal["send", "batch", "pull", "end-to-end", "client", "fill", "check"]
+Kind = Literal["send", "batch", "pull", "end-to-end", "client", "fill", "check", "message"]
 Flush = Literal["async", "sync"]
 
 
@@ -38,6 +39,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     `echo_as` the raw frames that ask of the echo server what the program asks of the broker. With
     `may_expire` the oldest messages of a queue may be gone when it is read back. Kinds "fill" and
     "check" belong to the restart operation: one writes, the other reads back after the restart.
+    "message" is from a send to being pulled, `program` the kind of message (`kind_worker`).
     """
 
     name: str
@@ -98,7 +100,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     `rate` counts `Load.unit` a second, `messages_rate` messages a second; latencies in us;
     CPU in seconds over `seconds`; memory in KiB at the end of the timed part. `acknowledged`
     and `read_back` count messages of the whole round, warm-up included; `expired` ones were
-    deleted by retention before they could be read.
+    deleted by retention before they could be read. `phases_cpu_s` are the parts of `server_cpu_s`
+    in the order of their first use, where a load has phases.
     """
 
     rate: float
@@ -115,6 +118,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged: int = 0
     read_back: int = 0
     expired: int = 0
+    phases_cpu_s: dict[str, float] = {}
 
 
 class Rounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +198,12 @@ CLIENT_LOADS: Final = (
     _client("async for", "async-for", 200_000, "echo pull32 x1"),
 )
 
+
+#: What the suite `kinds` measures; the others are compared with the first.
+KIND_LOADS: Final = tuple(
+    Load(name=f"message {kind}", kind="message", program=kind, has_echo=False)
+    for kind in ("plain", "ordered", "delayed", "transactional", "filtered")
+)
 
 #: What the suite `scale` measures, in this order (see `scale`).
 SCALE_STEPS: Final = ("topics", "clients", "connections", "pulls")

@@ -18,7 +18,15 @@ from typing import Any, Final
 
 import click
 
-from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, SCALE_STEPS, Load, custom_load
+from cometmq.bench.kinds import measure_kinds
+from cometmq.bench.loads import (
+    CLIENT_LOADS,
+    KIND_LOADS,
+    RAW_LOADS,
+    SCALE_STEPS,
+    Load,
+    custom_load,
+)
 from cometmq.bench.measure import Conditions, cores, machine_conditions
 from cometmq.bench.operations import OPERATIONS, measure_operation
 from cometmq.bench.processes import start_echo
@@ -28,7 +36,9 @@ from cometmq.errors import ConfigError
 
 __all__ = ["bench_command", "run"]
 
-SUITES: Final = ("raw", "client", "operations", "scale", "all")
+SUITES: Final = ("raw", "client", "operations", "scale", "kinds", "all")
+KINDS: Final = "kinds"
+"""An operation of its own: its rows share a broker and are compared with one another."""
 QUICK_SECONDS: Final = 1.0
 QUICK_FILL: Final = 50_000
 QUICK_SCALE: Final = 20
@@ -66,6 +76,7 @@ def _chosen(suites: Sequence[str], only: Sequence[str]) -> tuple[list[Load], lis
         loads += CLIENT_LOADS
     operations = list(OPERATIONS) if every or "operations" in wanted else []
     operations += [f"scale {name}" for name in SCALE_STEPS] if every or "scale" in wanted else []
+    operations += [KINDS] if every or KINDS in wanted else []
     if only:
         loads = [load for load in loads if any(part in load.name for part in only)]
         # "start" is meant as such, although "restart" contains it.
@@ -73,6 +84,7 @@ def _chosen(suites: Sequence[str], only: Sequence[str]) -> tuple[list[Load], lis
             name
             for name in operations
             if any(part == name or (part in name and part not in OPERATIONS) for part in only)
+            or (name == KINDS and any(part in load.name for part in only for load in KIND_LOADS))
         ]
         if not loads and not operations:
             raise ConfigError(
@@ -96,6 +108,8 @@ def _list_rows(against: str | None) -> None:
         print(f"{'operations':11} {name}")
     for name in SCALE_STEPS:
         print(f"{'scale':11} scale {name}")
+    for load in KIND_LOADS:
+        print(f"{'kinds':11} {load.name}")
 
 
 @click.command(
@@ -109,7 +123,8 @@ def _list_rows(against: str | None) -> None:
     "suites",
     multiple=True,
     type=click.Choice(SUITES),
-    help="raw frames, our client (these two by default), operations, or all; may be repeated.",
+    help="raw frames, our client (these two by default), operations, scale, kinds of messages,"
+    " or all; may be repeated.",
 )
 @click.option("--only", multiple=True, metavar="TEXT", help="Rows whose name contains TEXT.")
 @click.option("--list", "list_rows", is_flag=True, help="Print the rows and their targets.")
@@ -368,6 +383,8 @@ def _operate(
 
         sizes = Sizes().smaller(QUICK_SCALE) if quick else Sizes()
         return measure_scale(name.removeprefix("scale "), settings, _say, sizes)
+    if name == KINDS:
+        return measure_kinds(settings, _say, _kind_loads(options["only"]))
     return measure_operation(
         name,
         settings,
@@ -376,6 +393,14 @@ def _operate(
         queues=options["restart_queues"],
         processes=options["processes"],
     )
+
+
+def _kind_loads(only: Sequence[str]) -> tuple[Load, ...]:
+    """The kinds that are wanted, and the plain messages they are compared with."""
+    wanted = [
+        load for load in KIND_LOADS[1:] if any(part in load.name for part in only if part != KINDS)
+    ]
+    return (KIND_LOADS[0], *(wanted or KIND_LOADS[1:]))
 
 
 def _own_row(options: dict[str, Any]) -> Load:

@@ -1,0 +1,95 @@
+"""The suite `kinds` against a real broker, tiny: every kind is sent, delivered and checked."""
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cometmq.bench.control import create_topics
+from cometmq.bench.kind_worker import KindFailed, KindRun
+from cometmq.bench.kinds import KIND_SETTINGS, kind_round
+from cometmq.bench.loads import KIND_LOADS, Load, WorkOrder
+from cometmq.bench.main import _kind_loads, run
+from cometmq.bench.processes import Server, start_broker
+from cometmq.bench.suite import Settings
+from cometmq.errors import CometError
+from cometmq.net.env import system_environment
+from cometmq.net.loop import run as run_loop
+
+pytestmark = pytest.mark.processes
+PLAIN = KIND_LOADS[0]
+_SEEDS = count(1)
+"""Topics are named for them: what runs again must not find what it sent the first time."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One broker that takes every kind."""
+    store = tmp_path_factory.mktemp("kinds") / "store"
+    with start_broker(store, settings=KIND_SETTINGS) as running:
+        yield running
+
+
+@pytest.mark.parametrize("load", KIND_LOADS, ids=lambda load: load.program)
+def test_every_message_of_a_kind_is_read_back(load: Load, server: Server, tmp_path: Path) -> None:
+    """Once, unchanged, in its queue; and its phases are parts of what it costs."""
+    one = kind_round(Settings(tmp_path), load, server, 0.05)
+    assert one.acknowledged == one.read_back == 250
+    if one.server_cpu_s is not None:
+        assert {"send", "pull"} <= one.phases_cpu_s.keys()
+        assert ("commit" in one.phases_cpu_s) == (load.program == "transactional")
+        assert ("lock" in one.phases_cpu_s) == (load.program == "ordered")
+        assert sum(one.phases_cpu_s.values()) == pytest.approx(one.server_cpu_s)
+
+
+def test_what_was_lost_or_changed_voids_the_round(server: Server) -> None:
+    """The check finds it."""
+    order = WorkOrder(load=PLAIN, address=server.address, seconds=0.01, seed=next(_SEEDS))
+    one = KindRun(order, 0)
+    try:
+        run_loop(create_topics(system_environment(), server.address, one.targets))
+        one.round()
+        records = one._pull_all()
+        with pytest.raises(KindFailed, match="63 of 64"):
+            one._check(records[1:])
+        with pytest.raises(KindFailed, match="came twice"):
+            one._check([*records, records[5]])
+        changed = msgspec.structs.replace(records[7], body=records[7].body[:-1] + b"?")
+        with pytest.raises(KindFailed, match="was changed"):
+            one._check([changed])
+        moved = msgspec.structs.replace(records[7], queue_id=99)
+        with pytest.raises(KindFailed, match="queue 99"):
+            one._check([moved])
+    finally:
+        one.close()
+
+
+def test_a_broker_that_is_gone_voids_the_round() -> None:
+    """With the reason."""
+    with pytest.raises(CometError):
+        KindRun(WorkOrder(load=PLAIN, address="127.0.0.1:1"), 0)
+
+
+def test_the_suite_prints_rows_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that were chosen, and the plain ones they are compared with."""
+    arguments = ["--suite", "kinds", "--only", "transactional", "--rounds", "1", "--no-pin"]
+    assert run([*arguments, "--seconds", "0.05", "--json", "-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in report["rows"]] == ["message plain", "message transactional"]
+    assert all(row["read_back"] == row["acknowledged"] > 0 for row in report["rows"])
+    for fact in report["facts"]:
+        assert fact["name"] == "cost of message transactional to plain"
+        assert fact["limit"] == 4
+
+
+def test_all_kinds_or_those_that_are_named() -> None:
+    """The plain ones are always first."""
+    assert _kind_loads(()) == KIND_LOADS
+    assert [load.program for load in _kind_loads(["filtered", "delayed"])] == [
+        "plain",
+        "delayed",
+        "filtered",
+    ]
