@@ -31,6 +31,7 @@ from cometmq.broker.offset import OffsetProcessor
 from cometmq.broker.persistence import BrokerFiles
 from cometmq.broker.pull import PullProcessor
 from cometmq.broker.queue_locks import QueueLockProcessor
+from cometmq.broker.recall import RecallProcessor
 from cometmq.broker.registration import Registration
 from cometmq.broker.reply import ReplyProcessor
 from cometmq.broker.schedule import ScheduleService
@@ -38,6 +39,8 @@ from cometmq.broker.send import SendProcessor
 from cometmq.broker.send_back import SendBackProcessor
 from cometmq.broker.staging import StagingService
 from cometmq.broker.state import BrokerState
+from cometmq.broker.timer import TimerService
+from cometmq.broker.timer_open import open_timers
 from cometmq.broker.transaction import TransactionService
 from cometmq.broker.transaction_counts import TransactionCounts
 from cometmq.broker.transaction_resume import ResumeProcessor
@@ -120,6 +123,7 @@ class Broker:
         self._was_killed = False
         self._queue_locks: QueueLockProcessor | None = None
         self._staging: StagingService | None = None
+        self._timers: TimerService | None = None
         self._transactions: TransactionService | None = None
         self._send: SendProcessor | None = None
         self._registration: Registration | None = None
@@ -154,6 +158,12 @@ class Broker:
         """Staged batches, once started; for tests and tools in the same process."""
         assert self._staging is not None
         return self._staging
+
+    @property
+    def timers(self) -> TimerService:
+        """Exact timers, once started and switched on; for tests and tools in the same process."""
+        assert self._timers is not None
+        return self._timers
 
     @property
     def transactions(self) -> TransactionService:
@@ -229,8 +239,11 @@ class Broker:
         schedule = ScheduleService(state, *self._files.load_delay_offsets())
         self._schedule = schedule
         self._files.attach(topics, groups, offsets, schedule)
-        self.carried = carry(store, self._disk, schedule, self.env.workers)
-        self._send = SendProcessor(state, schedule)
+        self._timers = open_timers(state, self._disk)
+        self.carried = carry(
+            store, self._disk, schedule, self.env.workers, has_timers=self._timers is not None
+        )
+        self._send = SendProcessor(state, schedule, self._timers)
         self._transactions = TransactionService(state)
         self._send.half_added = self._transactions.added
         self._send.half_runs.added = self._transactions.added_kept
@@ -299,13 +312,12 @@ class Broker:
             Code.QUERY_MESSAGE: lookup.query,
             Code.VIEW_MESSAGE_BY_ID: lookup.view,
             Code.END_TRANSACTION: self._transactions.end,
-            Code.RESUME_CHECK_HALF_MESSAGE: ResumeProcessor(
-                state, self._transactions.added
-            ).resume,
+            Code.RESUME_CHECK_HALF_MESSAGE: ResumeProcessor(state, self._transactions.added).resume,
         }
         assert self._queue_locks is not None
         handlers.update(self._queue_locks.handlers())
         handlers.update(self._staging.handlers())
+        handlers.update(RecallProcessor(state, self._send, self._timers).handlers())
         handlers.update(AdminProcessor(state, schedule).handlers())
         handlers.update(ProgressProcessor(state).handlers())
         handlers.update(ClientListProcessor(state).handlers())
@@ -352,6 +364,8 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._store.start(loop.call_later)
         self._schedule.start()
+        if self._timers is not None:
+            self._timers.start()
         self._staging.start()
         self._transactions.start()
         assert self._send is not None
@@ -412,16 +426,12 @@ class Broker:
             self._expiry.cancel()
         if self._pull is not None:
             self._pull.hold.stop()
-        if self._bulk is not None:
-            self._bulk.stop()
-        if self._queue_locks is not None:
-            self._queue_locks.stop()
         if self._send is not None:
             self._send.growing.stop()
-        if self._schedule is not None:
-            self._schedule.stop()
-        if self._staging is not None:
-            self._staging.stop()
+        services = (self._bulk, self._queue_locks, self._schedule, self._timers, self._staging)
+        for service in services:
+            if service is not None:
+                service.stop()
         await self._server.stop()
         state, self._state = self._state, None
         if state is None:
@@ -432,6 +442,8 @@ class Broker:
         try:
             await self._files.settle(CONFIG_WRITE_WAIT_S)
             self._files.stop()
+            if self._timers is not None:
+                await self._timers.finish()
         finally:
             state.store.close()
 

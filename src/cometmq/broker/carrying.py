@@ -51,10 +51,18 @@ def _counted(count: int, what: str) -> str:
 
 
 def carry(
-    store: MessageStore, disk: Disk, schedule: ScheduleService, workers: Workers
+    store: MessageStore,
+    disk: Disk,
+    schedule: ScheduleService,
+    workers: Workers,
+    *,
+    has_timers: bool = False,
 ) -> CarriedGoods:
-    """Count, say it, and hold the log.  Blocks; after the store is loaded, before it serves."""
-    goods = CarriedGoods(count_timer_messages(store, disk))
+    """Count, say it, and hold the log.  Blocks; after the store is loaded, before it serves.
+
+    `has_timers`: this broker serves timers itself, so none are carried.
+    """
+    goods = CarriedGoods(Carried() if has_timers else count_timer_messages(store, disk))
     oldest = _OldestDelayed(store, schedule, workers)
     store.hold_log("delayed messages that are not due yet", oldest)
     if goods.timers.oldest is not None:

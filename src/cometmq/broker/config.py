@@ -129,6 +129,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     delay_offset_update_version_step: Count = 200
     message_delay_level: str = _DEFAULT_DELAY_LEVELS
     timer_wheel_enable: bool = True
+    timer_precision_ms: Millis = 1000
+    timer_roll_window_slot: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)] = 172800
+    timer_max_delay_sec: Count = 31622400
+    timer_flush_interval_ms: Millis = 1000
+    timer_congest_num_each_slot: Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)] = _INT32_MAX
+    recall_message_enable: bool = True
     transaction_time_out: Millis = 6000
     transaction_check_max: Count = 15
     transaction_check_interval: Millis = 30000
@@ -139,6 +145,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     store_path_root_dir: str = "~/store"
     store_path_commit_log: str = ""
     mapped_file_size_commit_log: FileBytes = 1073741824
+    mapped_file_size_timer_log: Annotated[int, msgspec.Meta(ge=4096, le=_INT32_MAX)] = 104857600
     mapped_file_size_consume_queue: Annotated[int, msgspec.Meta(ge=20, le=_INT32_MAX)] = 6000000
     flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
     flush_interval_commit_log: Millis = 500

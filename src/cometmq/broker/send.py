@@ -24,7 +24,7 @@ from cometmq.broker.batch_keys import BatchLook
 from cometmq.broker.growing import GrowingTopics
 from cometmq.broker.half_send import HALF_MARK, HalfRuns, make_half_look, put_half
 from cometmq.broker.schedule import ScheduleService
-from cometmq.broker.send_check import Destination, SendChecks, prepared, scheduled
+from cometmq.broker.send_check import Destination, SendChecks, prepared, scheduled, timed
 from cometmq.broker.send_run import (
     CLIENT_SYS_FLAGS,
     SendRuns,
@@ -33,6 +33,7 @@ from cometmq.broker.send_run import (
     make_look,
 )
 from cometmq.broker.state import BrokerState, Refusal
+from cometmq.broker.timer import Fresh, TimerService
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.ids import offset_message_ids
 from cometmq.codec.java_hash import tags_code as hash_tags
@@ -41,6 +42,7 @@ from cometmq.codec.properties import (
     decode_properties,
     encode_properties,
 )
+from cometmq.codec.recall import RecallHandle, encode_recall_handle
 from cometmq.errors import (
     CodecError,
     DiskFull,
@@ -76,7 +78,8 @@ Processor = Callable[[Request, ServerConnection, int], bytes | None]
 PLAIN_PROPERTIES_CHARS_MAX: Final = 8000
 """Property strings up to this length fit 32,767 bytes of UTF-8 with what the broker adds."""
 CHECK_BYTES_MAX: Final = 100
-"""What the checks of a transaction add to the properties of its half message."""
+"""What the checks of a transaction add to the properties of its half message, and the delivery of
+a timed message to its own."""
 _NOT_PLAIN: Final = (msgspec.MsgspecError, KeyError, ValueError, RecursionError)
 """Not a JSON header, not a known topic, not Unicode: reasons to take the checked way."""
 _ONEWAY: Final = 2
@@ -115,6 +118,7 @@ class SendProcessor:
         "_schedule",
         "_state",
         "_suffix",
+        "_timers",
         "growing",
         "half_added",
         "half_runs",
@@ -123,11 +127,20 @@ class SendProcessor:
         "send_run",
     )
 
-    def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        schedule: ScheduleService,
+        timers: TimerService | None = None,
+    ) -> None:
         config = state.config
         self._state = state
         self._schedule = schedule
         self._checks = SendChecks(state)
+        self._timers = timers
+        if timers is not None:
+            self._checks.rules = timers.rules
+            self._checks.slot_count = timers.slot_count
         self._answers = SendResponseEncoder(config.region_id, trace_on=config.trace_on)
         self._region_properties = {
             prop.MSG_REGION: config.region_id,
@@ -327,10 +340,18 @@ class SendProcessor:
         # Clients are told the queue the message is for, also while it waits in the schedule.
         queue_id = target.queue_id
         result = self.put(target, header, config, request.body, connection.peer_host, now_ms)
+        handle = self._recall_handle(header.topic, target, uniq_key)
         if self._is_sync_flush and properties.get(prop.WAIT) != "false":
-            self._park(request, connection, result, queue_id, uniq_key)
+            self._park(request, connection, result, queue_id, uniq_key, handle)
             return None
-        return self._stored(request, 0, result, queue_id, uniq_key)
+        return self._stored(request, 0, result, queue_id, uniq_key, handle)
+
+    def _recall_handle(self, topic: str, target: Destination, uniq_key: str) -> str | None:
+        """What recalls a timed message (SendMessageProcessor.attachRecallHandle)."""
+        if target.out_ms is None or topic.startswith(RETRY_PREFIX):
+            return None
+        name = self._state.config.broker_name
+        return encode_recall_handle(RecallHandle(topic, name, target.out_ms + 1, uniq_key))
 
     def put(
         self,
@@ -354,11 +375,14 @@ class SendProcessor:
             code = self._state.delay.deliver_time_ms(target.delay_level, now_ms)
         elif target.is_half:
             prepared(target)
+        elif target.out_ms is not None:
+            timed(target)
         sys_flag = header.sys_flag & CLIENT_SYS_FLAGS
         if config.topic_filter_type == "MULTI_TAG":
             sys_flag |= flags.MULTI_TAGS
         raw = encode_properties(target.properties)
-        most = PROPERTIES_BYTES_MAX - (CHECK_BYTES_MAX if target.is_half else 0)
+        is_longer_later = target.is_half or target.out_ms is not None
+        most = PROPERTIES_BYTES_MAX - (CHECK_BYTES_MAX if is_longer_later else 0)
         if len(raw) > most:
             raise Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -388,6 +412,17 @@ class SendProcessor:
             self._schedule.added(target.delay_level, result.queue_offset, now_ms)
         elif target.is_half:
             self.half_added(result, header.born_timestamp_ms, raw)
+        elif target.out_ms is not None and self._timers is not None:
+            self._timers.added(
+                Fresh(
+                    result.queue_offset,
+                    result.physical_offset,
+                    result.end_offset - result.physical_offset,
+                    target.out_ms,
+                    target.properties[prop.REAL_TOPIC],
+                    target.properties.get(prop.TIMER_DEL_UNIQKEY),
+                )
+            )
         return result
 
     def _send_batch(
@@ -440,6 +475,7 @@ class SendProcessor:
         result: PutResult,
         queue_id: int,
         uniq_key: str | None,
+        recall_handle: str | None = None,
     ) -> None:
         """Answer when the message is durable; a one-way send has nobody to answer."""
         if request.flag & _ONEWAY:
@@ -447,7 +483,7 @@ class SendProcessor:
 
         def settle(is_durable: bool) -> None:
             code = 0 if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
-            frame = self._stored(request, code, result, queue_id, uniq_key)
+            frame = self._stored(request, code, result, queue_id, uniq_key, recall_handle)
             self._state.when_topics_saved(lambda: connection.send(frame))
 
         self._state.store.when_durable(result.end_offset, settle)
@@ -459,13 +495,21 @@ class SendProcessor:
         result: PutResult,
         queue_id: int,
         uniq_key: str | None,
+        recall_handle: str | None = None,
     ) -> bytes:
         offsets = result.physical_offsets or (result.physical_offset,)
         message_id = offset_message_ids(self._state.host, offsets)
         opaque, kind, offset = request.opaque, request.serialize_type, result.queue_offset
-        if code or uniq_key is None:
+        if code or uniq_key is None or recall_handle is not None:
             return self._answers.encode_full(
-                opaque, kind, code, queue_id, offset, message_id, uniq_key
+                opaque,
+                kind,
+                code,
+                queue_id,
+                offset,
+                message_id,
+                uniq_key,
+                recall_handle=recall_handle,
             )
         return self._answers.encode(opaque, kind, queue_id, offset, message_id, uniq_key)
 

@@ -2,17 +2,16 @@
 
 Job: refuse with RocketMQ's code and a remark that names the cause, create topics on demand, and
 turn retry, delay, timer and transaction properties into decisions.  It must not put messages.
-
-Timers of arbitrary time are not part of this version; they are refused with a sentence that says
-so, since storing them as ordinary messages would deliver them at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from cometmq.broker.state import FAQ, BrokerState, Refusal
+from cometmq.codec.timer_slots import BadTimer, TimerRules, asked_due_ms, has_timer
 from cometmq.core import retry
 from cometmq.errors import ResponseCode
 from cometmq.model import properties as prop
@@ -22,6 +21,7 @@ from cometmq.model.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SEND_FORBIDDEN_TOPICS,
+    TIMER_TOPIC,
     check_topic,
     dlq_topic,
     group_of_retry_topic,
@@ -34,15 +34,15 @@ from cometmq.wire.headers import SendMessageHeader
 __all__ = ["Destination", "SendChecks", "topic_text"]
 
 _TIMER_NAMES: Final = (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS)
-TIMER_DELAY_SEC_MAX: Final = 259_200
-"""timerMaxDelaySec of RocketMQ: three days."""
+_INT32_MAX: Final = 2**31 - 1
 
 
 @dataclass(slots=True)
 class Destination:
     """Where a message goes; `delay_level` > 0 means through SCHEDULE_TOPIC_XXXX.
 
-    `is_half`: it waits in RMQ_SYS_TRANS_HALF_TOPIC for the end of its transaction.
+    `is_half`: it waits in RMQ_SYS_TRANS_HALF_TOPIC for the end of its transaction.  `out_ms`: it
+    waits in rmq_sys_wheel_timer for this slot of the wheel; None for no timer.
     """
 
     topic: str
@@ -50,6 +50,7 @@ class Destination:
     properties: dict[str, str] = field(default_factory=dict)
     delay_level: int = 0
     is_half: bool = False
+    out_ms: int | None = None
 
 
 def topic_text(config: TopicConfig) -> str:
@@ -66,10 +67,14 @@ def topic_text(config: TopicConfig) -> str:
 class SendChecks:
     """Every check of a send; each raises `Refusal`."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_state", "rules", "slot_count")
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self.rules: TimerRules | None = None
+        """How timers are placed; None while they are switched off."""
+        self.slot_count: Callable[[int], int] = lambda out_ms: 0
+        """How many messages a slot of the wheel holds."""
 
     def topic(
         self, header: SendMessageHeader, connection: ServerConnection, now_ms: int
@@ -155,8 +160,8 @@ class SendChecks:
         self._check_keys(config, properties)
         target.delay_level = self._delay_level(properties)
         target.is_half = self._is_half(header, target)
-        if target.delay_level == 0:
-            self._refuse_timer(properties, now_ms)
+        if target.delay_level == 0 and has_timer(properties):
+            target.out_ms = self._timer_slot(target, now_ms)
         return target
 
     def _bury(
@@ -229,34 +234,55 @@ class SendChecks:
             )
         return True
 
-    def _refuse_timer(self, properties: dict[str, str], now_ms: int) -> None:
-        """Refuse delivery at an arbitrary time; delay levels are the way."""
-        name = next((name for name in _TIMER_NAMES if name in properties), None)
-        if name is None:
-            return
-        text = properties[name]
-        try:
-            value = int(text)
-        except ValueError:
+    def _timer_slot(self, target: Destination, now_ms: int) -> int | None:
+        """Give the slot of a message with an exact time; None when it is due already."""
+        rules = self.rules
+        if rules is None:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+        if target.is_half:
             raise Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"timer message illegal: property {name} is {text!r:.50}, expected a number",
-            ) from None
-        scale = {prop.TIMER_DELAY_SEC: 1000, prop.TIMER_DELAY_MS: 1}.get(name)
-        delay_ms = value - now_ms if scale is None else value * scale
-        if delay_ms > TIMER_DELAY_SEC_MAX * 1000:
+                "the message is illegal: it is transactional and has an exact time; a message "
+                "cannot wait for both, leave out one",
+            )
+        try:
+            due_ms = asked_due_ms(target.properties, now_ms)
+        except BadTimer as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal: {error}") from None
+        limit_ms = self._state.config.timer_max_delay_sec * 1000
+        is_recall = prop.TIMER_DEL_UNIQKEY in target.properties
+        if due_ms - now_ms > limit_ms or (is_recall and due_ms <= now_ms):
             raise Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "timer message illegal, the delay time should not be bigger than the max delay "
-                f"{TIMER_DELAY_SEC_MAX * 1000}ms; or if set del msg, the delay time should be "
-                f"bigger than the current time (asked for {delay_ms} ms)",
+                f"{limit_ms}ms; or if set del msg, the delay time should be bigger than the "
+                f"current time (asked for {due_ms - now_ms} ms)",
             )
-        raise Refusal(
-            ResponseCode.SYSTEM_ERROR,
-            f"delivery at an exact time ({name}) is not supported yet by this version of CometMQ; "
-            f"use one of the delay levels 1 to {self._state.delay.max_level} "
-            f"({self._state.delay.text})",
-        )
+        if due_ms <= now_ms:
+            return None
+        out_ms = rules.out_ms(due_ms)
+        self._check_congestion(out_ms)
+        return out_ms
+
+    def _check_congestion(self, out_ms: int) -> None:
+        """Refuse some of the messages for a full slot, all when it is twice full (isReject)."""
+        most = self._state.config.timer_congest_num_each_slot
+        if most == _INT32_MAX:
+            return
+        count = self.slot_count(out_ms)
+        if count <= most:
+            return
+        share = (count - most) / (most + 0.1)
+        if count >= most * 2 or self._state.env.chance.random() < share:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"timer message is under flow control: its second has {count} messages, "
+                f"timerCongestNumEachSlot is {most} and {most * 2} are the most; send for another "
+                "second, or raise the limit",
+            )
 
 
 def scheduled(target: Destination) -> None:
@@ -269,6 +295,16 @@ def scheduled(target: Destination) -> None:
         properties.pop(name, None)
     target.topic = SCHEDULE_TOPIC
     target.queue_id = target.delay_level - 1
+
+
+def timed(target: Destination) -> None:
+    """Point a timed message at the timer topic (HookUtils.transformTimerMessage)."""
+    properties = target.properties
+    properties[prop.TIMER_OUT_MS] = str(target.out_ms)
+    properties[prop.REAL_TOPIC] = target.topic
+    properties[prop.REAL_QUEUE_ID] = str(target.queue_id)
+    target.topic = TIMER_TOPIC
+    target.queue_id = 0
 
 
 def prepared(target: Destination) -> None:

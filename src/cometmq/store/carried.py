@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cometmq.store.disk import Disk
     from cometmq.store.message_store import MessageStore
 
-__all__ = ["Carried", "count_timer_messages"]
+__all__ = ["Carried", "count_timer_messages", "first_behind"]
 
 _READ_COUNT: Final = 1024
 _READ_BYTES: Final = 1 << 22
@@ -52,7 +52,7 @@ def count_timer_messages(store: MessageStore, disk: Disk) -> Carried:
     high = store.max_queue_offset(TIMER_TOPIC, 0)
     taken_to = checkpoint.queue_offset
     if pending.last_taken is not None:
-        taken_to = _first_behind(store, low, high, pending.last_taken)
+        taken_to = first_behind(store, low, high, pending.last_taken)
     # As TimerMessageStore.recover: never ahead of what the checkpoint says.
     start = min(max(min(taken_to, checkpoint.master_queue_offset), low), high)
     oldest = pending.oldest
@@ -97,7 +97,7 @@ def _physical_offset_at(store: MessageStore, topic: str, queue_id: int, place: i
     return None
 
 
-def _first_behind(store: MessageStore, low: int, high: int, physical_offset: int) -> int:
+def first_behind(store: MessageStore, low: int, high: int, physical_offset: int) -> int:
     """First queue offset of the timer topic whose record lies behind a physical offset."""
     while low < high:
         middle = (low + high) // 2

@@ -91,10 +91,10 @@ def test_what_a_java_broker_left_is_said_in_one_line(
         store.put(TIMER_TOPIC, 0, b"timed", b"", store_ms=1)
         await fill(client)
 
-    scenario(tmp_path, first)
+    scenario(tmp_path, first, timerWheelEnable=False)
 
     async def second() -> None:
-        async with running(tmp_path) as broker:
+        async with running(tmp_path, timerWheelEnable=False) as broker:
             goods = broker.carried
             assert goods is not None
             assert goods.timers.count == 1

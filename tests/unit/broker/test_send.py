@@ -117,7 +117,12 @@ def test_long_names_serve_code_10(tmp_path: Path) -> None:
         ({"i": "big\x01" + "p" * 32768 + "\x02"}, b"x", 13, "32767 are allowed"),
         ({"i": "DELAY\x01soon\x02"}, b"x", 13, "property DELAY is 'soon'"),
         ({"i": "TIMER_DELAY_SEC\x01999999999\x02"}, b"x", 13, "bigger than the max delay"),
-        ({"i": "TIMER_DELAY_SEC\x0110\x02"}, b"x", 1, "not supported yet .* delay levels"),
+        (
+            {"i": "TIMER_DELAY_SEC\x0110\x02TRAN_MSG\x01true\x02PGROUP\x01p\x02"},
+            b"x",
+            13,
+            "transactional and has an exact time",
+        ),
         ({"i": "TIMER_DELIVER_MS\x01abc\x02"}, b"x", 13, "expected a number"),
         ({"i": "TRAN_MSG\x01true\x02"}, b"x", 13, "no property PGROUP"),
         ({"m": "true"}, b"plain", 13, "batch message 0 at byte 0 is broken"),

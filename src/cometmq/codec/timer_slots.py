@@ -1,0 +1,138 @@
+"""When a timed message is due, and which slot of the wheel holds it.
+
+Job: turn the timer properties of a send into times, times into slots, and back.  It must not read
+the clock or know where messages lie.
+
+Three times belong to a timed message (``HookUtils.transformTimerMessage``, RocketMQ 5.4.0)::
+
+    due_ms   when it is delivered: what the producer asked for, to the millisecond
+    out_ms   TIMER_OUT_MS, the slot: the last multiple of the precision *before* due_ms
+    slot_ms  where its unit lies: out_ms, or an earlier slot from which it is put back (rolled)
+
+Java delivers slot T when the clock has reached T + precision.  So out_ms < due_ms and due_ms is at
+most out_ms + precision, which is also what is taken where due_ms is not known any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cometmq.codec.properties import find_property
+from cometmq.codec.timer import TIMER_DEFAULT, TIMER_ROLL
+from cometmq.model import properties as prop
+
+__all__ = [
+    "SLOTS_AHEAD",
+    "BadTimer",
+    "TimerRules",
+    "asked_due_ms",
+    "due_ms_of",
+    "has_timer",
+    "precision_of",
+]
+
+SLOTS_AHEAD: Final = 604_800
+"""Half of the wheel's slots: seven days of seconds (TIMER_WHEEL_TTL_DAY)."""
+SLOTS_BLANK: Final = 60
+"""Slots a message stays away from the far end of the wheel (TIMER_BLANK_SLOTS)."""
+_DELAY_SEC: Final = prop.TIMER_DELAY_SEC
+_DELAY_MS: Final = prop.TIMER_DELAY_MS
+_DELIVER_MS: Final = prop.TIMER_DELIVER_MS
+
+
+class BadTimer(Exception):
+    """A timer property that is no number; the text names it."""
+
+
+def precision_of(asked_ms: int) -> int:
+    """The precision a broker uses for a value of ``timerPrecisionMs`` (MessageStoreConfig)."""
+    for below, precision_ms in ((200, 100), (500, 200), (1000, 500)):
+        if asked_ms < below:
+            return precision_ms
+    return 1000
+
+
+def has_timer(properties: Mapping[str, str]) -> bool:
+    """Whether these properties ask for an exact time and were not served yet."""
+    return (
+        _DELIVER_MS in properties or _DELAY_SEC in properties or _DELAY_MS in properties
+    ) and prop.TIMER_OUT_MS not in properties
+
+
+def asked_due_ms(properties: Mapping[str, str], now_ms: int) -> int:
+    """When a message with these properties is due; one of them is there.
+
+    Raises:
+        BadTimer: the property that counts is no number.
+    """
+    for name, scale in ((_DELAY_SEC, 1000), (_DELAY_MS, 1), (_DELIVER_MS, 0)):
+        text = properties.get(name)
+        if text is None:
+            continue
+        try:
+            value = int(text)
+        except ValueError:
+            raise BadTimer(f"property {name} is {text!r:.50}, expected a number") from None
+        return now_ms + value * scale if scale else value
+    raise BadTimer("no timer property is there")
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRules:
+    """The settings that place messages in slots."""
+
+    precision_ms: int = 1000
+    roll_window_slots: int = 172_800
+
+    @property
+    def window_ms(self) -> int:
+        """How far ahead a unit is placed at most; what is due later is rolled."""
+        slots = self.roll_window_slots
+        if not 2 <= slots <= SLOTS_AHEAD - SLOTS_BLANK:
+            slots = SLOTS_AHEAD - SLOTS_BLANK
+        return slots * self.precision_ms
+
+    def floor(self, time_ms: int) -> int:
+        """The slot a time lies in."""
+        return time_ms // self.precision_ms * self.precision_ms
+
+    def out_ms(self, due_ms: int) -> int:
+        """The slot before a due time, never its own."""
+        return self.floor(due_ms - 1)
+
+    def place(self, out_ms: int, write_ms: int) -> tuple[int, int]:
+        """Slot and magic bits of a unit written at `write_ms` (TimerMessageStore.doEnqueue)."""
+        excess_ms = out_ms - write_ms - self.window_ms
+        if excess_ms < 0:
+            return out_ms, TIMER_DEFAULT
+        ahead_ms = self.window_ms
+        if excess_ms < self.window_ms // self.precision_ms // 3 * self.precision_ms:
+            # Far enough from the end that the next roll has time.
+            ahead_ms = ahead_ms // self.precision_ms // 2 * self.precision_ms
+        return write_ms + ahead_ms, TIMER_DEFAULT | TIMER_ROLL
+
+
+def due_ms_of(raw_properties: bytes, out_ms: int, store_ms: int, precision_ms: int) -> int:
+    """When a message of slot `out_ms` is due, by the properties it has in the timer topic.
+
+    A delay counts from `store_ms`, which is not its first one when it was rolled: what does not
+    fall into the slot is not believed, and the end of the slot is never early.
+    """
+    last_ms = out_ms + precision_ms
+    for name, scale in ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1)):
+        text = find_property(raw_properties, name)
+        if text is not None:
+            # A Java broker reads the clock before it stores: never earlier than the store says.
+            due_ms = store_ms + int(text) * scale if _is_number(text) else last_ms
+            if out_ms < due_ms <= last_ms:
+                return due_ms
+    text = find_property(raw_properties, b"TIMER_DELIVER_MS")
+    if text is not None and _is_number(text) and out_ms < int(text) <= last_ms:
+        return int(text)
+    return last_ms
+
+
+def _is_number(text: bytes) -> bool:
+    return text.isdigit() and len(text) < 20

@@ -1,0 +1,282 @@
+"""The timers of a store on disk: wheel, timer log and ``timercheck`` together.
+
+Job: open and recover the three files, place units, and write what has changed in an order that
+holds after any crash.  It must not decide when a message is due, nor deliver.
+
+All three are a cache of queue 0 of ``rmq_sys_wheel_timer``: what they lack is taken up from there
+again.  They are written in this order, each synced before the next: timer log, wheel, timercheck.
+So what timercheck says is always held by the others, and what they hold beyond it is taken up
+twice at most: a unit that points to the same message as another of its slot counts once.
+
+Recovery follows ``TimerMessageStore.recover`` (RocketMQ 5.4.0): units behind the flushed position
+are put into their slots again, and taking up goes on behind the message of the last unit, never
+ahead of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.timer import (
+    TIMER_DELETE,
+    TIMER_LOG_UNIT,
+    TIMER_LOG_UNIT_BYTES,
+    TimerCheckpoint,
+    TimerLogUnit,
+    encode_timer_checkpoint,
+)
+from cometmq.codec.timer_slots import SLOTS_AHEAD, SLOTS_BLANK, TimerRules
+from cometmq.model.names import TIMER_TOPIC
+from cometmq.store.carried import first_behind
+from cometmq.store.disk import make_durable_directory
+from cometmq.store.timer_files import read_timer_checkpoint
+from cometmq.store.timer_log import TIMER_LOG_NAME_DIGITS, TimerLog
+from cometmq.store.timer_wheel import WHEEL_BYTES, TimerWheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.store.disk import Disk, RandomFile
+    from cometmq.store.message_store import MessageStore
+
+__all__ = ["TimerBook", "TimerWrite"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+
+
+@dataclass(slots=True)
+class TimerWrite:
+    """What one round writes; `write` is for a worker."""
+
+    pieces: list[tuple[int, bytes]]
+    pages: list[tuple[int, bytes]]
+    checkpoint: TimerCheckpoint
+    log_end: int
+
+
+class TimerBook:
+    """The files of one store, open."""
+
+    def __init__(self, disk: Disk, root: str, log_file_bytes: int, rules: TimerRules) -> None:
+        self._disk = disk
+        self._root = root
+        self.rules = rules
+        self.wheel = TimerWheel(rules.precision_ms)
+        self.log = TimerLog(disk, root, log_file_bytes)
+        self.checkpoint = TimerCheckpoint()
+        self.read_ms = 0
+        """The first slot that is not delivered altogether."""
+        self.queue_offset = 0
+        """The next message of the timer topic to take up."""
+        self._wheel_file: RandomFile | None = None
+        self._log_file: tuple[int, RandomFile] | None = None
+        self.at: Callable[[str], None] = lambda name: None
+        """A hook for tests, called with the name of each step of a write, in the worker."""
+
+    # -- opening ---------------------------------------------------------------------------
+
+    def load(self, store: MessageStore, now_ms: int) -> None:
+        """Read and recover.  Blocks; after the store is loaded."""
+        rules = self.rules
+        self.checkpoint = check = read_timer_checkpoint(self._disk, self._root)
+        has_wheel = self._load_wheel()
+        last = self._load_log(check.log_flush_position if has_wheel else 0)
+        low = store.min_queue_offset(TIMER_TOPIC, 0)
+        high = store.max_queue_offset(TIMER_TOPIC, 0)
+        taken_to = check.queue_offset
+        if last is not None:
+            taken_to = first_behind(store, low, high, last.physical_offset)
+        self.queue_offset = min(max(min(taken_to, check.master_queue_offset), low), high)
+        self.read_ms = rules.floor(check.read_time_ms or now_ms)
+        self._gather_old(now_ms)
+
+    def _load_wheel(self) -> bool:
+        path = f"{self._root}/timerwheel"
+        if not self._disk.exists(path):
+            return False
+        size = self._disk.size(path)
+        if size != WHEEL_BYTES:
+            _LOG.warning(
+                "%s has %d bytes, a timer wheel has %d: made again from the timer log",
+                path,
+                size,
+                WHEEL_BYTES,
+            )
+            self._disk.remove(path)
+            return False
+        self.wheel.read(self._disk.open_random(path, WHEEL_BYTES, create=False))
+        return True
+
+    def _load_log(self, flush_position: int) -> TimerLogUnit | None:
+        """Find the end, put units into slots; the last unit, None for an empty log."""
+        log, wheel = self.log, self.wheel
+        starts = log.starts()
+        if not starts:
+            log.end = log.written = flush_position // log.file_bytes * log.file_bytes
+            return None
+        begin = min(max(flush_position, starts[0]), starts[-1] + log.file_bytes - 1)
+        start = begin // log.file_bytes * log.file_bytes
+        begin -= (begin - start) % TIMER_LOG_UNIT_BYTES
+        end = starts[-1] + log.file_bytes
+        reader = log.reader()
+        last: TimerLogUnit | None = None
+        behind = begin
+        for position, raw in reader.blocks(begin, end):
+            behind = position + len(raw)
+            for number, fields in enumerate(TIMER_LOG_UNIT.iter_unpack(raw)):
+                last = TimerLogUnit._make(fields)
+                change = -1 if last.magic & TIMER_DELETE else 1
+                wheel.revise(last.slot_time_ms, position + number * TIMER_LOG_UNIT_BYTES, change)
+        log.end = log.written = behind
+        if last is None and behind > starts[0]:
+            # The one before: in the same file, or the last of the file before it.
+            for position in (behind - TIMER_LOG_UNIT_BYTES, *self._last_places(behind)):
+                last = reader.unit(position) if position >= starts[0] else None
+                if last is not None:
+                    break
+        return last
+
+    def _last_places(self, position: int) -> list[int]:
+        start = position // self.log.file_bytes * self.log.file_bytes
+        unit = TIMER_LOG_UNIT_BYTES
+        units = (self.log.file_bytes - 16) // unit
+        return [start - self.log.file_bytes + (units - 1) * unit]
+
+    def _gather_old(self, now_ms: int) -> None:
+        """Move slots that the wheel would soon use for other times to where reading goes on.
+
+        A Java broker forgets them; here a store may have been away for longer.
+        """
+        rules = self.rules
+        first_ms = rules.floor(now_ms) - (SLOTS_AHEAD - SLOTS_BLANK) * rules.precision_ms
+        if self.read_ms >= first_ms:
+            return
+        old = [slot for slot in self.wheel.used(self.read_ms) if slot[0] < first_ms]
+        reader = self.log.reader()
+        for slot_ms, slot in old:
+            units = reader.slot(slot_ms, slot)
+            for place, size, magic in zip(units.places, units.sizes, units.magics, strict=True):
+                self.add(first_ms, rules.floor(now_ms), magic, place, size, 0)
+        self.read_ms = first_ms
+
+    # -- placing ---------------------------------------------------------------------------
+
+    def add(
+        self, slot_ms: int, write_ms: int, magic: int, place: int, size: int, topic_hash: int
+    ) -> int:
+        """Place a message in a slot; the position of its unit."""
+        position = self.log.next_position()
+        previous = self.wheel.add(slot_ms, position, -1 if magic & TIMER_DELETE else 1)
+        self.log.append(
+            TimerLogUnit(
+                TIMER_LOG_UNIT_BYTES,
+                previous,
+                magic,
+                write_ms,
+                slot_ms - write_ms,
+                place,
+                size,
+                topic_hash,
+                0,
+            )
+        )
+        return position
+
+    def clear(self, slot_ms: int) -> None:
+        """Take everything out of a slot."""
+        self.wheel.clear(slot_ms)
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def take(self, read_ms: int, queue_offset: int, now_ms: int) -> TimerWrite:
+        """Take what is to be written, with the progress it stands for."""
+        old = self.checkpoint
+        moved = (read_ms, queue_offset) != (old.read_time_ms, old.master_queue_offset)
+        checkpoint = TimerCheckpoint(
+            read_ms,
+            self.log.end,
+            queue_offset,
+            queue_offset,
+            old.state_version,
+            now_ms if moved else old.timestamp_ms,
+            old.counter + moved,
+        )
+        return TimerWrite(self.log.pieces(), self.wheel.take_dirty(), checkpoint, self.log.end)
+
+    def write(self, work: TimerWrite) -> None:
+        """Write and sync in order.  Blocks: for a worker, one at a time."""
+        disk, file_bytes = self._disk, self.log.file_bytes
+        self.at("timer.before_log")
+        synced: dict[int, RandomFile] = {}
+        for position, raw in work.pieces:
+            start = position // file_bytes * file_bytes
+            file = self._open_log_file(start)
+            file.write(position - start, raw)
+            synced[start] = file
+        for file in synced.values():
+            file.sync()
+        self.at("timer.log_synced")
+        if work.pages:
+            wheel = self._open_wheel()
+            for position, raw in work.pages:
+                wheel.write(position, raw)
+            wheel.sync()
+        self.at("timer.wheel_synced")
+        make_durable_directory(disk, f"{self._root}/config")
+        disk.write_atomic(
+            f"{self._root}/config/timercheck", encode_timer_checkpoint(work.checkpoint)
+        )
+        self.at("timer.check_written")
+
+    def wrote(self, work: TimerWrite) -> None:
+        """A `write` has returned; on the loop."""
+        self.log.wrote(work.log_end)
+        self.checkpoint = work.checkpoint
+
+    def failed(self, work: TimerWrite) -> None:
+        """A `write` has raised: everything in it is written again with the next one."""
+        self.wheel.put_back_dirty(work.pages)
+
+    def _open_log_file(self, start: int) -> RandomFile:
+        if self._log_file is not None and self._log_file[0] == start:
+            return self._log_file[1]
+        make_durable_directory(self._disk, self.log.folder)
+        path = f"{self.log.folder}/{start:0{TIMER_LOG_NAME_DIGITS}d}"
+        is_new = not self._disk.exists(path)
+        file = self._disk.open_random(path, self.log.file_bytes, create=is_new)
+        if is_new:
+            self._disk.sync_dir(self.log.folder)
+        self._log_file = start, file
+        return file
+
+    def _open_wheel(self) -> RandomFile:
+        if self._wheel_file is None:
+            path = f"{self._root}/timerwheel"
+            is_new = not self._disk.exists(path)
+            self._wheel_file = self._disk.open_random(path, WHEEL_BYTES, create=is_new)
+            if is_new:
+                self._disk.sync_dir(self._root)
+        return self._wheel_file
+
+    def drop_expired(self, min_physical_offset: int) -> int:
+        """Remove log files whose last unit points before the log's begin; how many.  Blocks."""
+        count = 0
+        reader = self.log.reader(0)
+        for start in self.log.starts()[:-1]:
+            if start + self.log.file_bytes > self.log.written:
+                break
+            last = next(
+                (
+                    unit
+                    for position in self._last_places(start + self.log.file_bytes)
+                    if (unit := reader.unit(position)) is not None
+                ),
+                None,
+            )
+            if last is None or last.physical_offset >= min_physical_offset:
+                break
+            self._disk.remove(f"{self.log.folder}/{start:0{TIMER_LOG_NAME_DIGITS}d}")
+            count += 1
+        return count

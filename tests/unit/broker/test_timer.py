@@ -1,0 +1,108 @@
+"""Exact timers of a real broker: never early, once, recalled, and found again after a stop."""
+
+import asyncio
+from pathlib import Path
+
+from tests.unit.broker.harness import Client, eventually, running, scenario
+
+from cometmq.broker import Broker
+from cometmq.codec.recall import decode_recall_handle
+from cometmq.codec.stored_message import StoredMessage
+
+
+def timed(key: str, due_ms: int) -> str:
+    """Properties of a timed message."""
+    return f"UNIQ_KEY\x01{key}\x02TIMER_DELIVER_MS\x01{due_ms}\x02"
+
+
+async def arrived(broker: Broker, client: Client, count: int) -> list[StoredMessage]:
+    store = broker.state.store
+    await eventually(lambda: store.max_queue_offset("t", 0) >= count)
+    found: list[StoredMessage] = []
+    while len(found) < store.max_queue_offset("t", 0):
+        found += await client.messages(queueOffset=str(len(found)))
+    return found
+
+
+def test_messages_arrive_in_order_of_their_times_and_never_early(tmp_path: Path) -> None:
+    """Store times are compared with what was asked for, to the millisecond."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        now_ms = broker.env.clock.now_ms()
+        asked = {f"K{delay}": now_ms + delay for delay in (1900, 700, 1301, 1300, 250, 40)}
+        for key, due_ms in asked.items():
+            answer = await client.send(key.encode(), i=timed(key, due_ms))
+            assert answer.code == 0
+            if "recallHandle" in answer.ext_fields:  # else it was due when the broker had it
+                handle = decode_recall_handle(answer.ext_fields["recallHandle"])
+                assert (handle.topic, handle.uniq_key) == ("t", key)
+                assert handle.time_ms <= due_ms
+        found = await arrived(broker, client, len(asked))
+        assert [message.body.decode() for message in found] == sorted(asked, key=asked.__getitem__)
+        for message in found:
+            key = message.properties["UNIQ_KEY"]
+            assert message.store_timestamp_ms >= asked[key]
+            if "TIMER_OUT_MS" in message.properties:
+                assert message.properties["REAL_TOPIC"] == "t"
+                assert int(message.properties["TIMER_OUT_MS"]) < asked[key]
+                assert "TIMER_DEQUEUE_MS" in message.properties
+
+    scenario(tmp_path, story)
+
+
+def test_pending_messages_are_delivered_by_the_next_life_of_the_broker_once(
+    tmp_path: Path,
+) -> None:
+    """Those of a second that was partly delivered too."""
+
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            base_ms = broker.env.clock.now_ms() // 1000 * 1000 + 2000
+            asked = {f"K{n}": base_ms + 100 * n for n in range(1, 30)}
+            client = await Client(broker.env, broker.address).open()
+            for key, due_ms in asked.items():
+                assert (await client.send(b"x", i=timed(key, due_ms))).code == 0
+            await arrived(broker, client, 3)
+            await client.close()
+        async with running(tmp_path) as broker:
+            client = await Client(broker.env, broker.address).open()
+            found = await arrived(broker, client, len(asked))
+            await eventually(lambda: broker.timers.pending_count() == 0)
+            found = await arrived(broker, client, len(asked))
+            assert [message.properties["UNIQ_KEY"] for message in found] == list(asked)
+            assert all(
+                message.store_timestamp_ms >= asked[message.properties["UNIQ_KEY"]]
+                for message in found
+            )
+            await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_recalled_message_does_not_arrive(tmp_path: Path) -> None:
+    """Neither one whose slot is loaded nor one that is far away; others of its slot do."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        base_ms = broker.env.clock.now_ms() // 1000 * 1000 + 5000
+        handles = {}
+        for number in range(4):
+            for due_ms in (base_ms - 2000, base_ms):
+                key = f"K{number}x{due_ms}"
+                answer = await client.send(b"x", i=timed(key, due_ms + 500))
+                handles[key] = answer.ext_fields["recallHandle"]
+        recalled = [key for key in handles if key.startswith(("K1", "K2"))]
+        for key in recalled:
+            answer = await client.call(
+                370, {"topic": "t", "recallHandle": handles[key], "producerGroup": "pg"}
+            )
+            assert (answer.code, answer.ext_fields["msgId"]) == (0, key)
+        found = await arrived(broker, client, 4)
+        await eventually(lambda: broker.timers.read_ms > base_ms)
+        found = await arrived(broker, client, 4)
+        assert {message.properties["UNIQ_KEY"] for message in found} == handles.keys() - recalled
+        answer = await client.call(370, {"topic": "t", "recallHandle": handles[f"K0x{base_ms}"]})
+        assert answer.code == 604
+        assert answer.remark is not None
+        assert "timestamp invalid" in answer.remark
+
+    scenario(tmp_path, story)
