@@ -19,7 +19,6 @@ from typing import Final
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.state import Refusal
-from cometmq.codec.properties import decode_properties
 from cometmq.core.bloom_filter import BloomFilter
 from cometmq.core.consumer_filter import ConsumerFilter, encode_filter_file
 from cometmq.core.filter_table import FilterTable
@@ -198,7 +197,9 @@ class FilterService:
         table = self.table
         if not table.is_filtered(topic) or is_system_topic(topic):
             return None
-        return lambda raw: table.bitmap(topic, decode_properties(raw))
+        # Of filters that come while the result is used, only these bits may be missing: their
+        # messages are older than they.
+        return table.bitmaps_of(topic)
 
     def snapshot(self) -> Callable[[], bytes]:
         """Give what encodes the filters as they are now."""

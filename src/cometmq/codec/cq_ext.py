@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
+from itertools import compress
 from typing import Final, NamedTuple
 
 from cometmq.codec.consume_queue import (
@@ -44,6 +44,7 @@ CQ_EXT_END_BLANK_BYTES: Final = 4
 CQ_EXT_BITMAP_BYTES_MAX: Final = 32_767 - 20
 """A unit's size is a signed short."""
 _SHORT: Final = struct.Struct(">h")
+_TIME: Final = struct.Struct(">q")
 _TIME_POSITION: Final = 10
 _IS_BIT_SET: Final = [bytes([value >> bit & 1 for value in range(256)]) for bit in range(8)]
 """For each bit of a byte: what `bytes.translate` makes 1 of."""
@@ -81,7 +82,7 @@ def may_match_places(raw: bytes | bytearray, count: int, hint: BitmapHint) -> li
     """Numbers of the units, one behind the other in `raw`, whose messages may match.
 
     None unless all of them have a bitmap of the hint's size, and so are equally long; then column
-    by column, which costs a hundredth of a microsecond for each unit.
+    by column, which costs a fiftieth of a microsecond for each unit.
     """
     unit_bytes = CQ_EXT_HEAD_BYTES + hint.bitmap_bytes
     if len(raw) != count * unit_bytes or uniform_count(raw, unit_bytes) != count:
@@ -91,12 +92,14 @@ def may_match_places(raw: bytes | bytearray, count: int, hint: BitmapHint) -> li
         column = raw[CQ_EXT_HEAD_BYTES + (position >> 3) :: unit_bytes]
         bits &= int.from_bytes(column.translate(_IS_BIT_SET[position & 7]), "big")
     marks = bits.to_bytes(count, "big")
-    places = [place for place, mark in enumerate(marks) if mark] if any(marks) else []
-    times = _times_struct(count, unit_bytes).unpack(raw)
-    if min(times) > hint.born_ms:
-        return places
-    early = {place for place, time_ms in enumerate(times) if time_ms <= hint.born_ms}
-    return sorted(early.union(places))
+    # Units are made in their order: a filter that the first was made with, all were.
+    first_ms = _TIME.unpack_from(raw, _TIME_POSITION)[0]
+    last_ms = _TIME.unpack_from(raw, (count - 1) * unit_bytes + _TIME_POSITION)[0]
+    if first_ms > hint.born_ms and last_ms > hint.born_ms:
+        return _marked(marks)
+    places = range(0, count * unit_bytes, unit_bytes)
+    early = [_TIME.unpack_from(raw, place + _TIME_POSITION)[0] <= hint.born_ms for place in places]
+    return [place for place in range(count) if early[place] or marks[place]]
 
 
 def uniform_count(raw: bytes | bytearray, unit_bytes: int) -> int:
@@ -112,9 +115,16 @@ def uniform_count(raw: bytes | bytearray, unit_bytes: int) -> int:
     return count
 
 
-@lru_cache(maxsize=64)
-def _times_struct(count: int, unit_bytes: int) -> struct.Struct:
-    return struct.Struct(">" + f"{_TIME_POSITION}xq{unit_bytes - _TIME_POSITION - 8}x" * count)
+def _marked(marks: bytes) -> list[int]:
+    """Places of the ones; usually they are few."""
+    if 8 * marks.count(1) > len(marks):
+        return list(compress(range(len(marks)), marks))
+    places: list[int] = []
+    place = marks.find(1)
+    while place >= 0:
+        places.append(place)
+        place = marks.find(1, place + 1)
+    return places
 
 
 def has_cq_ext_room(position: int, unit_bytes: int, file_bytes: int) -> bool:

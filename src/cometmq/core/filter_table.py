@@ -15,10 +15,11 @@ Source: ConsumerFilterManager, CommitLogDispatcherCalcBitMap and ExpressionMessa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from cometmq.codec.consume_queue import CqExtUnit
+from cometmq.codec.properties import decode_properties, find_property
 from cometmq.core.bloom_filter import BloomFilter
 from cometmq.core.consumer_filter import ConsumerFilter
 from cometmq.core.sql92_expression import compile_expression
@@ -30,6 +31,9 @@ __all__ = ["FilterTable"]
 
 _DEAD_BEFORE_LOAD_MS: Final = 30_000
 """Filters of a file have no consumers yet; they count as gone since then."""
+
+_NAMES_MAX: Final = 6
+"""Up to so many properties are looked up one by one."""
 
 
 class FilterTable:
@@ -181,6 +185,39 @@ class FilterTable:
             if one.expression is not None and one.expression.matches(properties):
                 bits |= one.key.mask if one.key is not None else 0
         return bits.to_bytes(self.bloom.bit_count // 8, "little")
+
+    def bitmaps_of(self, topic: str) -> Callable[[bytes], bytes]:
+        """Make what gives the bitmap of a property string, by the filters of now.
+
+        Safe in a worker.  Where few properties matter the others are not decoded.
+        """
+        filters = [
+            (one.expression.matches, one.key.mask)
+            for one in self._by_topic.get(topic, ())
+            if one.expression is not None and one.key is not None
+        ]
+        names = set().union(
+            *[one.expression.properties for one in self._by_topic.get(topic, ()) if one.expression]
+        )
+        wanted = [(name, name.encode()) for name in sorted(names)]
+        size = self.bloom.bit_count // 8
+
+        def bitmap(raw: bytes) -> bytes:
+            if len(wanted) > _NAMES_MAX:
+                properties = decode_properties(raw)
+            else:
+                properties = {}
+                for name, key in wanted:
+                    value = find_property(raw, key)
+                    if value is not None:
+                        properties[name] = value.decode("utf-8", "replace")
+            bits = 0
+            for matches, mask in filters:
+                if matches(properties):
+                    bits |= mask
+            return bits.to_bytes(size, "little")
+
+        return bitmap
 
     def may_match(self, wanted: ConsumerFilter, unit: CqExtUnit | None) -> bool:
         """Say from an extension unit whether a message may match: perhaps, or a certain no."""

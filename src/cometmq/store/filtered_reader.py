@@ -127,15 +127,13 @@ class FilteredReader:
     ) -> GetResult | ColdRead | None:
         """Read from a queue offset on; None where the first unit wants the closer look."""
         count = min(end - queue_offset, self._records_max if hint is None else UNITS_MAX)
-        raw = self._queues.units(queue, queue_offset, count, may_block=allow_cold)
-        if raw is None or len(raw) < CQ_UNIT_BYTES:
-            return None
-        count = len(raw) // CQ_UNIT_BYTES
         look = _Look(max_count, max_bytes, match, self._records_max, allow_cold=allow_cold)
         examined = 0
         while examined < count:
-            part = raw[examined * CQ_UNIT_BYTES : (examined + BLOCK_UNITS) * CQ_UNIT_BYTES]
-            units = len(part) // CQ_UNIT_BYTES
+            here, units = queue_offset + examined, min(BLOCK_UNITS, count - examined)
+            part = self._queues.units(queue, here, units, may_block=allow_cold)
+            if part is None or len(part) != units * CQ_UNIT_BYTES:
+                break
             places: Sequence[int] | None = range(units)
             if hint is not None:
                 places = self._may_match(queue, part, hint, look, may_block=allow_cold)

@@ -374,8 +374,8 @@ def test_places_by_columns_and_one_by_one_agree() -> None:
         positions = tuple(chance.randrange(8 * size) for _ in range(chance.randrange(1, 4)))
         hint = BitmapHint(positions, size, chance.choice((0, 50, 200)))
         units = [
-            CqExtUnit(chance.randrange(9), chance.randrange(100), chance.randbytes(size))
-            for _ in range(count)
+            CqExtUnit(chance.randrange(9), time_ms, chance.randbytes(size))
+            for time_ms in sorted(chance.randrange(100) for _ in range(count))
         ]
         raw = b"".join(encode_cq_ext_unit(*unit) for unit in units)
         places = [place for place, unit in enumerate(units) if hint.may_match(unit)]
