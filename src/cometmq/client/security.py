@@ -9,14 +9,14 @@ Must not: connect, or log a secret.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Final, Literal, TypedDict
 
 from cometmq.errors import ConfigError
 from cometmq.net.tls import Tls, TlsContext
 from cometmq.wire.acl import Credentials
 from cometmq.wire.command import RemotingCommand
 
-__all__ = ["OPEN", "Security", "SecurityOptions"]
+__all__ = ["OPEN", "Security", "SecurityOptions", "with_environment"]
 
 _PREFIX: Final = "COMETMQ_"
 _ON: Final = frozenset({"1", "true", "yes", "on", "verify"})
@@ -63,9 +63,12 @@ class Security:
         Raises:
             ConfigError: half a pair of keys, an unreadable file, an unknown word.
         """
-        access_key = access_key if access_key is not None else _variable("ACCESS_KEY")
-        secret_key = secret_key if secret_key is not None else _variable("SECRET_KEY")
-        token = security_token if security_token is not None else _variable("SECURITY_TOKEN")
+        given = SecurityOptions(
+            access_key=access_key, secret_key=secret_key, security_token=security_token, tls=tls
+        )
+        found = with_environment(given)
+        access_key, secret_key = found.get("access_key"), found.get("secret_key")
+        token, tls = found.get("security_token"), found.get("tls")
         credentials = None
         if access_key and secret_key:
             credentials = Credentials(access_key, secret_key, token or None)
@@ -77,8 +80,6 @@ class Security:
                 f"access_key= and secret_key= belong together: {missing} is missing; give it or "
                 f"set {_PREFIX}{variable}"
             )
-        if tls is None:
-            tls = _tls_of_environment()
         if tls is True:
             tls = Tls()
         return cls(credentials, tls.context() if tls else None)
@@ -86,6 +87,23 @@ class Security:
 
 OPEN: Final = Security()
 """A cluster that asks for nothing."""
+
+
+def with_environment(given: SecurityOptions) -> SecurityOptions:
+    """What a client here would use, to be handed to processes whose environment is another.
+
+    Raises:
+        ConfigError: ``COMETMQ_TLS`` holds an unknown word.
+    """
+    names: tuple[Literal["access_key", "secret_key", "security_token"], ...]
+    names = ("access_key", "secret_key", "security_token")
+    found = SecurityOptions()
+    for name in names:
+        value = given.get(name)
+        found[name] = value if value is not None else _variable(name.upper())
+    tls = given.get("tls")
+    found["tls"] = tls if tls is not None else _tls_of_environment()
+    return found
 
 
 def _variable(name: str) -> str | None:
