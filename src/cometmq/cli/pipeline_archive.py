@@ -145,13 +145,14 @@ def archive(
 
 def make_source(name_server: str, store_path: str | None, broker: str) -> Source:
     """The cluster or the store that the options name."""
+    from cometmq.client.security import with_environment
     from cometmq.spark.pipelines.archive_source import LiveSource, StoreSource
 
     if store_path is not None:
         from pathlib import Path
 
         return StoreSource(str(Path(store_path).absolute()), broker)
-    return LiveSource(name_server, tuple(sorted(security_options().items())))
+    return LiveSource(name_server, tuple(sorted(with_environment(security_options()).items())))
 
 
 def archive_summary(result: ArchiveResult, source: str, seconds: float) -> Summary:

@@ -94,6 +94,7 @@ def dead_letters(
     set_up_logging(ctx)
     if not redrive and (target is not None or dry_run or rate is not None):
         raise click.UsageError("--to, --dry-run and --rate belong to --redrive", ctx)
+    from cometmq.client.security import with_environment
     from cometmq.spark.pipelines.dead_letters import (
         REASON_PROPERTIES,
         Selection,
@@ -107,7 +108,7 @@ def dead_letters(
     from cometmq.spark.progress import Summary
 
     security = security_options()
-    settings = tuple(sorted(security.items()))
+    settings = tuple(sorted(with_environment(security).items()))
     found = dead_topics(all_topics(name_server, settings), groups)
     if target is not None:
         check_targets(name_server, settings, [target])

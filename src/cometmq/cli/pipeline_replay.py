@@ -74,6 +74,7 @@ def replay(
     """
     set_up_logging(ctx)
     from cometmq.cli.output import note, print_listing
+    from cometmq.client.security import with_environment
     from cometmq.spark.pipelines.archive_read import Slice, archive_files
     from cometmq.spark.pipelines.following import in_one_sentence
     from cometmq.spark.pipelines.ordered_send import check_targets
@@ -85,7 +86,7 @@ def replay(
     chosen = Slice(topics, since, until, keys, tags, where)
     chosen.check()
     archive_files(archive, chosen)
-    settings = tuple(sorted(security_options().items()))
+    settings = tuple(sorted(with_environment(security_options()).items()))
     if not dry_run and target is not None:
         check_targets(name_server, settings, [target])
     spark = open_session("replay", master, conf)

@@ -9,25 +9,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cometmq.arrow.options import BATCH_ROWS_DEFAULT, ScanOptions, parse_options
 from cometmq.errors import ConfigError
+from cometmq.spark.live_security import SECURITY_OPTIONS, LiveSecurity
 from cometmq.spark.option_names import OptionValues, timestamp_ms
 from cometmq.spark.queue_offsets import EARLIEST, LATEST, Offsets, offsets_option
 
-__all__ = ["FORMAT", "SECURITY_OPTIONS", "SOURCE_OPTIONS", "Connection", "LiveOptions"]
+__all__ = ["FORMAT", "SOURCE_OPTIONS", "Connection", "LiveOptions"]
 
 FORMAT: Final = "cometmq"
 #: What Spark itself puts among a stream's options.
 SPARK_OPTIONS: Final = ("path", "checkpointLocation", "queryName")
-SECURITY_OPTIONS: Final[dict[str, str]] = {
-    "accessKey": "The account, where the brokers ask for one.",
-    "secretKey": "Its secret.",
-    "securityToken": "A token beside the two, where there is one.",
-    "tls": "`true` speaks TLS with the brokers. Default `false`.",
-}
 SOURCE_OPTIONS: Final[dict[str, str]] = {
     "nameServer": "`host:port`, several with `;`. Executors dial it too. Needed.",
     "subscribe": "Topics, with commas. One of these three is needed.",
@@ -63,10 +58,7 @@ class Connection:
     name_server: str
     timeout_ms: int
     retry_ms: int
-    access_key: str | None
-    secret_key: str | None = field(repr=False)
-    security_token: str | None = field(repr=False)
-    tls: bool
+    security: LiveSecurity
 
     @classmethod
     def of(cls, values: OptionValues) -> Connection:
@@ -75,10 +67,7 @@ class Connection:
             values.need("nameServer", "127.0.0.1:9876"),
             values.number("requestTimeoutMs", 10_000) or 10_000,
             values.number("retryMs", 30_000, least=0) or 0,
-            values.text("accessKey"),
-            values.text("secretKey"),
-            values.text("securityToken"),
-            values.truth("tls", default=False),
+            LiveSecurity.of(values),
         )
 
 

@@ -45,10 +45,7 @@ def cluster_of(connection: Connection) -> LiveCluster:
             connection.name_server,
             timeout_ms=connection.timeout_ms,
             retry_ms=connection.retry_ms,
-            access_key=connection.access_key,
-            secret_key=connection.secret_key,
-            security_token=connection.security_token,
-            tls=connection.tls or None,
+            **connection.security.arguments(),
         )
     return found
 

@@ -180,10 +180,7 @@ def _staging(connection: Connection, sink: str) -> Staging:
         connection.name_server,
         sink,
         timeout_ms=connection.timeout_ms,
-        access_key=connection.access_key,
-        secret_key=connection.secret_key,
-        security_token=connection.security_token,
-        tls=connection.tls or None,
+        **connection.security.arguments(),
     )
 
 
@@ -198,10 +195,7 @@ def _write(
         with Producer(
             "cometmq-spark-sink",
             name_server=connection.name_server,
-            access_key=connection.access_key,
-            secret_key=connection.secret_key,
-            security_token=connection.security_token,
-            tls=connection.tls or None,
+            **connection.security.arguments(),
         ) as producer:
             return SentTask(send_plainly(producer, rows))
     task = TaskContext.get()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from cometmq.arrow.options import nearest
 from cometmq.errors import ConfigError
 from cometmq.model.names import check_sink
-from cometmq.spark.live_options import FORMAT, SECURITY_OPTIONS, SPARK_OPTIONS, Connection
+from cometmq.spark.live_options import FORMAT, SPARK_OPTIONS, Connection
+from cometmq.spark.live_security import SECURITY_OPTIONS
 from cometmq.spark.option_names import OptionValues
 
 if TYPE_CHECKING:

@@ -74,16 +74,25 @@ def test_on_time_cannot_exceed_late() -> None:
         Reconciling("1m", on_time="10m")
 
 
-def test_connection_options_reach_the_source() -> None:
-    """Keys and TLS by the source's names; certificates have none and are refused."""
-    assert live_options("h:1", {"access_key": "a", "secret_key": "s", "tls": True}) == {
+def test_connection_options_reach_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and TLS by the source's names, those of the environment too; workers have another."""
+    monkeypatch.setenv("COMETMQ_SECRET_KEY", "s")
+    assert live_options("h:1", {"access_key": "a", "tls": True}) == {
         "nameServer": "h:1",
         "accessKey": "a",
         "secretKey": "s",
         "tls": "true",
     }
-    with pytest.raises(ConfigError, match="COMETMQ_TLS_CA"):
-        live_options("h:1", {"tls": Tls(verify=False)})
+    monkeypatch.setenv("COMETMQ_TLS", "no-hostname")
+    monkeypatch.setenv("COMETMQ_TLS_CA", "ca.pem")
+    assert live_options("h:1", {"secret_key": "t"}) == {
+        "nameServer": "h:1",
+        "secretKey": "t",
+        "tls": "no-hostname",
+        "tlsCaFile": "ca.pem",
+    }
+    assert live_options("h:1", {"tls": Tls(verify=False)})["tls"] == "insecure"
+    assert live_options("h:1", {"tls": False})["tls"] == "false"
 
 
 def test_results_go_to_a_directory_of_their_own(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from pyspark.sql import types
 
 from cometmq.arrow.options import COLUMNS
 from cometmq.errors import ConfigError
+from cometmq.net.tls import Tls
 from cometmq.spark.columns import SPARK_TYPES, chosen_columns, schema_text
 from cometmq.spark.live_options import LiveOptions
 from cometmq.spark.sink_options import SinkOptions
@@ -38,6 +41,8 @@ def schema(*fields: tuple[str, types.DataType]) -> types.StructType:
         ({"subscribePattern": "("}, "is no regular expression"),
         ({"assign": '{"T": ["0"]}'}, "names queue '0': expected"),
         ({"subscribe": "T", "startingTimestamp": "noon"}, "expected ms since 1970"),
+        ({"subscribe": "T", "tls": "maybe"}, "expected true, no-hostname, insecure, false"),
+        ({"subscribe": "T", "secretKey": "s"}, "needs option accessKey"),
     ],
 )
 def test_wrong_read_options(options: dict[str, str], what: str) -> None:
@@ -45,6 +50,41 @@ def test_wrong_read_options(options: dict[str, str], what: str) -> None:
     with pytest.raises(ConfigError) as raised:
         LiveOptions.parse({**SERVER, **options}, COLUMNS, is_stream=False)
     assert what in str(raised.value)
+
+
+def test_keys_and_tls() -> None:
+    """Options become what every client takes; no secret is in a text made of them."""
+    given = {"accesskey": "ops", "secretkey": "hushed", "securitytoken": "whispered"}
+    files = {"tlscafile": "ca.pem", "tlscertfile": "me.pem", "tlskeypassword": "muffled"}
+    options = LiveOptions.parse(
+        {**SERVER, "subscribe": "T", **given, **files}, COLUMNS, is_stream=True
+    )
+    assert options.connection.security.arguments() == {
+        "access_key": "ops",
+        "secret_key": "hushed",
+        "security_token": "whispered",
+        "tls": Tls(ca_file="ca.pem", cert_file="me.pem", key_password="muffled"),
+    }
+    shown = repr(options)
+    assert "ops" in shown
+    assert not any(secret in shown for secret in ("hushed", "whispered", "muffled"))
+    assert hash(options.connection) == hash(pickle.loads(pickle.dumps(options)).connection)
+
+
+@pytest.mark.parametrize(
+    ("options", "tls"),
+    [
+        ({}, None),
+        ({"tls": "false", "tlsCaFile": "ca.pem"}, False),
+        ({"tls": "TRUE"}, Tls()),
+        ({"tls": "insecure"}, Tls(verify=False, check_hostname=False)),
+        ({"tls": "no-hostname", "tlsKeyFile": "k"}, Tls(key_file="k", check_hostname=False)),
+    ],
+)
+def test_modes_of_tls(options: dict[str, str], tls: Tls | bool | None) -> None:
+    """As the variable COMETMQ_TLS has them; nothing said is left to the environment."""
+    parsed = LiveOptions.parse({**SERVER, "subscribe": "T", **options}, COLUMNS, is_stream=False)
+    assert parsed.connection.security.tls == tls
 
 
 def test_name_server_is_needed() -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
+from cometmq.spark.live_security import security_options_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,27 +152,9 @@ def check_input(
 def live_options(name_server: str, security: SecurityOptions | None = None) -> dict[str, str]:
     """Options of the live source for a command's connection options.
 
-    Raises ConfigError for certificates of one's own, which the source has no options for.
+    Keys and TLS settings of this process's environment go along, as workers may have another.
     """
-    given = security or {}
-    options = {"nameServer": name_server}
-    for name, option in (
-        ("access_key", "accessKey"),
-        ("secret_key", "secretKey"),
-        ("security_token", "securityToken"),
-    ):
-        value = given.get(name)
-        if value:
-            options[option] = str(value)
-    tls = given.get("tls")
-    if tls is not None and not isinstance(tls, bool):
-        raise ConfigError(
-            "Spark's workers take --tls on only: put certificates into COMETMQ_TLS_CA and its "
-            "neighbours in the workers' environment"
-        )
-    if tls:
-        options["tls"] = "true"
-    return options
+    return {"nameServer": name_server, **security_options_of(security or {})}
 
 
 def between(frame: DataFrame, since_ms: int | None, until_ms: int | None) -> DataFrame:

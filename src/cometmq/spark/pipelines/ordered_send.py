@@ -78,7 +78,7 @@ class SendPlan:
     """What the tasks are told."""
 
     name_server: str
-    settings: tuple[tuple[str, Any], ...]
+    settings: tuple[tuple[str, Any], ...] = field(repr=False)
     """Keywords of the clients: keys and TLS."""
     order: str
     """``queue``: a source queue goes to one queue; ``group``: a message group does."""
