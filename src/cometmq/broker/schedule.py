@@ -9,13 +9,15 @@ matters, and one timer for the earliest head serves all levels.  A turn delivers
 
 The delivered copy (store.md 5.1) keeps body, flags, born host and time, try count and the property
 bytes as they are, DELAY, REAL_TOPIC and REAL_QID included; topic, queue and tag code are the real
-ones.  Progress is stored after delivery, so a crash can deliver twice, never not at all.
+ones.  Progress is stored after delivery and, with SYNC_FLUSH, after the flush of what was
+delivered, so a crash can deliver twice, never not at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
@@ -45,14 +47,29 @@ TICK_MAX_MS: Final = 1000
 
 
 class _Level:
-    """The cursor of one level: `due_ms` is the next look at its head, None when nothing waits."""
+    """The cursor of one level: `due_ms` is the next look at its head, None when nothing waits.
 
-    __slots__ = ("due_ms", "expected_end", "is_reading", "level", "next_offset", "queue_id")
+    `unflushed` holds (next offset, end in the log) of deliveries that may not be durable yet, and
+    `safe_offset` is the progress behind which everything is.
+    """
+
+    __slots__ = (
+        "due_ms",
+        "expected_end",
+        "is_reading",
+        "level",
+        "next_offset",
+        "queue_id",
+        "safe_offset",
+        "unflushed",
+    )
 
     def __init__(self, level: int, next_offset: int) -> None:
         self.level = level
         self.queue_id = level - 1
         self.next_offset = next_offset
+        self.safe_offset = next_offset
+        self.unflushed: deque[tuple[int, int]] = deque()
         self.expected_end = 0
         self.due_ms: int | None = None
         self.is_reading = False
@@ -91,16 +108,17 @@ class ScheduleService:
         self.revision = 0
 
     def offsets(self) -> dict[int, int]:
-        """Map each level that ever delivered to its next queue offset."""
-        return {
-            level: cursor.next_offset
-            for level, cursor in self._levels.items()
-            if cursor.next_offset > 0
-        }
+        """Map each level that ever delivered to the queue offset a restart goes on from."""
+        return {level: offset for level, offset in self.positions().items() if offset > 0}
 
     def positions(self) -> dict[int, int]:
-        """Map every level to the queue offset it goes on from."""
-        return {level: cursor.next_offset for level, cursor in self._levels.items()}
+        """Map every level to the queue offset a restart goes on from."""
+        for cursor in self._levels.values():
+            self._settle(cursor)
+            if cursor.unflushed:
+                # What is written down now is behind: it is to be written again.
+                self.revision += 1
+        return {level: cursor.safe_offset for level, cursor in self._levels.items()}
 
     def start(self) -> None:
         """Bring the cursors into the range of their queues and look at every head."""
@@ -119,7 +137,7 @@ class ScheduleService:
                     low,
                     high,
                 )
-                cursor.next_offset = bounded
+                cursor.next_offset = cursor.safe_offset = bounded
             cursor.expected_end = high
             if cursor.next_offset < high:
                 cursor.due_ms = now_ms
@@ -203,7 +221,7 @@ class ScheduleService:
     def _nothing_read(self, cursor: _Level, result: GetResult, now_ms: int) -> None:
         """Follow a queue that moved (deleted files), or wait for what is not durable yet."""
         if result.max_queue_offset > cursor.next_offset:
-            cursor.next_offset = max(cursor.next_offset + 1, result.next_queue_offset)
+            self._advance(cursor, max(cursor.next_offset + 1, result.next_queue_offset), now_ms)
             cursor.due_ms = now_ms
         elif cursor.next_offset < cursor.expected_end:
             cursor.due_ms = now_ms + LATE_MS
@@ -241,10 +259,18 @@ class ScheduleService:
 
     def _advance(self, cursor: _Level, next_offset: int, now_ms: int) -> None:
         cursor.next_offset = next_offset
+        cursor.unflushed.append((next_offset, self._state.store.max_physical_offset))
+        self._settle(cursor)
         self.revision += 1
         self._updates += 1
         if self._updates % self._state.config.delay_offset_update_version_step == 0:
             self.version = self.version.next(now_ms)
+
+    def _settle(self, cursor: _Level) -> None:
+        """Bring `safe_offset` up to what cannot be lost any more."""
+        confirmed, unflushed = self._state.store.confirmed_offset, cursor.unflushed
+        while unflushed and unflushed[0][1] <= confirmed:
+            cursor.safe_offset = unflushed.popleft()[0]
 
     def _deliver(self, cursor: _Level, message: StoredMessage, now_ms: int) -> bool:
         """Put the real message; False when it has to be tried again."""
