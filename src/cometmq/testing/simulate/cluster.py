@@ -51,6 +51,7 @@ class Cluster:
         self.world = world
         self.plan = plan
         self.hooks = Hooks()
+        self.hooks.on_step = self._look_at_step
         self.injected: Counter[str] = Counter()
         self.chance = random.Random(f"{plan.seed}/cluster")
         self.name_server = world.node("name-server")
@@ -222,6 +223,17 @@ class Cluster:
             part.look()
         for look in self.on_look:
             look()
+
+    def _look_at_step(self, node: Node) -> None:
+        """A broker is at a step: what is broken there must not end its code, but the simulation."""
+        if self.failure.done():
+            return
+        try:
+            for part in self.brokers:
+                if part.node is node:
+                    part.look()
+        except CheckFailed as error:
+            self.failure.set_exception(error)
 
     def _seen(self, seen: Seen) -> None:
         told = self._on_topic.get(seen.place[1])

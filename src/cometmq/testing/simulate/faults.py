@@ -140,6 +140,18 @@ async def _slow_disk(cluster: Cluster, chance: random.Random) -> None:
     workers.delay_ms_max = usual_ms
 
 
+async def _slow_power(cluster: Cluster, chance: random.Random) -> None:
+    """Syncs lag behind, and the machine loses power while much is not synced."""
+    node = chance.choice(cluster.brokers).node
+    life, workers = node.lifetime, node.environment().workers
+    assert isinstance(workers, SimWorkers)
+    workers.delay_ms_min, workers.delay_ms_max = 1_000.0, 2_500.0
+    await asyncio.sleep(chance.uniform(0.3, 2.4))
+    if node.is_alive and node.lifetime is life:
+        cluster.injected["slow-power"] += 1
+        node.crash(power_cut=True)
+
+
 async def _full_disk(cluster: Cluster, chance: random.Random) -> None:
     """A broker's disk takes no byte more for a while."""
     disk = chance.choice(cluster.brokers).node.disk
@@ -169,6 +181,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "part": _part,
     "slow-disk": _slow_disk,
     "slow-net": _slow_net,
+    "slow-power": _slow_power,
     "step-kill": _step("step-kill", power_cut=False),
     "step-power": _step("step-power", power_cut=True),
     "sync-failure": _sync_failure,
@@ -195,4 +208,4 @@ def make_peace(cluster: Cluster) -> None:
         part.node.disk.capacity_bytes = 1 << 40
         workers = part.node.environment().workers
         assert isinstance(workers, SimWorkers)
-        workers.delay_ms_max = 3.0
+        workers.delay_ms_min, workers.delay_ms_max = 0.05, 3.0

@@ -44,6 +44,8 @@ class Hooks:
         self.hits: Counter[str] = Counter()
         self.crashes: Counter[str] = Counter()
         """Nodes that ended at a step, by its name."""
+        self.on_step: Callable[[Node], None] = lambda node: None
+        """Called at steps between which readers may look: the broker's state is whole there."""
         self._armed: list[_Armed] = []
 
     def watch_disk(self, node: Node) -> None:
@@ -64,6 +66,8 @@ class Hooks:
         if current_lifetime() is not node.lifetime:
             return
         self.hits[name] += 1
+        if not name.startswith("disk.") or name.startswith("disk.sync."):
+            self.on_step(node)
         for armed in self._armed:
             if armed.node is node and armed.name == name:
                 armed.hits_left -= 1

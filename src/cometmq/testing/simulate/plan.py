@@ -26,7 +26,7 @@ STEPS: Final = 12
 FAULTS_MIN, FAULTS_MAX = 3, 9
 BUSY_S: Final = 7.0
 """Faults begin within this many virtual seconds."""
-POWER_KINDS: Final = frozenset({"broker-power", "step-power"})
+POWER_KINDS: Final = frozenset({"broker-power", "slow-power", "step-power"})
 """With asynchronous flush a power cut may take what was acknowledged: nothing to check then."""
 
 
