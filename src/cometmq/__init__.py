@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cometmq.core.allocate import AllocateConsistentHash as AllocateConsistentHash
     from cometmq.core.allocate import AllocateMachineRoomNearby as AllocateMachineRoomNearby
     from cometmq.core.process_queue import FlowLimits as FlowLimits
+    from cometmq.core.subscription import Sql92 as Sql92
     from cometmq.model.group import ConsumeFromWhere as ConsumeFromWhere
     from cometmq.model.group import MessageModel as MessageModel
     from cometmq.model.group import SubscriptionGroupConfig as SubscriptionGroupConfig
@@ -62,6 +63,7 @@ __all__ = [
     "RetryLater",
     "SendResult",
     "SendStatus",
+    "Sql92",
     "StagedPart",
     "Staging",
     "SubscriptionGroupConfig",
@@ -98,6 +100,7 @@ _HOMES: Final = {
     "RetryLater": "cometmq.client.handlers",
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
+    "Sql92": "cometmq.core.subscription",
     "StagedPart": "cometmq.client.staging_calls",
     "Staging": "cometmq.client.staging_async",
     "SubscriptionGroupConfig": "cometmq.model.group",

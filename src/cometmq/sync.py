@@ -17,6 +17,7 @@ from cometmq.client.sync_consumers import PullConsumer, PushConsumer
 from cometmq.client.sync_producer import Producer
 from cometmq.client.sync_transaction_producer import TransactionProducer
 from cometmq.client.transaction import Transaction, TransactionOutcome, TransactionResult
+from cometmq.core.subscription import Sql92
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 
@@ -32,6 +33,7 @@ __all__ = [
     "PushConsumer",
     "ReceivedMessage",
     "RetryLater",
+    "Sql92",
     "StagedPart",
     "Staging",
     "Transaction",

@@ -34,6 +34,7 @@ POLL_MS: Final = 500
     help="Join this consumer group and commit what was printed; without it nothing is committed.",
 )
 @click.option("-t", "--tags", default="*", show_default=True, help="Tag expression: 'A || B'.")
+@click.option("--sql", help="SQL92 filter over properties: \"amount > 100 AND TAGS = 'new'\".")
 @click.option(
     "--from",
     "start",
@@ -60,6 +61,7 @@ def consume(
     name_server: str,
     group: str | None,
     tags: str,
+    sql: str | None,
     start: str,
     count: int | None,
     until_end: bool,
@@ -74,16 +76,21 @@ def consume(
     \b
     cometmq consume Orders --from first --until-end
     cometmq consume Orders --group auditors --tags 'new || changed' --json
+    cometmq consume Orders --sql "amount > 100 AND region = 'eu'"
     """
     set_up_logging(ctx)
     if until_end and group:
         raise click.UsageError(
             "--until-end looks at every queue, a group holds only some; use --wait"
         )
+    if sql is not None and tags != "*":
+        raise click.UsageError("--tags and --sql do not go together; write TAGS = 'A' in --sql")
     from cometmq.cli.exit_codes import NOT_FOUND
+    from cometmq.core.subscription import Sql92
     from cometmq.net.loop import run
 
-    reading = _Reading(topic, tags, moment_of(start, "--from"), count, until_end, wait_s, as_json)
+    wanted = tags if sql is None else Sql92(sql)
+    reading = _Reading(topic, wanted, moment_of(start, "--from"), count, until_end, wait_s, as_json)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell's background job begins so, and the loop would leave SIGTERM ignored as well.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -129,7 +136,7 @@ class _Reading:
     def __init__(
         self,
         topic: str,
-        tags: str,
+        wanted: str,
         start: str | int,
         count: int | None,
         until_end: bool,
@@ -138,7 +145,7 @@ class _Reading:
     ) -> None:
         self.printed = 0
         self._topic = topic
-        self._tags = tags
+        self._wanted = wanted
         self._start = start
         self._count = count
         self._until_end = until_end
@@ -153,7 +160,7 @@ class _Reading:
 
         async with PullConsumer(
             group,
-            {self._topic: self._tags},
+            {self._topic: self._wanted},
             name_server=name_server,
             consume_from=self._start,
             **security_options(),
@@ -182,7 +189,7 @@ class _Reading:
             queues = await consumer.fetch_queues(self._topic)
             ends = await consumer.end_offsets(queues) if self._until_end else {}
             begins = await self._begins(consumer, queues)
-            await consumer.assign(queues, self._tags)
+            await consumer.assign(queues, self._wanted)
             for queue, queue_offset in begins.items():
                 await consumer.seek(queue, queue_offset)
             await self._read(consumer, ends)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cometmq.core.allocate import AllocateConsistentHash as AllocateConsistentHash
     from cometmq.core.allocate import AllocateMachineRoomNearby as AllocateMachineRoomNearby
     from cometmq.core.process_queue import FlowLimits as FlowLimits
+    from cometmq.core.subscription import Sql92 as Sql92
     from cometmq.model.group import ConsumeFromWhere as ConsumeFromWhere
     from cometmq.model.group import MessageModel as MessageModel
     from cometmq.model.message import Message as Message
@@ -58,6 +59,7 @@ __all__ = [
     "RetryLater",
     "SendResult",
     "SendStatus",
+    "Sql92",
     "Transaction",
     "TransactionOutcome",
     "TransactionProducer",
@@ -87,6 +89,7 @@ _HOMES: Final = {
     "RetryLater": "cometmq.client.handlers",
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
+    "Sql92": "cometmq.core.subscription",
     "Transaction": "cometmq.client.transaction",
     "TransactionOutcome": "cometmq.client.transaction",
     "TransactionProducer": "cometmq.client.transaction_producer",

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from cometmq.core.batching import check_batch, split_by_size
 from cometmq.core.consume_retry import fallback_properties
-from cometmq.core.subscription import subscription_of
+from cometmq.core.subscription import Sql92, subscription_of
 from cometmq.core.watchdog import Progress, QueueWatch, Verdict
-from cometmq.errors import ConfigError, LocalProtocolError
+from cometmq.errors import ConfigError, ExpressionIllegal, LocalProtocolError
 from cometmq.model import Message, MessageQueue
 
 QUEUE = MessageQueue("t", "b", 0)
@@ -105,11 +105,20 @@ def test_expressions_as_users_write_them() -> None:
     assert tags.code_set == {2598919, 857175}
     sql = subscription_of("t", "a > 3", 5, "SQL92")
     assert (sql.sub_string, sql.expression_type, sql.tags_set) == ("a > 3", "SQL92", frozenset())
+    assert subscription_of("t", Sql92("a > 3"), 5) == sql
+    assert repr(Sql92("a > 3")) == "Sql92('a > 3')"
+    with pytest.raises(ExpressionIllegal, match="line 2 column 1: expected .*, found the end"):
+        Sql92("a >\n")
 
 
 @pytest.mark.parametrize(
     ("expression", "kind", "fault"),
-    [("||", "TAG", "names no tag"), ("", "SQL92", "empty"), ("a", "XPATH", "neither TAG nor")],
+    [
+        ("||", "TAG", "names no tag"),
+        ("", "SQL92", "empty"),
+        ("a", "XPATH", "neither TAG nor"),
+        ("a > 1 2", "SQL92", "line 1 column 7: expected"),
+    ],
 )
 def test_senseless_subscriptions_are_refused(expression: str, kind: str, fault: str) -> None:
     """A typing error must not silently subscribe to nothing."""
