@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.bench.java_load import JavaCall
-from cometmq.bench.loads import RAW_LOADS, Load, Round
+from cometmq.bench.loads import KIND_LOADS, RAW_LOADS, Load, Round
 from cometmq.bench.measure import median_of
 
 __all__ = [
@@ -115,6 +115,7 @@ LOAD_ROWS: Final = (
     _java_row("java batch100 16", 1.1, mode="batch", threads=16, batch_count=100),
     _java_row("java batch100 64", 1.1, mode="batch", threads=64, batch_count=100),
     _java_row("java backlog", 1.0, mode="consume"),
+    *(RowSpec(name=load.name, group="kinds", unit="messages/s", load=load) for load in KIND_LOADS),
 )
 
 

@@ -28,6 +28,7 @@ from cometmq.bench.java_peer import (
     PeerMissing,
     start_java_broker,
 )
+from cometmq.bench.kinds import KIND_SETTINGS, kind_round
 from cometmq.bench.loads import Load, Round, Rounds, WorkOrder
 from cometmq.bench.measure import median_of, read_machine, read_process, shares_of_others
 from cometmq.bench.operations import restart_load
@@ -41,6 +42,8 @@ WARM_UP_ROUND_S: Final = 5.0
 WARM_UP_FAILURES_MAX: Final = 20
 OUR_WARM_UP_S: Final = 1.0
 IDLE_AFTER_S: Final = 5.0
+GROUP_SETTINGS: Final = {"synchronous flush": SYNC_FLUSH, "kinds": KIND_SETTINGS}
+"""What both brokers of a group are started with."""
 READY_AFTER_KILL_S_MAX: Final = 300.0
 Say = Callable[[str], None]
 
@@ -129,6 +132,8 @@ class _Pair:
                     messages=self.plan.backlog,
                 )
             assert row.load is not None
+            if row.load.kind == "message":
+                return kind_round(self.plan.settings, row.load, server, seconds)
             return _raw_round(self.plan.settings, row.load, server, seconds, warm_up_s)
 
 
@@ -156,20 +161,20 @@ def _run_group(plan: Plan, group: str, comparisons: list[Comparison], say: Say) 
     settings = plan.settings
     folder = settings.folder / f"against-{time.monotonic_ns()}"
     folder.mkdir(parents=True)
-    flush = dict(SYNC_FLUSH) if group == "synchronous flush" else {}
+    extra = GROUP_SETTINGS.get(group, {})
     say(f"{group}: starting both brokers, Java with a heap of {plan.heap}")
     try:
         with contextlib.ExitStack() as stack:
             theirs = stack.enter_context(
                 start_java_broker(
-                    folder / "java", core=settings.server_core, heap=plan.heap, settings=flush
+                    folder / "java", core=settings.server_core, heap=plan.heap, settings=extra
                 )
             )
             ours = stack.enter_context(
                 start_broker(
                     folder / "ours",
                     core=settings.server_core,
-                    settings={**flush, **settings.broker_settings},
+                    settings={**extra, **settings.broker_settings},
                 )
             )
             client = None

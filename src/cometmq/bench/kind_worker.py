@@ -10,6 +10,7 @@ speed: what counts is the processor time of the broker, by phase.
     plain          send, pull
     ordered        send to the queue of its group, lock the queues (41), pull, give them back (42)
     delayed        send with delay level 1, wait for it, pull
+    timed          send with an exact time two seconds ahead, wait for it, pull
     transactional  half message, commit (37), pull
     filtered       send, pull with a subscription in SQL92 that every message matches
 """
@@ -50,10 +51,18 @@ MESSAGES_PER_SECOND: Final = 5_000
 """So many messages are sent for each second of the order; a fixed number, as some have to wait."""
 SEND, PULL, GET_MAX_OFFSET, HEART_BEAT, END, LOCK, UNLOCK = 310, 11, 30, 34, 37, 41, 42
 SUCCESS, NOT_FOUND = 0, 19
+TIMED_MS: Final = 2_000
+
+
+def _now_ms() -> int:
+    return system_environment().clock.now_ms()
+
+
 EXTRA: Final[dict[str, Callable[[int], str]]] = {
     "plain": lambda number: "",
     "ordered": lambda number: f"__SHARDINGKEY\x01g{number % GROUPS}\x02",
     "delayed": lambda number: "DELAY\x011\x02",
+    "timed": lambda number: f"TIMER_DELIVER_MS\x01{_now_ms() + TIMED_MS}\x02",
     "transactional": lambda number: "TRAN_MSG\x01true\x02PGROUP\x01bench_kinds\x02",
     "filtered": lambda number: f"region\x01eu-west\x02amount\x01{number}\x02",
 }
@@ -131,7 +140,7 @@ class KindRun:
             "codeSet": [],
             "expressionType": "SQL92" if is_filtered else "TAG",
             "subString": FILTER if is_filtered else "*",
-            "subVersion": system_environment().clock.now_ms(),
+            "subVersion": _now_ms(),
             "tagsSet": [],
             "topic": self.topic,
         }
@@ -171,7 +180,7 @@ class KindRun:
             "d": "4",
             "e": str(queue_id),
             "f": "4" if self.kind == "transactional" else "0",
-            "g": str(system_environment().clock.now_ms()),
+            "g": str(_now_ms()),
             "h": "0",
             "i": text,
             "j": "0",

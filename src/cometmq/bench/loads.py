@@ -202,7 +202,7 @@ CLIENT_LOADS: Final = (
 #: What the suite `kinds` measures; the others are compared with the first.
 KIND_LOADS: Final = tuple(
     Load(name=f"message {kind}", kind="message", program=kind, has_echo=False)
-    for kind in ("plain", "ordered", "delayed", "transactional", "filtered")
+    for kind in ("plain", "ordered", "delayed", "timed", "transactional", "filtered")
 )
 
 #: What the suite `scale` measures, in this order (see `scale`).
