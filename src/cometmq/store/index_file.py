@@ -338,6 +338,11 @@ class IndexFile:
 
         return write
 
+    def write_slots_again(self) -> None:
+        """Take every page of the table for changed: a write of some was promised and not done."""
+        if self._dirty_pages is not None:
+            self._dirty_pages[:] = True
+
     def mend(self) -> None:
         """Make the file's slot table from its entries (blocks; nothing may be added meanwhile)."""
         self.slots_known = 1

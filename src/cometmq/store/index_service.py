@@ -485,6 +485,10 @@ class IndexService:
         self._is_closed = True
         with self._job:
             pass
+        if self._is_writing:
+            # The job that does not begin any more may have had the slot table to write.
+            for file in self.files:
+                file.write_slots_again()
 
     def write_all(self) -> None:
         """Write everything now, in the calling thread (load and close)."""

@@ -324,3 +324,28 @@ def test_queries_on_a_full_disk(caplog: pytest.LogCaptureFixture) -> None:
     assert rig.store._index.pending == []
     for number in (0, 99, 100, 399):
         assert len(rig.store.query_index("T", f"k{number}", 9).physical_offsets) >= 1, number
+
+
+def test_a_stop_writes_the_slots_that_a_worker_no_longer_does() -> None:
+    """Its job begins after the stop, and must not take the changed pages along."""
+    workers = HeldWorkers()
+    rig = Rig(
+        commit_log_file_bytes=1 << 20,
+        index_entry_count=5_000,
+        index_slot_count=1000,
+        workers=workers,
+    )
+    put_keys(rig, 300)
+    for _ in range(4):
+        rig.tick(100)
+        workers.run()
+    newest = rig.store._index.newest
+    assert newest is not None
+    assert has_table(newest)
+    put_keys(rig, 300, 300)
+    # The table is due for writing, and its job waits when the store is closed.
+    rig.tick(10_000)
+    assert rig.store._index._is_writing
+    rig.store.close()
+    workers.run()
+    assert verify_store(rig.disk, "/store").findings == []
