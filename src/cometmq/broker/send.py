@@ -33,7 +33,8 @@ from cometmq.broker.send_run import (
     make_look,
 )
 from cometmq.broker.state import BrokerState, Refusal
-from cometmq.broker.timer import Fresh, TimerService
+from cometmq.broker.timer import TimerService
+from cometmq.broker.timer_intake import Fresh
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.ids import offset_message_ids
 from cometmq.codec.java_hash import tags_code as hash_tags

@@ -24,22 +24,20 @@ import heapq
 import logging
 from collections import deque
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cometmq.broker.state import BrokerState
 from cometmq.broker.timer_fetch import LoadedSlot, Ready, Settled, Waiting, fetch, load_slot
+from cometmq.broker.timer_intake import Fresh, TimerIntake
 from cometmq.codec.java_hash import java_hash
-from cometmq.codec.properties import find_property
-from cometmq.codec.stored_message import decode_messages
 from cometmq.codec.timer import TIMER_DELETE, TIMER_ROLL
 from cometmq.codec.timer_slots import TimerRules
-from cometmq.errors import CodecError, MessageIllegal, StoreError
+from cometmq.errors import MessageIllegal, StoreError
 from cometmq.model.names import TIMER_TOPIC
-from cometmq.store.results import ColdRead, GetStatus
 from cometmq.store.timer_book import TimerBook, TimerWrite
 from cometmq.store.timer_log import SlotUnits
 
-__all__ = ["Fresh", "TimerService"]
+__all__ = ["TimerService"]
 
 log = logging.getLogger("cometmq.broker")
 
@@ -47,8 +45,6 @@ LEAD_MS: Final = 2_000
 """A slot is loaded so long before its time."""
 RUN_COUNT: Final = 128
 """Messages delivered in one turn of the loop."""
-TAKE_COUNT: Final = 256
-"""Messages taken up in one turn."""
 FETCH_COUNT: Final = 512
 READY_MAX: Final = 16_384
 READY_BYTES_MAX: Final = 32 << 20
@@ -56,24 +52,11 @@ UNREAD_MAX: Final = 200_000
 """No further slot is loaded while so many units of loaded ones are not read."""
 BLANK_SLOTS_MAX: Final = 10_000
 """Slots without messages passed over in one turn."""
-FRESH_MAX: Final = 65_536
 RETRY_MS: Final = 100
 LATE_MS: Final = 2
 TICK_MAX_MS: Final = 500
 IDLE_SAVE_MS: Final = 60_000
 """`timercheck` is written so often while only time passes."""
-
-
-class Fresh(NamedTuple):
-    """A message that was just put into the timer topic: taking it up reads nothing."""
-
-    queue_offset: int
-    place: int
-    size: int
-    out_ms: int
-    topic: str
-    recalls: str | None
-    """The key it recalls, None for a message."""
 
 
 class _Open:
@@ -95,13 +78,11 @@ class TimerService:
         self._book = book
         self.rules: TimerRules = book.rules
         self._precision_ms = book.rules.precision_ms
-        self.next_offset = book.queue_offset
+        self.intake = TimerIntake(state, book.queue_offset, self._place, self._soon)
         self.read_ms = book.read_ms
         self._open_to = book.read_ms
         now_ms = state.env.clock.now_ms()
         self.settled = Settled(state.store, book.read_ms, now_ms)
-        self._fresh: deque[Fresh] = deque()
-        self._expected_end = 0
         self._waiting: deque[Waiting] = deque()
         self._slots: deque[_Open] = deque()
         self._unread = 0
@@ -113,7 +94,6 @@ class TimerService:
         self._recalls: dict[str, Waiting] = {}
         self._numbers = 0
         self._is_loading = False
-        self._is_taking = False
         self._is_saving = False
         self._is_stopped = False
         self._is_running_soon = False
@@ -134,16 +114,12 @@ class TimerService:
 
     # -- what others ask -------------------------------------------------------------------
 
-    def messages_behind(self) -> int:
-        """Messages of the timer topic that are not taken up."""
-        return max(0, self._state.store.max_queue_offset(TIMER_TOPIC, 0) - self.next_offset)
-
     def read_behind_ms(self, now_ms: int) -> int:
         """How far the first slot that is not done with lies behind the clock."""
         return max(0, now_ms - self.read_ms)
 
     def pending_count(self) -> int:
-        """Messages in slots that are not done with."""
+        """Messages in slots that are not done with.  Looks at the whole wheel: for a worker."""
         return max(0, self._book.wheel.count_from(self.read_ms))
 
     def slot_count(self, out_ms: int) -> int:
@@ -156,7 +132,7 @@ class TimerService:
     def start(self) -> None:
         """Begin with what is overdue and not taken up."""
         self._saved_ms = self._state.env.clock.now_ms()
-        self._expected_end = self._state.store.max_queue_offset(TIMER_TOPIC, 0)
+        self.intake.start()
         self._soon()
 
     def stop(self) -> None:
@@ -209,24 +185,8 @@ class TimerService:
             self._recalls[fresh.recalls] = Waiting(
                 slot_ms, fresh.place, fresh.size, self.rules.floor(slot_ms), TIMER_DELETE
             )
-        if len(self._fresh) < FRESH_MAX:
-            self._fresh.append(fresh)
-        self._expected_end = fresh.queue_offset + 1
+        self.intake.added(fresh)
         self._soon()
-
-    def _take_up(self, now_ms: int) -> bool:
-        """Place the next messages; whether there are more."""
-        visible = self._state.store.max_queue_offset(TIMER_TOPIC, 0)
-        fresh = self._fresh
-        for _ in range(TAKE_COUNT):
-            if self.next_offset >= visible:
-                return False
-            while fresh and fresh[0].queue_offset < self.next_offset:
-                fresh.popleft()
-            if not fresh or fresh[0].queue_offset != self.next_offset:
-                return self._read_more(now_ms)
-            self._place(fresh.popleft(), now_ms)
-        return self.next_offset < visible
 
     def _place(self, fresh: Fresh, now_ms: int) -> None:
         write_ms = self.rules.floor(now_ms)
@@ -234,7 +194,6 @@ class TimerService:
         if fresh.recalls is not None:
             magic |= TIMER_DELETE
         self._book.add(slot_ms, write_ms, magic, fresh.place, fresh.size, java_hash(fresh.topic))
-        self.next_offset = fresh.queue_offset + 1
         self.taken_count += 1
         if slot_ms >= self._open_to:
             return
@@ -245,69 +204,6 @@ class TimerService:
             return
         self._outstanding[slot_ms] = self._outstanding.get(slot_ms, 0) + 1
         self._waiting.append(Waiting(slot_ms, fresh.place, fresh.size, write_ms, magic))
-
-    def _read_more(self, now_ms: int) -> bool:
-        """Read what was not put in this life; whether to go on at once."""
-        if self._is_taking:
-            return False
-        try:
-            found = self._state.store.get(TIMER_TOPIC, 0, self.next_offset, TAKE_COUNT)
-        except StoreError as error:
-            log.error("the timer topic cannot be read, next try in 0.1 s: %s", error)
-            self._retry_ms = now_ms + RETRY_MS
-            return False
-        if isinstance(found, ColdRead):
-            self._is_taking = True
-            self._state.env.workers.submit(found.warm, self._warmed)
-            return False
-        if found.status is not GetStatus.FOUND:
-            # Its files have expired: what was there is gone.
-            if found.next_queue_offset > self.next_offset:
-                self.next_offset = found.next_queue_offset
-                return True
-            return False
-        self._place_read(b"".join(found.chunks), found.next_queue_offset, now_ms)
-        return True
-
-    def _warmed(self, result: object) -> None:
-        self._is_taking = False
-        self._soon()
-
-    def _place_read(self, data: bytes, read_to: int, now_ms: int) -> None:
-        try:
-            messages = decode_messages(data)
-        except CodecError as error:
-            log.error(
-                "messages %d to %d of %s cannot be decoded and are skipped: %s; run cometmq store"
-                " verify on the store",
-                self.next_offset,
-                read_to - 1,
-                TIMER_TOPIC,
-                error,
-            )
-            messages = []
-        for message in messages:
-            raw = message.raw_properties
-            out = find_property(raw, b"TIMER_OUT_MS")
-            topic = find_property(raw, b"REAL_TOPIC")
-            if out is None or topic is None or not out.isdigit():
-                log.error(
-                    "message %d of %s has no time: skipped", message.queue_offset, TIMER_TOPIC
-                )
-                continue
-            recalls = find_property(raw, b"TIMER_DEL_UNIQKEY")
-            self._place(
-                Fresh(
-                    message.queue_offset,
-                    message.physical_offset,
-                    message.total_size,
-                    int(out),
-                    topic.decode("utf-8", "replace"),
-                    None if recalls is None else recalls.decode("utf-8", "replace"),
-                ),
-                now_ms,
-            )
-        self.next_offset = max(self.next_offset, read_to)
 
     # -- slots -----------------------------------------------------------------------------
 
@@ -504,7 +400,7 @@ class TimerService:
             log.error("timed messages wait, next try in 0.1 s: %s", error)
             return False
         if topic == TIMER_TOPIC:
-            self._expected_end = result.queue_offset + 1
+            self.intake.expect(result.queue_offset + 1)
         return True
 
     # -- the turn --------------------------------------------------------------------------
@@ -523,7 +419,7 @@ class TimerService:
         try:
             goes_on = False
             if now_ms >= self._retry_ms:
-                goes_on = self._take_up(now_ms)
+                goes_on = self.intake.take_up(now_ms)
                 goes_on |= self._deliver(now_ms)
             goes_on |= self._open_slots(now_ms)
             self._fetch()
@@ -543,7 +439,7 @@ class TimerService:
         due_ms = now_ms + TICK_MAX_MS
         if self._heap:
             due_ms = min(due_ms, self._heap[0].due_ms)
-        if self.next_offset < self._expected_end:
+        if self.intake.is_behind:
             due_ms = min(due_ms, now_ms + LATE_MS)
         due_ms = max(due_ms, min(self._retry_ms, now_ms + TICK_MAX_MS))
         if self._timer is not None:
@@ -595,14 +491,14 @@ class TimerService:
         book, check = self._book, self._book.checkpoint
         has_units = book.log.end != book.log.written or book.wheel.is_dirty
         has_moved = (
-            self.next_offset != check.master_queue_offset
+            self.intake.next_offset != check.master_queue_offset
             or self.delivered_count != self._saved_delivered
         )
         is_idle = not (has_units or has_moved or self.read_ms != check.read_time_ms)
         if is_idle or not (has_units or has_moved or now_ms - self._saved_ms >= IDLE_SAVE_MS):
             return None
         self._saved_delivered = self.delivered_count
-        return book.take(self.read_ms, self.next_offset, now_ms)
+        return book.take(self.read_ms, self.intake.next_offset, now_ms)
 
 
 def _unit(opened: _Open, number: int) -> Waiting:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-import numpy as np
-
 from cometmq.broker.state import BrokerState
 from cometmq.broker.timer import TimerService
 from cometmq.codec.timer_slots import TimerRules, precision_of
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.disk import Disk
 from cometmq.store.timer_book import TimerBook
-from cometmq.store.timer_log import TIMER_UNITS, TimerLogReader
+from cometmq.store.timer_log import TimerLogReader
 
 __all__ = ["OldestTimer", "open_timers"]
 
@@ -36,7 +34,7 @@ def open_timers(state: BrokerState, disk: Disk) -> TimerService | None:
     book.load(state.store, state.env.clock.now_ms())
     service = TimerService(state, book)
     state.store.hold_log("timed messages that are not due yet", OldestTimer(state, book, service))
-    pending = service.pending_count() + service.messages_behind()
+    pending = service.pending_count() + service.intake.message_count()
     if pending:
         log.info("%d timed messages wait", pending)
     return service
@@ -67,7 +65,11 @@ class OldestTimer:
 
     def _look(self, now_ms: int) -> None:
         store, book, service = self._state.store, self._book, self._service
-        read_ms, next_offset, end = service.read_ms, service.next_offset, store.max_physical_offset
+        read_ms, next_offset, end = (
+            service.read_ms,
+            service.intake.next_offset,
+            store.max_physical_offset,
+        )
         reader, log_end = book.log.reader(), book.log.end
 
         def work() -> int:
@@ -98,8 +100,7 @@ def oldest_unit(
 ) -> int | None:
     """Smallest physical offset of units whose slot is not done with.  Blocks."""
     oldest: int | None = None
-    for _, raw in reader.blocks(first, end):
-        units = np.frombuffer(raw, TIMER_UNITS)
+    for units in reader.arrays(first, end):
         is_pending = (units["write_ms"] + units["delay_ms"] >= read_ms) & (
             units["place"] >= log_min
         )

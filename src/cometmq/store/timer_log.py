@@ -13,8 +13,6 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from cometmq.codec.timer import (
     MAGIC_TIMER_BLANK,
     TIMER_LOG_UNIT,
@@ -26,10 +24,12 @@ from cometmq.codec.timer import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+
     from cometmq.store.disk import Disk, RandomFile
     from cometmq.store.timer_wheel import Slot
 
-__all__ = ["TIMER_LOG_NAME_DIGITS", "TIMER_UNITS", "SlotUnits", "TimerLog", "TimerLogReader"]
+__all__ = ["TIMER_LOG_NAME_DIGITS", "SlotUnits", "TimerLog", "TimerLogReader"]
 
 TIMER_LOG_NAME_DIGITS: Final = 20
 _BLANK_BYTES: Final = 16
@@ -39,19 +39,17 @@ _BLOCK_BYTES: Final = _BLOCK_UNITS * TIMER_LOG_UNIT_BYTES
 _CHAIN_UNITS_MIN: Final = 16 * _BLOCK_UNITS
 """Slots that reach over more units than this, and hold few of them, are walked along the chain."""
 _CHAIN_SHARE: Final = 32
-TIMER_UNITS: Final = np.dtype(
-    [
-        ("size", ">i4"),
-        ("previous", ">i8"),
-        ("magic", ">i4"),
-        ("write_ms", ">i8"),
-        ("delay_ms", ">i4"),
-        ("place", ">i8"),
-        ("bytes", ">i4"),
-        ("hash", ">i4"),
-        ("reserved", ">i8"),
-    ]
-)
+_FIELDS: Final = [
+    ("size", ">i4"),
+    ("previous", ">i8"),
+    ("magic", ">i4"),
+    ("write_ms", ">i8"),
+    ("delay_ms", ">i4"),
+    ("place", ">i8"),
+    ("bytes", ">i4"),
+    ("hash", ">i4"),
+    ("reserved", ">i8"),
+]
 
 
 class SlotUnits:
@@ -122,9 +120,11 @@ class TimerLogReader:
         return self._sweep(slot_ms, slot)
 
     def _sweep(self, slot_ms: int, slot: Slot) -> SlotUnits:
+        import numpy as np
+
         found = SlotUnits()
         for position, raw in self.blocks(slot.first, slot.last + TIMER_LOG_UNIT_BYTES):
-            units = np.frombuffer(raw, TIMER_UNITS)
+            units = np.frombuffer(raw, np.dtype(_FIELDS))
             hits = np.flatnonzero(units["write_ms"] + units["delay_ms"] == slot_ms)
             chosen = units[hits]
             positions = position + hits.astype(np.int64) * TIMER_LOG_UNIT_BYTES
@@ -137,10 +137,12 @@ class TimerLogReader:
 
     def blocks(self, position: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Whole sound units from a position to an end: position and bytes of runs of them."""
+        import numpy as np
+
         while position < end:
             raw = self.read(position, min(_BLOCK_BYTES, end - position))
             whole = len(raw) // TIMER_LOG_UNIT_BYTES * TIMER_LOG_UNIT_BYTES
-            units = np.frombuffer(raw[:whole], TIMER_UNITS)
+            units = np.frombuffer(raw[:whole], np.dtype(_FIELDS))
             is_sound = (units["size"] == TIMER_LOG_UNIT_BYTES) & (
                 units["magic"] & ~_MAGIC_MASK == 0
             )
@@ -163,6 +165,13 @@ class TimerLogReader:
             ):
                 return
             position = following
+
+    def arrays(self, position: int, end: int) -> Iterator[np.ndarray]:
+        """As `blocks`: arrays of units, with fields like ``write_ms``, ``delay_ms``, ``place``."""
+        import numpy as np
+
+        for _, raw in self.blocks(position, end):
+            yield np.frombuffer(raw, np.dtype(_FIELDS))
 
     def _follow(self, slot: Slot) -> SlotUnits:
         chain: list[tuple[int, TimerLogUnit]] = []

@@ -18,11 +18,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 from cometmq.codec.timer_slots import SLOTS_AHEAD
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from cometmq.store.disk import RandomFile
 
 __all__ = ["WHEEL_BYTES", "Slot", "TimerWheel"]
@@ -34,9 +34,13 @@ WHEEL_BYTES: Final = _SLOTS * _SLOT.size
 _PAGE_SLOTS: Final = 128
 _PAGE_BYTES: Final = _PAGE_SLOTS * _SLOT.size
 _READ_BYTES: Final = 1 << 20
-_ARRAY: Final = np.dtype(
-    [("tick", ">i8"), ("first", ">i8"), ("last", ">i8"), ("count", ">i4"), ("magic", ">i4")]
-)
+_FIELDS: Final = [
+    ("tick", ">i8"),
+    ("first", ">i8"),
+    ("last", ">i8"),
+    ("count", ">i4"),
+    ("magic", ">i4"),
+]
 
 
 class Slot(NamedTuple):
@@ -126,6 +130,8 @@ class TimerWheel:
 
     def used(self, from_ms: int) -> list[tuple[int, Slot]]:
         """Time and content of the slots from a time on, in order of time."""
+        import numpy as np
+
         array = self._view()
         ticks = array["tick"]
         places = np.flatnonzero(ticks >= max(1, from_ms // self.precision_ms))
@@ -140,9 +146,14 @@ class TimerWheel:
 
     def count_from(self, from_ms: int) -> int:
         """Messages in the slots from a time on (TimerWheel.getAllNum)."""
+        import numpy as np
+
         array = self._view()
         is_ahead = array["tick"] >= max(1, from_ms // self.precision_ms)
         return int(array["count"][is_ahead].sum(dtype=np.int64))
 
     def _view(self) -> np.ndarray:
-        return np.frombuffer(self._buffer, _ARRAY)
+        # Imported where it is used: an idle broker starts without it.
+        import numpy as np
+
+        return np.frombuffer(self._buffer, np.dtype(_FIELDS))
