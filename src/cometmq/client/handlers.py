@@ -39,6 +39,8 @@ __all__ = [
     "Verdict",
     "make_dispatcher",
     "outcome_of",
+    "reason_of",
+    "verdict_of_error",
 ]
 
 log = logging.getLogger("cometmq.client")
@@ -85,12 +87,25 @@ also return one such value per message.
 """
 
 
+class _Failed(int):
+    """A delay level, and why the handler asked for it."""
+
+    reason: str = ""
+
+
+def reason_of(outcome: Outcome) -> str:
+    """Why a message failed, as far as its handler said."""
+    return outcome.reason if isinstance(outcome, _Failed) else ""
+
+
 def outcome_of(value: Any) -> Outcome:
     """What a handler's return value means."""
     if value is None or value is True:
         return None
     if isinstance(value, RetryLater):
-        return value.delay_level
+        failed = _Failed(value.delay_level)
+        failed.reason = str(value)
+        return failed
     if value is False:
         return DELAY_LEVEL_BY_BROKER
     return None
@@ -110,7 +125,7 @@ def _outcomes(value: Any, count: int) -> "list[Outcome]":
     return [outcome_of(value)] * count
 
 
-def _verdict_of_error(error: Exception, message: ReceivedMessage) -> RetryLater:
+def verdict_of_error(error: Exception, message: ReceivedMessage) -> RetryLater:
     """What an exception of a handler means."""
     if isinstance(error, RetryLater):
         return error
@@ -120,7 +135,7 @@ def _verdict_of_error(error: Exception, message: ReceivedMessage) -> RetryLater:
         message.queue_offset,
         exc_info=error,
     )
-    return RetryLater()
+    return RetryLater(reason=f"{type(error).__name__}: {error}")
 
 
 class Assigned(Protocol):
@@ -297,7 +312,7 @@ class CoroutineDispatcher:
                     raise
                 continue
             except Exception as error:
-                value = _verdict_of_error(error, work[0] if takes_lists else work)
+                value = verdict_of_error(error, work[0] if takes_lists else work)
             assigned.process_queue.handler_s += clock() - now
             if current.pop(number, None) is None:
                 task.uncancel()  # expired, and the handler swallowed the cancellation
@@ -481,7 +496,7 @@ class ThreadDispatcher:
                     value = self._wait_for(value)
                 outcomes.append(None if value is None else outcome_of(value))
             except Exception as error:
-                outcomes.append(_verdict_of_error(error, message).delay_level)
+                outcomes.append(outcome_of(verdict_of_error(error, message)))
             if chunk.is_run and outcomes[-1] is not None:
                 break
         return outcomes
@@ -490,8 +505,8 @@ class ThreadDispatcher:
         try:
             return _outcomes(self._call(chunk.messages), len(chunk.messages))
         except Exception as error:
-            verdict = _verdict_of_error(error, chunk.messages[0])
-            return [verdict.delay_level] * len(chunk.messages)
+            verdict = verdict_of_error(error, chunk.messages[0])
+            return [outcome_of(verdict)] * len(chunk.messages)
 
     def _call(self, argument: Any) -> Any:
         value = self._handler(argument)

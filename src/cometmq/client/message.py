@@ -24,7 +24,7 @@ from cometmq.codec.stored_message import (
 )
 from cometmq.errors import CodecError
 from cometmq.model import MessageQueue
-from cometmq.model.names import RETRY_PREFIX
+from cometmq.model.names import PARK_PREFIX, RETRY_PREFIX
 
 __all__ = ["ReceivedMessage", "split_messages"]
 
@@ -78,7 +78,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     def topic(self) -> str:
         """The topic the producer sent to, also for a message that comes for another try."""
         topic = self.stored.topic
-        if topic.startswith(RETRY_PREFIX):
+        if topic.startswith((RETRY_PREFIX, PARK_PREFIX)):
             return self.stored.properties.get("RETRY_TOPIC", topic)
         return topic
 

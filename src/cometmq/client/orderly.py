@@ -19,12 +19,14 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from cometmq.client.assignment import Assignment
-from cometmq.client.handlers import CoroutineDispatcher, Outcome, ThreadDispatcher
+from cometmq.client.handlers import CoroutineDispatcher, Outcome, ThreadDispatcher, reason_of
 from cometmq.client.message import ReceivedMessage
+from cometmq.client.parking import Parking
 from cometmq.client.pull_loop import PullLoop
 from cometmq.codec.properties import find_property
 from cometmq.core.consume_retry import DELAY_LEVEL_BY_BROKER
-from cometmq.core.order import ORDER_BY_GROUP, Lanes, OrderPolicy, SendBack
+from cometmq.core.order import ORDER_BY_GROUP, Lanes, OrderPolicy, Park, SendBack
+from cometmq.core.parking import Kind
 from cometmq.core.process_queue import ProcessQueue
 from cometmq.errors import ConfigError
 from cometmq.model import MessageQueue
@@ -143,6 +145,8 @@ class OrderlyRunner:
         self._run_count = 0
         self._ghosts: dict[MessageQueue, int] = {}
         """Runs of queues that are no longer ours, or have begun anew."""
+        self.parking: Parking | None = None
+        """Where messages go that failed too often, with those after them."""
 
     # -- queues -----------------------------------------------------------------------------
 
@@ -151,6 +155,8 @@ class OrderlyRunner:
         state = OrderedQueue(assignment)
         assignment.state = state
         self._queues[assignment.queue] = state
+        if self.parking is not None:
+            self.parking.added(assignment)
 
     def leave(self, assignment: Assignment) -> OrderedQueue:
         """Start nothing more of a queue; what runs may end."""
@@ -161,6 +167,8 @@ class OrderlyRunner:
         state.timers.clear()
         if self._queues.get(assignment.queue) is state:
             del self._queues[assignment.queue]
+        if self.parking is not None:
+            self.parking.removed(assignment)
         return state
 
     def drop(self, assignment: Assignment) -> None:
@@ -185,6 +193,8 @@ class OrderlyRunner:
     def submit(self, assignment: Assignment, messages: list[ReceivedMessage]) -> None:
         """Take in pulled messages of one queue, in their order."""
         state: OrderedQueue = assignment.state
+        if self.parking is not None:
+            messages = self.parking.divert(assignment, messages)
         if self._by_group:
             state.lanes.add([(_group_of(message), message) for message in messages])
         else:
@@ -302,10 +312,13 @@ class OrderlyRunner:
                 finished.append(message.queue_offset)
             else:
                 follows = self._policy.after_failure(outcome, message.reconsume_times)
-                if not isinstance(follows, SendBack):
+                if isinstance(follows, SendBack):
+                    back.append((message, follows.delay_level))
+                elif isinstance(follows, Park):
+                    self._park(run, message, reason_of(outcome))
+                else:
                     run.pause_ms = follows.pause_ms
                     break
-                back.append((message, follows.delay_level))
             run.done_count += 1
         for message, outcome in list(zip(messages, run.outcomes, strict=True))[run.done_count :]:
             if outcome is not None and outcome is not _NOT_RUN:
@@ -317,6 +330,13 @@ class OrderlyRunner:
             self._send_back(run, back)
         else:
             self._settle(run)
+
+    def _park(self, run: _Run, message: ReceivedMessage, reason: str) -> None:
+        """Put a message aside; `_settle` does it with those of its group that are in the lane."""
+        assert self.parking is not None
+        assignment = run.state.assignment
+        self.parking.park(assignment, message, Kind.FAILED, reason)
+        assignment.failed_count += 1
 
     def _send_back(self, run: _Run, back: list[tuple[ReceivedMessage, int]]) -> None:
         """The lane goes on when the messages are in other hands, so that none is passed."""
@@ -344,6 +364,7 @@ class OrderlyRunner:
     def _settle(self, run: _Run) -> None:
         """The lane goes on, now or after a pause."""
         state = run.state
+        parking = self.parking
         if run.pause_ms < 0:
             state.lanes.done(run.lane, run.done_count)
         else:
@@ -352,6 +373,9 @@ class OrderlyRunner:
                 state.timers[run.lane] = self._loop.call_later(
                     run.pause_ms / 1000, self._resume, state, run.lane
                 )
+        if parking is not None and parking.is_any_closed:
+            for message in state.lanes.withdraw(run.lane, parking.is_closed):
+                parking.park(state.assignment, message, Kind.BEHIND)
         if state.assignment.loop.held_because is not None:
             state.assignment.loop.wake()
 

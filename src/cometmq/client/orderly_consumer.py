@@ -17,6 +17,7 @@ from cometmq.client.assignment import Assignment
 from cometmq.client.group_consumer import GroupConsumer
 from cometmq.client.orderly import OrderlyRunner
 from cometmq.client.orderly_locks import LOCK_INTERVAL_MS, QueueLockKeeper
+from cometmq.client.parking import Parking
 from cometmq.errors import CometError
 from cometmq.model import MessageModel, MessageQueue
 
@@ -29,6 +30,7 @@ class OrderlyConsumer(GroupConsumer):
     """Base of consumers that can keep an order."""
 
     _ordering: OrderlyRunner | None = None
+    _parking: Parking | None = None
     _locks: QueueLockKeeper | None = None
     _leaving: dict[MessageQueue, Assignment]
     """Given up, with a message still in the handler: the lock is kept until it has ended."""
@@ -70,10 +72,21 @@ class OrderlyConsumer(GroupConsumer):
         return [queue for queue in queues if queue in granted]
 
     async def _take(self, queue: MessageQueue) -> bool:
-        taken = await super()._take(queue)
+        taken = await self._is_parking_known(queue) and await super()._take(queue)
         if not taken and self._locks is not None:
             await self._locks.release([queue])
         return taken
+
+    async def _is_parking_known(self, queue: MessageQueue) -> bool:
+        """Before a queue's first message: which of its message groups are parked."""
+        if self._parking is None:
+            return True
+        try:
+            await self._parking.prepare(queue)
+        except CometError as error:
+            log.warning("%s is not taken yet: %s", queue, error)
+            return False
+        return True
 
     async def _give_up(self, queue: MessageQueue) -> None:
         if self._locks is None:
@@ -91,6 +104,8 @@ class OrderlyConsumer(GroupConsumer):
         queue = assignment.queue
         try:
             await assignment.state.wait_idle()
+            if self._parking is not None:
+                await self._parking.leave(assignment)
             await self._commit([assignment], wait=True)
         except CometError as error:
             log.warning("%s goes on from an older offset elsewhere: %s", queue, error)

@@ -33,7 +33,10 @@ from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
 from cometmq.client.orderly import OrderlyRunner
 from cometmq.client.orderly_consumer import OrderlyConsumer
+from cometmq.client.parking import OnParked, Parking
+from cometmq.client.parking_log import check_parking_group
 from cometmq.client.pull_loop import PullLoop, PullSettings
+from cometmq.client.reading import QueueReader
 from cometmq.client.security import SecurityOptions
 from cometmq.client.send_back import SendBack
 from cometmq.client.starting import StartFrom, consume_from_where
@@ -91,6 +94,10 @@ class PushConsumer(OrderlyConsumer):
             for each message group (`Message.message_group`), so that a queue runs as parallel as
             it has groups. Both need the queue's lock at the broker.
         suspend_ms: how long a queue (or group) waits after a failure.
+        park_after: where there is an order: after so many failed tries of a message it and the
+            later ones of its message group are put aside, in the topic ``%PARK%group``, and the
+            others flow on; ``cometmq parking`` shows, retries and skips them. None for never.
+        on_parked: called with the message that failed and the reason; may be ``async``.
         flow_limits: when a queue stops pulling.
         strategy: how queues are shared: ``AVG``, ``AVG_BY_CIRCLE``, ``CONSISTENT_HASH``, or an
             object with ``name`` and ``allocate``.
@@ -117,6 +124,8 @@ class PushConsumer(OrderlyConsumer):
         max_reconsume_times: int | None = None,
         order: Literal["none", "queue", "group"] = "none",
         suspend_ms: int = SUSPEND_MS,
+        park_after: int | None = None,
+        on_parked: OnParked | None = None,
         flow_limits: FlowLimits | None = None,
         strategy: AllocateStrategy | str = "AVG",
         rebalance_listener: RebalanceListener | None = None,
@@ -139,6 +148,10 @@ class PushConsumer(OrderlyConsumer):
                 f"order is {order!r} and suspend_ms {suspend_ms}; order must be one of "
                 f"{', '.join(ORDERS)}, and suspend_ms at least 1"
             )
+        if park_after is not None:
+            _check_parking(group, order, message_model, park_after)
+        elif on_parked is not None:
+            raise ConfigError("on_parked is called only with park_after=, which is not given")
         where, timestamp_ms = consume_from_where(consume_from)
         super().__init__(
             group,
@@ -165,6 +178,8 @@ class PushConsumer(OrderlyConsumer):
         self._order = order
         self.is_orderly = order != ORDER_NONE
         self._suspend_ms = suspend_ms
+        self._park_after = park_after
+        self._on_parked = on_parked
         self._limits = flow_limits or FlowLimits()
         self._drain_timeout_ms = drain_timeout_ms
         self._consume_timeout_ms = consume_timeout_ms
@@ -200,8 +215,10 @@ class PushConsumer(OrderlyConsumer):
             self._given_back,
         )
         if self.is_orderly:
-            policy = OrderPolicy(self._suspend_ms, self._max_reconsume_times)
+            policy = OrderPolicy(self._suspend_ms, self._max_reconsume_times, self._park_after)
             self._start_ordering(OrderlyRunner(self, self._order, policy, self._concurrency))
+            if self._park_after is not None:
+                self._start_parking(policy)
         try:
             for topic in self._subscriptions:
                 self.dispatcher_of(topic)  # a topic without a handler is a mistake to tell now
@@ -216,6 +233,19 @@ class PushConsumer(OrderlyConsumer):
             self.client_id,
             self.group,
             ", ".join(f"{s.topic} {s.sub_string}" for s in self._subscriptions.values()),
+        )
+
+    def _start_parking(self, policy: OrderPolicy) -> None:
+        instance = self._ready()
+        assert self._calls is not None
+        assert self._ordering is not None
+        self._parking = self._ordering.parking = Parking(
+            self,
+            QueueReader(instance.io, self._calls, instance.routes),
+            self._options.env.clock,
+            policy,
+            self._on_parked,
+            self._concurrency,
         )
 
     async def _abort_start(self) -> None:
@@ -268,6 +298,8 @@ class PushConsumer(OrderlyConsumer):
             assignment.loop.stop()
         if self._ordering is not None:
             self._ordering.close()
+        if self._parking is not None:
+            self._parking.stop()
         deadline = asyncio.get_running_loop().time() + self._drain_timeout_ms / 1000
         for dispatcher in self._dispatchers.values():
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
@@ -275,6 +307,8 @@ class PushConsumer(OrderlyConsumer):
                 self._not_drained(assignment, message)
         assert self._returns is not None
         await self._returns.finish(self._drain_timeout_ms / 1000)
+        if self._parking is not None:
+            await self._parking.finish(self._drain_timeout_ms / 1000)
         try:
             await self._commit(self._in_hand(), wait=True)
         except CometError as error:
@@ -489,6 +523,18 @@ class PushConsumer(OrderlyConsumer):
     def concurrency(self) -> int:
         """How many handlers may run at a time."""
         return self._concurrency
+
+
+def _check_parking(group: str, order: str, message_model: MessageModel, park_after: int) -> None:
+    """Refuse what cannot be parked."""
+    if order == ORDER_NONE or message_model == MessageModel.BROADCASTING:
+        raise ConfigError(
+            "park_after needs order='queue' or order='group' and a clustering group; without an "
+            "order a failed message holds up no other"
+        )
+    if park_after < 1:
+        raise ConfigError(f"park_after is {park_after}; it counts tries, so it is at least 1")
+    check_parking_group(group)
 
 
 def _takes_list(handler: Handler) -> bool:

@@ -19,7 +19,7 @@ Source: ``ConsumeMessageOrderlyService`` of RocketMQ 5.4.0 for order by queue; l
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -35,6 +35,7 @@ __all__ = [
     "SUSPEND_MS",
     "Lanes",
     "OrderPolicy",
+    "Park",
     "SendBack",
     "Suspend",
 ]
@@ -67,13 +68,22 @@ class SendBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Park:
+    """The message, and all of its group after it, leave the lane: see `core.parking`."""
+
+
+@dataclass(frozen=True, slots=True)
 class OrderPolicy:
-    """What a consumer chose; ``max_reconsume_times`` are tries after the first."""
+    """What a consumer chose; ``max_reconsume_times`` are tries after the first.
+
+    ``park_after`` are tries, the first among them; None for never.
+    """
 
     suspend_ms: int = SUSPEND_MS
     max_reconsume_times: int = RECONSUME_FOR_EVER
+    park_after: int | None = None
 
-    def after_failure(self, delay_level: int, reconsume_times: int) -> Suspend | SendBack:
+    def after_failure(self, delay_level: int, reconsume_times: int) -> Suspend | SendBack | Park:
         """What follows when a handler did not take a message.
 
         ``delay_level`` is the handler's answer: -1 for a dead letter, 0 for the usual pause, 1 to
@@ -82,6 +92,8 @@ class OrderPolicy:
         if delay_level == DELAY_LEVEL_DEAD_LETTER or reconsume_times >= self.max_reconsume_times:
             # Waiting in a retry topic would let later messages pass it: the last stop is final.
             return SendBack(DELAY_LEVEL_DEAD_LETTER)
+        if self.park_after is not None and reconsume_times + 1 >= self.park_after:
+            return Park()
         if delay_level > 0:
             return Suspend(_LEVELS.delay_ms(_LEVELS.clamp(delay_level)))
         return Suspend(self.suspend_ms)
@@ -163,6 +175,27 @@ class Lanes(Generic[M]):
         if lane is not None and lane.is_suspended:
             lane.is_suspended = False
             self._ready.append(name)
+
+    def withdraw(self, name: str, is_wanted: Callable[[M], bool]) -> list[M]:
+        """Take out of a lane, in their order, the messages that do not run and are wanted."""
+        lane = self._lanes.get(name)
+        if lane is None:
+            return []
+        stay: deque[M] = deque()
+        out: list[M] = []
+        for place, message in enumerate(lane.messages):
+            is_out = place >= lane.running and is_wanted(message)
+            (out if is_out else stay).append(message)
+        if not out:
+            return out
+        lane.messages = stay
+        if not lane.running:
+            lane.same_count = 0
+        if not stay:
+            del self._lanes[name]
+            if name in self._ready:
+                self._ready.remove(name)
+        return out
 
     def _end(self, name: str, done_count: int, failed_count: int) -> None:
         lane = self._lanes[name]
