@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,14 @@ OUTCOMES: Final = {
 def queue_of(given: Given) -> cometmq.MessageQueue:
     """A queue as commands spell it."""
     return cometmq.MessageQueue(given["topic"], given["broker"], given["id"])
+
+
+def _selected(given: Given) -> dict[str, str]:
+    """Expressions by topic, of tags or, with `sql`, over properties."""
+    topics: dict[str, str] = given.get("topics") or {}
+    if not given.get("sql"):
+        return topics
+    return {topic: cometmq.Sql92(expression) for topic, expression in topics.items()}
 
 
 def show_queue(queue: cometmq.MessageQueue) -> Given:
@@ -284,7 +293,7 @@ class Driver:
             more["offset_folder"] = str(Path.cwd() / "offsets")
         consumer = cometmq.PushConsumer(
             given["group"],
-            given["topics"],
+            _selected(given),
             handle,
             name_server=given["nameServer"],
             consume_from="last" if given.get("fromLast") else "first",
@@ -300,6 +309,38 @@ class Driver:
         """Stop a push consumer."""
         await self._pushers.pop(given["name"]).shutdown()
 
+    async def do_ordered(self, given: Given) -> Any:
+        """Start an ordered consumer that tells of each message when its handler ends."""
+
+        async def handle(message: cometmq.ReceivedMessage) -> bool:
+            begun = time.time()  # noqa: TID251 - drivers compare their times
+            fails = message.reconsume_times < int(message.properties.get("fail", "0"))
+            await asyncio.sleep(int(message.properties.get("slow", "0")) / 1000)
+            ended = time.time()  # noqa: TID251 - see above
+            times = {"begun": int(begun * 1000), "ended": int(ended * 1000)}
+            shown = {**show(message), **times, "failed": fails}
+            emit({"event": "message", "name": given["name"], "message": shown})
+            return not fails
+
+        consumer = cometmq.PushConsumer(
+            given["group"],
+            _selected(given),
+            handle,
+            name_server=given["nameServer"],
+            consume_from="first",
+            order=given.get("order", "queue"),
+            suspend_ms=100,
+            max_reconsume_times=given.get("maxReconsume"),
+            instance_name=given.get("instance"),
+        )
+        await consumer.start()
+        self._pushers[given["name"]] = consumer
+        return consumer.client_id
+
+    async def do_closeOrdered(self, given: Given) -> None:  # noqa: N802 - a command's name
+        """Stop an ordered consumer."""
+        await self.do_closePush(given)
+
     async def do_pushAssigned(self, given: Given) -> Any:  # noqa: N802 - a command's name
         """Queues a push consumer has now."""
         return [show_queue(queue) for queue in self._pushers[given["name"]].assignment()]
@@ -310,7 +351,7 @@ class Driver:
         """Start a pull consumer."""
         consumer = cometmq.PullConsumer(
             given["group"],
-            given.get("topics"),
+            _selected(given),
             name_server=given["nameServer"],
             consume_from="first",
             auto_commit=given.get("autoCommit", False),

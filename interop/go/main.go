@@ -72,6 +72,7 @@ type command struct {
 	Timeout       int               `json:"timeout"`
 	Message       *wanted           `json:"message"`
 	ReplyBy       string            `json:"replyBy"`
+	Sql           bool              `json:"sql"`
 }
 
 var (
@@ -369,6 +370,9 @@ func startPush(given command) (any, error) {
 	}
 	for topic, expression := range given.Topics {
 		filter := consumer.MessageSelector{Type: consumer.TAG, Expression: expression}
+		if given.Sql {
+			filter.Type = consumer.SQL92
+		}
 		if err = made.Subscribe(topic, filter, handle); err != nil {
 			return nil, err
 		}
@@ -387,6 +391,9 @@ func startOld(given command) (any, error) {
 	}
 	for topic, expression := range given.Topics {
 		filter := consumer.MessageSelector{Type: consumer.TAG, Expression: expression}
+		if given.Sql {
+			filter.Type = consumer.SQL92
+		}
 		if err = made.Subscribe(topic, filter); err != nil {
 			return nil, err
 		}
@@ -443,7 +450,9 @@ func run(given command) (any, error) {
 		return transact(given)
 	case "push":
 		return startPush(given)
-	case "closePush":
+	case "ordered":
+		return startOrdered(given)
+	case "closePush", "closeOrdered":
 		return shutdown(pushers, given.Name)
 	case "old":
 		return startOld(given)

@@ -1,14 +1,17 @@
-"""Our SQL92 filters and Bloom filter against RocketMQ's own classes, answer by answer."""
+"""SQL92 filters: ours against RocketMQ's own classes, and subscriptions of all clients at both."""
 
 import base64
+import contextlib
 import os
 import random
 import subprocess
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import pytest
+from interop.driver import DriverError
 from interop.peers import Unavailable, filter_command
+from tests.interop.stage import OURS, Stage, check_flow, letter, raised
 from tests.sql92_cases import Generator, properties
 
 from cometmq.core.bloom_filter import BloomFilter
@@ -167,3 +170,104 @@ def test_the_same_bits() -> None:
         bitmap = base64.b64encode(bloom.bitmap([bits])).decode()
         mine = [bloom.hash_count, bloom.bit_count, *bits.positions, bitmap]
         assert answer == [str(field) for field in mine], (rate, count, text)
+
+
+# -- subscriptions ----------------------------------------------------------------------------
+
+SETTINGS: Final = {
+    "enablePropertyFilter": "true",
+    "enableConsumeQueueExt": "true",
+    "enableCalcFilterBitMap": "true",
+    "mappedFileSizeConsumeQueueExt": "4096",
+}
+WANTED: Final = "(amount > 5 AND color IN ('red', '\u84dd')) OR vip IS NOT NULL"
+END: Final = " OR n = '-1'"
+"""What `settle` sends comes to everybody."""
+
+
+@pytest.fixture(scope="module")
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    """A client and servers that filter by properties, with bitmaps."""
+    client, server = request.param
+    folder = tmp_path_factory.mktemp(f"filters-{client}-at-{server}")
+    with contextlib.ExitStack() as stack:
+        try:
+            yield stack.enter_context(raised(client, server, folder, SETTINGS))
+        except Unavailable as error:
+            pytest.skip(f"{client} against {server}: {error}")
+
+
+def colored(topic: str, count: int, first: int = 0) -> list[dict[str, Any]]:
+    """Messages of all kinds, also without what the filter asks for."""
+    letters: list[dict[str, Any]] = []
+    for number in range(first, first + count):
+        given = {"amount": str(number % 11), "color": ("red", "blue", "\u84dd")[number % 3]}
+        if number % 5 == 0:
+            del given["color"]
+        if number % 7 == 0:
+            given["amount"] = "many"
+        if number % 13 == 0:
+            given = {"vip": "yes"}
+        letters.append(letter(topic, b"body %d" % number, number, properties=given))
+    return letters
+
+
+def wanted_of(letters: list[dict[str, Any]]) -> list[int]:
+    """Which of them the filter takes."""
+    expression = Expression(WANTED)
+    return [place for place, one in enumerate(letters) if expression.matches(one["properties"])]
+
+
+def test_what_matches_comes_message_by_message(stage: Stage) -> None:
+    """A backlog and what follows, to the client under test and to ours; nothing else comes."""
+    topic = stage.topic()
+    selected = {topic: WANTED + END}
+    early = stage.push(selected, by=stage.ours, sql=True)
+    producer = stage.producer()
+    letters = colored(topic, 150)
+    results = stage.send(producer, letters)
+    stage.settle(topic, [(stage.ours, early)])
+    late = stage.push(selected, sql=True)
+    more = colored(topic, 60, 150)
+    results += stage.send(producer, more)
+    letters += more
+    stage.settle(topic, [(stage.peer, late), (stage.ours, early)])
+    kept = wanted_of(letters)
+    assert 30 < len(kept) < 100
+    expected = [letters[place] for place in kept]
+    answers = [results[place] for place in kept]
+    got = [one for one in stage.peer.messages(late) if one["properties"]["n"] != "-1"]
+    check_flow(expected, answers, got, in_order=stage.keeps_order)
+    got = [one for one in stage.ours.messages(early) if one["properties"]["n"] != "-1"]
+    check_flow(expected, answers, got)
+
+
+def test_a_filter_that_is_none_is_refused_at_once(stage: Stage) -> None:
+    """Its consumer does not start, and says why."""
+    topic = stage.topic()
+    with pytest.raises(DriverError) as refused:
+        stage.push({topic: "amount > > 5"}, sql=True)
+    if stage.client == OURS:
+        assert "line 1 column 10" in str(refused.value)
+    elif stage.client.startswith("java") and stage.server == OURS:
+        assert "line 1 column 10: expected" in str(refused.value)
+
+
+def test_another_filter_of_the_same_group(stage: Stage) -> None:
+    """A member that comes back with another filter gets by that, also of what lay there."""
+    topic, group = stage.topic(), stage.unique("G")
+    first = stage.push({topic: "color = 'red'" + END}, group=group, sql=True)
+    producer = stage.producer()
+    stage.send(producer, colored(topic, 30))
+    stage.settle(topic, [(stage.peer, first)])
+    stage.peer.call("closePush", name=first)
+    letters = colored(topic, 60, 30)
+    results = stage.send(producer, letters)
+    second = stage.push({topic: WANTED + END}, group=group, sql=True)
+    stage.settle(topic, [(stage.peer, second)])
+    kept = wanted_of(letters)
+    got = [one for one in stage.peer.messages(second) if int(one["properties"]["n"]) >= 30]
+    expected = [letters[place] for place in kept]
+    check_flow(expected, [results[place] for place in kept], got, in_order=False, repeated=True)

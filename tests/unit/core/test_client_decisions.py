@@ -107,7 +107,7 @@ def test_expressions_as_users_write_them() -> None:
     assert (sql.sub_string, sql.expression_type, sql.tags_set) == ("a > 3", "SQL92", frozenset())
     assert subscription_of("t", Sql92("a > 3"), 5) == sql
     assert repr(Sql92("a > 3")) == "Sql92('a > 3')"
-    with pytest.raises(ExpressionIllegal, match="line 2 column 1: expected .*, found the end"):
+    with pytest.raises(ExpressionIllegal, match=r"line 2 column 1: expected .*, found the end"):
         Sql92("a >\n")
 
 
