@@ -23,6 +23,7 @@ from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
 from cometmq.client.probe import probe_unreachable
 from cometmq.client.producer_core import ProducerCore, TopicQueues
+from cometmq.client.recall import recall, reschedule
 from cometmq.client.request_reply import OpenRequests, Reply, send_reply
 from cometmq.client.security import SecurityOptions
 from cometmq.client.sender import Sender
@@ -429,6 +430,32 @@ class Producer:
         if isinstance(message, bytes):
             message = Message(request.topic, message)
         await send_reply(instance, self.group, self.core.codec.prepare(message), request)
+
+    # -- timed messages ---------------------------------------------------------------------
+
+    async def recall(self, topic: str, handle: str | None) -> str:
+        """Take back a message with an exact time, by ``SendResult.recall_handle``; its id.
+
+        Raises:
+            InvalidParameter: the handle is none, or of another topic.
+            RemoteError: the broker refuses, with code 604 when the message is due already.
+        """
+        self._ready()
+        instance = self._instance
+        assert instance is not None
+        core = self.core
+        return await recall(
+            instance, self.group, topic, handle, timeout_ms=core.timeout_ms, tries=core.tries
+        )
+
+    async def reschedule(self, handle: str | None, message: Message) -> SendResult:
+        """Send a message with a time in place of the one a handle names: never none of the two.
+
+        Raises:
+            RemoteError: it was too late (604) or refused; then the new one is taken back.
+        """
+        topic = message.topic
+        return await reschedule(message, handle, self.send, lambda one: self.recall(topic, one))
 
     # -- inside -----------------------------------------------------------------------------
 

@@ -313,6 +313,15 @@ class SendCodec:
 
 
 def _delay(message: Message) -> str:
+    given = (message.delay_level or None, message.deliver_time_ms, message.delay_ms)
+    if sum(value is not None for value in given) > 1:
+        raise LocalProtocolError(
+            f"the message for {message.topic} has delay_level {message.delay_level}, "
+            f"deliver_time_ms {message.deliver_time_ms} and delay_ms {message.delay_ms}; "
+            "give one of them"
+        )
+    if message.delay_ms is not None:
+        return f"TIMER_DELAY_MS\x01{int(message.delay_ms)}\x02"
     text = f"DELAY\x01{int(message.delay_level)}\x02" if message.delay_level else ""
     if message.deliver_time_ms is not None:
         text += f"TIMER_DELIVER_MS\x01{int(message.deliver_time_ms)}\x02"

@@ -314,6 +314,16 @@ class Producer:
         self._ready()
         background().run(self._twin.reply(request, message))
 
+    def recall(self, topic: str, handle: str | None) -> str:
+        """Take back a message with an exact time, by ``SendResult.recall_handle``; its id."""
+        self._ready()
+        return background().run(self._twin.recall(topic, handle))
+
+    def reschedule(self, handle: str | None, message: Message) -> SendResult:
+        """Send a message with a time in place of the one a handle names: never none of the two."""
+        self._ready()
+        return background().run(self._twin.reschedule(handle, message))
+
     def flush(self) -> None:
         """Wait until no background send is in flight; errors stay with their sends."""
         self._ready()

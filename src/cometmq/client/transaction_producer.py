@@ -261,8 +261,8 @@ class TransactionProducer(Producer):
         if message.is_delayed:
             raise LocalProtocolError(
                 f"the message for {message.topic} has delay level {message.delay_level} and "
-                f"deliver_time_ms {message.deliver_time_ms}; a transactional message cannot be "
-                "delayed"
+                f"deliver_time_ms {message.deliver_time_ms} and delay_ms {message.delay_ms}; a "
+                "transactional message cannot be delayed"
             )
         core = self.core
         if timeout_ms is None:

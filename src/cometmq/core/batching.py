@@ -50,6 +50,8 @@ def check_batch(messages: Sequence[Message]) -> str:
                 f"delay level {message.delay_level}"
                 if message.delay_level
                 else f"deliver_time_ms {message.deliver_time_ms}"
+                if message.deliver_time_ms is not None
+                else f"delay_ms {message.delay_ms}"
             )
             raise LocalProtocolError(
                 f"message {index} of the batch has {how}; delayed messages travel one by one"

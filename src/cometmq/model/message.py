@@ -17,8 +17,9 @@ class Message:
     ``properties`` are the user's own; names of RocketMQ's table are refused by the producer.
     ``message_group`` (the property ``__SHARDINGKEY``) keeps the order of all messages that share
     it, by sending them to one queue. ``delay_level`` is 0 (at once) or 1..18;
-    ``deliver_time_ms`` (the property ``TIMER_DELIVER_MS``) is an exact time, ms since 1970, for
-    RocketMQ's brokers of 5.0 and later: ours refuses it for now.
+    ``deliver_time_ms`` (the property ``TIMER_DELIVER_MS``) is an exact time, ms since 1970, and
+    ``delay_ms`` (``TIMER_DELAY_MS``) one counted from when the broker stores the message; both are
+    for CometMQ's brokers and RocketMQ's of 5.0 and later. Give one of the three.
     """
 
     topic: str
@@ -31,8 +32,11 @@ class Message:
     message_group: str | None = None
     wait_store_ok: bool = True
     deliver_time_ms: int | None = None
+    delay_ms: int | None = None
 
     @property
     def is_delayed(self) -> bool:
         """Whether it is to wait at the broker; such messages travel one by one."""
-        return self.delay_level != 0 or self.deliver_time_ms is not None
+        return (
+            self.delay_level != 0 or self.deliver_time_ms is not None or self.delay_ms is not None
+        )
