@@ -82,7 +82,7 @@ class GrowingTopics:
         if growth.phase is not Phase.PREPARED:
             for queue_id in growth.queues_left_at(self._broker_name):
                 if (config.topic, queue_id) not in self._drains:
-                    end = self._state.store.max_queue_offset(config.topic, queue_id)
+                    end = self._state.store.end_of_queue(config.topic, queue_id)
                     self._drains[config.topic, queue_id] = QueueDrain(end)
             self._look_soon()
 
@@ -141,7 +141,7 @@ class GrowingTopics:
     def _note(self, topic: str, queue_id: int, bucket: int) -> None:
         drain = self._drains.get((topic, queue_id))
         if drain is not None:
-            drain.note(bucket, self._state.store.max_queue_offset(topic, queue_id))
+            drain.note(bucket, self._state.store.end_of_queue(topic, queue_id))
 
     # -- moving ---------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class GrowingTopics:
         if count <= new_count or growth.queues_left_at(self._broker_name):
             return count
         while count > new_count:
-            end = self._state.store.max_queue_offset(config.topic, count - 1)
+            end = self._state.store.end_of_queue(config.topic, count - 1)
             if self._consumed(config.topic, count - 1) < end:
                 break
             count -= 1
@@ -210,7 +210,7 @@ class GrowingTopics:
         return consumed_offset(
             self._offsets(topic, queue_id).values(),
             store.min_queue_offset(topic, queue_id),
-            store.max_queue_offset(topic, queue_id),
+            store.end_of_queue(topic, queue_id),
         )
 
     def _offsets(self, topic: str, queue_id: int) -> dict[str, int | None]:
@@ -224,7 +224,7 @@ class GrowingTopics:
         return {name: state.offsets.query(name, topic, queue_id) for name in sorted(groups)}
 
     def _who_is_behind(self, topic: str, queue_id: int) -> str:
-        end = self._state.store.max_queue_offset(topic, queue_id)
+        end = self._state.store.end_of_queue(topic, queue_id)
         first = self._state.store.min_queue_offset(topic, queue_id)
         behind = [
             f"{name} has consumed {end - max(own or 0, first)} messages more"

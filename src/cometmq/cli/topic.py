@@ -1,4 +1,6 @@
-"""`cometmq topic`: list, create, delete, route, status."""
+"""`cometmq topic`: list, create, delete, route, status; grow, shrink, growth."""
+
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +11,9 @@ from cometmq.cli.options import (
     set_up_logging,
     timeout_option,
 )
+
+if TYPE_CHECKING:
+    from cometmq.client.growing_admin import GrowthStatus
 
 __all__ = ["topic"]
 
@@ -184,3 +189,130 @@ def status(
         ]
 
     print_listing(run(collect()), as_json=as_json)
+
+
+@topic.command("grow", short_help="More queues, with the order of message groups kept.")
+@click.argument("name")
+@name_server_option
+@click.option("--queues", type=click.IntRange(1, 65535), required=True, help="On each broker.")
+@click.option("--cluster", help="Only on the masters of this cluster.")
+@click.option("--broker", "broker_names", multiple=True, help="Only on this broker; repeatable.")
+@timeout_option
+@click.pass_context
+def grow(
+    ctx: click.Context,
+    name: str,
+    name_server: str,
+    queues: int,
+    cluster: str | None,
+    broker_names: tuple[str, ...],
+    timeout_s: float,
+) -> None:
+    """Give topic NAME so many queues on each master, also on masters that do not have it yet.
+
+    A message group of our producers stays in its old queue until all consumer groups are through
+    with what it has there. The command returns at once; `cometmq topic growth` tells how far it is.
+    """
+    set_up_logging(ctx)
+    from cometmq.net.loop import run
+
+    async def change() -> "GrowthStatus":
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.grow_topic(
+                name, queues, cluster=cluster, broker_names=broker_names or None
+            )
+
+    _print_growth(run(change()))
+
+
+@topic.command("shrink", short_help="Fewer queues, with the order of message groups kept.")
+@click.argument("name")
+@name_server_option
+@click.option("--queues", type=click.IntRange(1, 65535), required=True, help="On each broker.")
+@click.option("--cluster", help="Only on the masters of this cluster.")
+@click.option("--without", multiple=True, help="No queue on this broker any more; repeatable.")
+@timeout_option
+@click.pass_context
+def shrink(
+    ctx: click.Context,
+    name: str,
+    name_server: str,
+    queues: int,
+    cluster: str | None,
+    without: tuple[str, ...],
+    timeout_s: float,
+) -> None:
+    """Leave topic NAME so many queues on each broker.
+
+    A queue that is to go takes no new message group, and vanishes when it is consumed.
+    """
+    set_up_logging(ctx)
+    from cometmq.net.loop import run
+
+    async def change() -> "GrowthStatus":
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.shrink_topic(name, queues, cluster=cluster, without=without)
+
+    _print_growth(run(change()))
+
+
+@topic.command("growth", short_help="How far a change of the queues is, and who is behind.")
+@click.argument("name")
+@name_server_option
+@click.option("--close", is_flag=True, help="Move groups that never pause; their sends wait.")
+@timeout_option
+@json_option
+@click.pass_context
+def growth(
+    ctx: click.Context, name: str, name_server: str, close: bool, timeout_s: float, as_json: bool
+) -> None:
+    """How far topic NAME is on its way to other queues, and which consumer groups it waits for.
+
+    A message group that always has something under way keeps its old queue. With --close its sends
+    wait until the consumers are through, and then it moves too.
+    """
+    set_up_logging(ctx)
+    from cometmq.cli.output import print_json
+    from cometmq.net.loop import run
+
+    async def look() -> "GrowthStatus":
+        async with admin_client(name_server, timeout_s) as admin:
+            return await (admin.close_topic_growth(name) if close else admin.topic_growth(name))
+
+    found = run(look())
+    if as_json:
+        print_json(
+            {
+                "topic": found.topic,
+                "phase": found.phase,
+                "epoch": found.epoch,
+                "old": found.old,
+                "new": found.new,
+                "moved": found.moved,
+                "buckets": found.buckets,
+                "leaving": [str(queue) for queue in found.leaving],
+                "waiting_for": [
+                    {"group": one.group, "queue": str(one.queue), "lag": one.lag}
+                    for one in found.waiting_for
+                ],
+            }
+        )
+    else:
+        _print_growth(found)
+
+
+def _print_growth(found: "GrowthStatus") -> None:
+    if found.phase == "none":
+        print(f"topic {found.topic}: never grew; cometmq topic grow changes its queues")
+        return
+    print(
+        f"topic {found.topic}: growth {found.epoch} from {found.old} to {found.new} is "
+        f"{found.phase}, {found.moved} of {found.buckets} buckets of message groups have moved"
+    )
+    for queue in found.leaving:
+        print(f"  queue {queue.queue_id} of {queue.broker_name} goes when it is consumed")
+    for one in found.waiting_for:
+        print(
+            f"  waits for {one.group}: {one.lag} messages in queue {one.queue.queue_id} of "
+            f"{one.queue.broker_name}"
+        )

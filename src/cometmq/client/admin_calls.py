@@ -11,6 +11,7 @@ from typing import Final
 
 from cometmq.client.arguments import name_list
 from cometmq.client.calls import BrokerCalls
+from cometmq.client.growing_admin import GrowthCalls
 from cometmq.client.message import ReceivedMessage, split_messages
 from cometmq.client.open_transactions import OpenTransaction, open_transactions_of
 from cometmq.client.reading import QueueReader
@@ -103,7 +104,7 @@ class QueueProgress:
         return max(0, self.broker_offset - (self.consumer_offset or 0))
 
 
-class AdminCalls:
+class AdminCalls(GrowthCalls):
     """Administration of the cluster that a list of name servers knows."""
 
     def __init__(self, io: Io, routes: RouteBook, timeout_ms: int) -> None:

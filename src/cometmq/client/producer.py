@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from cometmq.client import fork
+from cometmq.client.growing import GroupView
 from cometmq.client.instance import ClientInstance
 from cometmq.client.linger import Linger, LingerBatch
 from cometmq.client.message import ReceivedMessage
@@ -35,7 +36,7 @@ from cometmq.core.batching import (
     common_group,
     split_by_size,
 )
-from cometmq.core.selector import QueueSelector, select_by_hash
+from cometmq.core.selector import QueueSelector
 from cometmq.errors import (
     BrokerBusy,
     ClientClosed,
@@ -152,6 +153,8 @@ class Producer:
             instance.spawn(instance.every(PROBE_INTERVAL_MS, self._probe), "probe")
         self._instance = instance
         self._sender = Sender(self.core, instance)
+        if self._linger is not None:
+            self._sender.groups.flush_linger = self._linger.flush
         self._is_forked = False
         return self._sender
 
@@ -286,10 +289,11 @@ class Producer:
         core = self.core
         linger = self._linger
         if linger is not None and queue is None and selector is None and linger.takes(message):
-            topic = core.topics.get(message.topic) if message.message_group else None
-            if topic is not None:
-                queue = select_by_hash(topic.queues, message.message_group or "")
-            if topic is not None or not message.message_group:
+            group = message.message_group
+            view = sender.groups.linger_view(message.topic, group) if group else None
+            if view is not None and group:
+                queue = view.queue_of(group)
+            if view is not None or not group:
                 return linger.add(message, queue, asyncio.get_running_loop())
         prepared = core.codec.prepare(message)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
@@ -310,10 +314,18 @@ class Producer:
         selector: QueueSelector | None = None,
         message_group: str | None = None,
     ) -> None:
-        """Send without asking for an answer: nothing tells whether it arrived."""
+        """Send without asking for an answer: nothing tells whether it arrived.
+
+        With a message group the answer is asked for and dropped: the group's queue may change.
+        """
         sender = self._ready()
         if message_group is not None:
             message.message_group = message_group
+        if message.message_group and queue is None and selector is None:
+            while sender.in_flight.is_full:
+                await sender.in_flight.wait()
+            self.send_nowait(message).add_done_callback(_drop)
+            return
         prepared = self.core.codec.prepare(message)
         topic = await sender.topic(prepared.topic)
         chosen = queue or self.core.choose(topic, message, selector)
@@ -344,8 +356,7 @@ class Producer:
             item, message_id = self.core.codec.batch_item(message)
             items.append(item)
             ids.append(message_id)
-        if queue is None and (group := common_group(messages)):
-            queue = select_by_hash((await sender.topic(name)).queues, group)
+        group = common_group(messages) if queue is None else None
         sizes = [
             BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties) for _, body, properties in items
         ]
@@ -356,7 +367,10 @@ class Producer:
                 sender, name, items[begin:end], ids[begin:end], future, timeout_ms
             )
             sending.fixed = queue
-            sender.start(sending)
+            if group:
+                sender.groups.begin(sending, group)
+            else:
+                sender.start(sending)
             results += await future
         return results
 
@@ -463,6 +477,10 @@ class Producer:
         """The queues of a topic, for the synchronous face, which shares this core."""
         return await self._ready().topic(name)
 
+    async def learn_homes(self, name: str) -> GroupView:
+        """Where message groups are at home, asked anew, for the synchronous face."""
+        return await self._ready().groups.learn(name)
+
     def forget_topic(self, name: str) -> None:
         """As `Sender.forget_topic`, for the synchronous face."""
         if self._sender is not None:
@@ -498,6 +516,8 @@ class Producer:
         sending = self._batch_sending(sender, batch.topic, batch.items, batch.ids, None, None)
         sending.batch = batch
         sending.fixed = batch.queue
+        if batch.queue is not None:
+            sender.groups.begin_batch(sending)
         sender.start(sending)
 
     # -- what the instance asks -------------------------------------------------------------
@@ -524,3 +544,8 @@ class Producer:
         return command.answer(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
         )
+
+
+def _drop(done: "asyncio.Future[SendResult]") -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        log.info("a message sent without waiting for its answer was not stored: %s", error)

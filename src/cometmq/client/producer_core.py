@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from cometmq.client.growing import GroupView
 from cometmq.client.instance import uniq_ids_of
 from cometmq.client.options import ClientOptions
 from cometmq.client.send import SendCodec, is_retriable
@@ -84,6 +85,8 @@ class ProducerCore:
         self.retry_when_not_ok = retry_when_not_ok
         self.faults = LatencyFaultTable(enabled=latency_fault)
         self.topics: dict[str, TopicQueues] = {}
+        self.views: dict[str, GroupView] = {}
+        """Where message groups are at home, by topic."""
         self.make_ids: Callable[[], Callable[[], str]] = lambda: uniq_ids_of(options).next_id
         """Makes a source of message ids; the synchronous face has one per thread."""
         self.codec = SendCodec(
@@ -100,6 +103,7 @@ class ProducerCore:
     def renew(self) -> None:
         """In a forked child: ids of its own, and routes asked for anew."""
         self.topics.clear()
+        self.views.clear()
         self.codec.new_id = self.make_ids()
 
     def queues_of(self, name: str, route: TopicRoute) -> TopicQueues:
@@ -135,6 +139,9 @@ class ProducerCore:
                 )
             return chosen
         if message.message_group:
+            view = self.views.get(message.topic)
+            if view is not None and view.growth is not None:
+                return view.queue_of(message.message_group)
             return select_by_hash(topic.queues, message.message_group)
         return self.next_queue(topic, None)
 

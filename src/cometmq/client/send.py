@@ -244,9 +244,15 @@ class SendCodec:
         return template
 
     def frame(
-        self, prepared: Prepared, queue: MessageQueue, opaque: int, *, oneway: bool = False
+        self,
+        prepared: Prepared,
+        queue: MessageQueue,
+        opaque: int,
+        *,
+        oneway: bool = False,
+        place: str | None = None,
     ) -> bytes:
-        """The complete request frame."""
+        """The complete request frame; ``place`` is for sends by message group."""
         template = self.template(queue, is_batch=prepared.batch_count > 0)
         return template.encode(
             opaque,
@@ -259,6 +265,7 @@ class SendCodec:
             oneway=oneway,
             reconsume_times=prepared.reconsume_times,
             max_reconsume_times=prepared.max_reconsume_times,
+            place=place,
         )
 
     # -- answers ----------------------------------------------------------------------------

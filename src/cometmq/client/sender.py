@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from cometmq.client.group_sends import GroupSends
 from cometmq.client.instance import ClientInstance
 from cometmq.client.producer_core import ProducerCore, TopicQueues
 from cometmq.client.send import Prepared
@@ -22,6 +23,7 @@ from cometmq.errors import (
     RequestTimeout,
 )
 from cometmq.model import Message, MessageQueue, SendResult
+from cometmq.model.flags import TRANSACTION_PREPARED
 from cometmq.net.channel import Channel
 
 __all__ = ["Sender"]
@@ -37,10 +39,11 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._looking_up: dict[str, asyncio.Task[TopicQueues]] = {}
         self._lanes: dict[str, Lanes] = {}
+        self.groups = GroupSends(self, instance)
 
     def to_keep(self) -> object:
         """What a forked child must not destroy: it belongs to the parent's loop."""
-        return self.in_flight, self._looking_up, self._lanes
+        return self.in_flight, self._looking_up, self._lanes, self.groups
 
     # -- routes -----------------------------------------------------------------------------
 
@@ -131,6 +134,11 @@ class Sender:
 
     def pin(self, sending: Sending, message: Message, selector: QueueSelector | None) -> None:
         """Fix the queue of a message that must not move, then send it."""
+        # What waits at the broker first takes no part in the moves of its group.
+        waits = message.is_delayed or sending.prepared.sys_flag & TRANSACTION_PREPARED
+        if selector is None and message.message_group and not waits:
+            self.groups.begin(sending, message.message_group)
+            return
         topic = self.core.topics.get(sending.prepared.topic)
         if topic is None:
             self._later(sending, self._pin_slowly(sending, message, selector))
@@ -177,12 +185,20 @@ class Sender:
     def _write(self, sending: Sending, queue: MessageQueue, channel: Channel) -> None:
         sending.tries_left -= 1
         opaque = channel.next_opaque()
+        group = sending.group
+        place = None if group is None else group.place
         try:
-            frame = self.core.codec.frame(sending.prepared, queue, opaque)
+            frame = self.core.codec.frame(sending.prepared, queue, opaque, place=place)
         except LocalProtocolError as error:
             sending.fail(error)
             return
         channel.call(opaque, frame, sending.deadline, sending)
+
+    def write(self, sending: Sending, channel: Channel) -> None:
+        """Send to the queue that is set, on this channel."""
+        queue = sending.queue
+        assert queue is not None
+        self._write(sending, queue, channel)
 
     def _later(self, sending: Sending, work: Coroutine[Any, Any, None]) -> None:
         """Do a slow step in a task; its failure is the try's failure."""

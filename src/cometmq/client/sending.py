@@ -18,7 +18,7 @@ from cometmq.client.producer_core import (
     final_error,
 )
 from cometmq.client.send import Prepared, SendCodec
-from cometmq.errors import CometError, ConnectFailed, remote_error
+from cometmq.errors import CometError, ConnectFailed, GroupMoved, remote_error
 from cometmq.model import MessageQueue
 from cometmq.net.channel import Channel
 from cometmq.wire.command import RemotingCommand
@@ -130,6 +130,8 @@ class Sending(msgspec.Struct, gc=False, weakref=False):
     """Unique ids of a batch's messages."""
     batch: LingerBatch | None = None
     faults: list[Exception] | None = None
+    group: Any = None
+    """What a send by message group knows more (``group_sends``)."""
 
     def __call__(self, answer: RemotingCommand | Exception) -> None:
         """The answer, or what came instead of it; HOT."""
@@ -166,6 +168,11 @@ class Sending(msgspec.Struct, gc=False, weakref=False):
         self.faults.append(error)
         left_s = self.deadline - core.clock.monotonic()
         topic = self.prepared.topic
+        if self.group is not None and isinstance(error, GroupMoved):
+            self.faults = [error]  # the same each time
+            if left_s > 0:
+                self.group.refused(self)
+                return
         if isinstance(error, ConnectFailed):
             self.path.recheck_route(topic)
         if (
@@ -192,6 +199,8 @@ class Sending(msgspec.Struct, gc=False, weakref=False):
                 if not one.done():
                     one.set_result(own)
         self.path.in_flight.end(len(self.prepared.body))
+        if self.group is not None:
+            self.group.ended()
 
     def fail(self, error: Exception) -> None:
         """Settle with an error."""
@@ -200,3 +209,5 @@ class Sending(msgspec.Struct, gc=False, weakref=False):
             if future is not None and not future.done():
                 future.set_exception(error)
         self.path.in_flight.end(len(self.prepared.body))
+        if self.group is not None:
+            self.group.ended()

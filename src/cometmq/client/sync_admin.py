@@ -18,6 +18,7 @@ from cometmq.client.admin_calls import (
     OffsetRange,
     QueueProgress,
 )
+from cometmq.client.growing_admin import GrowthStatus
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.open_transactions import OpenTransaction
 from cometmq.client.options import ClientOptions
@@ -117,6 +118,40 @@ class Admin:
                 broker_name=broker_name,
             )
         )
+
+    def grow_topic(
+        self,
+        topic: str,
+        queue_count: int,
+        *,
+        cluster: str | None = None,
+        broker_names: Iterable[str] | None = None,
+    ) -> GrowthStatus:
+        """Give a topic more queues on each broker, and keep the order of its message groups."""
+        return run_inline(
+            self._calls.grow_topic(topic, queue_count, cluster=cluster, broker_names=broker_names)
+        )
+
+    def shrink_topic(
+        self,
+        topic: str,
+        queue_count: int,
+        *,
+        cluster: str | None = None,
+        without: Iterable[str] = (),
+    ) -> GrowthStatus:
+        """Leave a topic fewer queues on each broker, and keep the order of its message groups."""
+        return run_inline(
+            self._calls.shrink_topic(topic, queue_count, cluster=cluster, without=without)
+        )
+
+    def close_topic_growth(self, topic: str) -> GrowthStatus:
+        """Let message groups that never pause move too: their sends wait for the consumers."""
+        return run_inline(self._calls.close_topic_growth(topic))
+
+    def topic_growth(self, topic: str) -> GrowthStatus:
+        """How far a topic's growth is, and which consumer groups it waits for."""
+        return run_inline(self._calls.topic_growth(topic))
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages on all brokers and name servers."""

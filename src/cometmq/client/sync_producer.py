@@ -36,8 +36,9 @@ from cometmq.core.batching import (
     common_group,
     split_by_size,
 )
-from cometmq.core.selector import QueueSelector, select_by_hash
-from cometmq.errors import ClientClosed, ClientError, NoRoute, remote_error
+from cometmq.core.growing import group_hash
+from cometmq.core.selector import QueueSelector
+from cometmq.errors import ClientClosed, ClientError, GroupMoved, NoRoute, remote_error
 from cometmq.model import Message, MessageQueue, SendResult
 from cometmq.net.env import Environment
 from cometmq.wire.command import RemotingCommand
@@ -203,12 +204,14 @@ class Producer:
             message.message_group = message_group
         core = self._core
         prepared = core.codec.prepare(message)
+        limit_ms = core.timeout_ms if timeout_ms is None else timeout_ms
         fixed = queue
+        if fixed is None and selector is None and message.message_group and not message.is_delayed:
+            target, answer = self._exchange_grouped(prepared, message.message_group, limit_ms)
+            return core.codec.result(prepared, target, answer)
         if fixed is None and (selector is not None or message.message_group):
             fixed = core.choose(self._topic(prepared.topic), message, selector)
-        target, answer = self._exchange(
-            prepared, fixed, core.timeout_ms if timeout_ms is None else timeout_ms
-        )
+        target, answer = self._exchange(prepared, fixed, limit_ms)
         return core.codec.result(prepared, target, answer)
 
     def send_nowait(
@@ -256,10 +259,16 @@ class Producer:
         selector: QueueSelector | None = None,
         message_group: str | None = None,
     ) -> None:
-        """Send without asking for an answer: nothing tells whether it arrived."""
+        """Send without asking for an answer: nothing tells whether it arrived.
+
+        With a message group the answer is asked for and dropped: the group's queue may change.
+        """
         self._ready()
         if message_group is not None:
             message.message_group = message_group
+        if message.message_group and queue is None and selector is None:
+            self.send_nowait(message)
+            return
         core = self._core
         prepared = core.codec.prepare(message)
         topic = self._topic(prepared.topic)
@@ -290,17 +299,18 @@ class Producer:
             item, message_id = core.codec.batch_item(message)
             items.append(item)
             ids.append(message_id)
-        if queue is None and (group := common_group(messages)):
-            queue = select_by_hash(self._topic(name).queues, group)
+        group = common_group(messages) if queue is None else None
+        limit_ms = core.timeout_ms if timeout_ms is None else timeout_ms
         sizes = [
             BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties) for _, body, properties in items
         ]
         results: list[SendResult] = []
         for begin, end in split_by_size(sizes, core.codec.message_bytes_max):
             prepared = core.codec.prepare_batch(name, items[begin:end], ",".join(ids[begin:end]))
-            target, answer = self._exchange(
-                prepared, queue, core.timeout_ms if timeout_ms is None else timeout_ms
-            )
+            if group:
+                target, answer = self._exchange_grouped(prepared, group, limit_ms)
+            else:
+                target, answer = self._exchange(prepared, queue, limit_ms)
             results += core.codec.batch_results(ids[begin:end], target, answer)
         return results
 
@@ -364,8 +374,33 @@ class Producer:
             raise NoRoute(f"no master is known for the broker {queue.broker_name} of {queue}")
         return address
 
+    def _exchange_grouped(
+        self, prepared: Prepared, group: str, timeout_ms: int
+    ) -> tuple[MessageQueue, RemotingCommand]:
+        """Send to the home of a message group, wherever that moves meanwhile."""
+        core = self._core
+        number = group_hash(group)
+        deadline = core.monotonic() + timeout_ms / 1000
+        left_ms = timeout_ms
+        while True:
+            view = core.views.get(prepared.topic)
+            if view is None or view.source is not core.topics.get(prepared.topic):
+                view = background().run(self._twin.learn_homes(prepared.topic))
+            try:
+                return self._exchange(prepared, view.queue(number), left_ms, view.place(number))
+            except GroupMoved:
+                left_ms = int((deadline - core.monotonic()) * 1000)
+                if left_ms <= 0:
+                    raise
+                if core.views.get(prepared.topic) is view:
+                    background().run(self._twin.learn_homes(prepared.topic))
+
     def _exchange(
-        self, prepared: Prepared, fixed: MessageQueue | None, timeout_ms: int
+        self,
+        prepared: Prepared,
+        fixed: MessageQueue | None,
+        timeout_ms: int,
+        place: str | None = None,
     ) -> tuple[MessageQueue, RemotingCommand]:
         """Send with retries; the queue that took the message and its broker's answer. HOT."""
         core = self._core
@@ -383,7 +418,7 @@ class Producer:
             try:
                 answer = self._io.exchange(
                     self._address(topic, target),
-                    lambda opaque: frame(prepared, target, opaque),  # noqa: B023 - used at once
+                    lambda opaque: frame(prepared, target, opaque, place=place),  # noqa: B023 - used at once
                     left_ms,
                 )
             except ClientError as error:

@@ -223,6 +223,16 @@ class Growth:
         """Whether everything has moved."""
         return not self.queues_left()
 
+    @property
+    def brokers(self) -> frozenset[str]:
+        """Names of the brokers that have queues before or after."""
+        return frozenset(name for name, _ in (*self.old.brokers, *self.new.brokers))
+
+    def has_come_to(self, epoch: int, phase: Phase) -> bool:
+        """Whether this growth is the one of ``epoch`` and in this phase or a later one."""
+        order = list(Phase)
+        return self.epoch == epoch and order.index(self.phase) >= order.index(phase)
+
     def marked(self, broker_name: str, queue_id: int, bits: int) -> "Growth":
         """With further buckets of a queue moved."""
         moved = dict(self.moved)
