@@ -41,6 +41,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "dead_letters",
         "See what died for a group, and send it again.",
     ),
+    "parking": (
+        "cometmq.cli.parking",
+        "parking",
+        "Message groups that an ordered consumer has put aside.",
+    ),
     "staged": ("cometmq.cli.staged", "staged", "List and forget staged batches."),
     "transaction": ("cometmq.cli.transaction", "transaction", "List open transactions."),
     "store": ("cometmq.cli.store", "store", "Read a store directory without a broker."),
