@@ -157,6 +157,10 @@ class Stage:
         """Start a push consumer that begins at the first message."""
         return self._start("push", "C", by, {"topics": topics, **more})
 
+    def ordered(self, topics: dict[str, str], by: Peer | None = None, **more: Any) -> str:
+        """Start an ordered push consumer that begins at the first message."""
+        return self._start("ordered", "O", by, {"topics": topics, **more})
+
     def lite(self, **more: Any) -> str:
         """Start a lite pull consumer."""
         return self._start("lite", "L", None, more)
@@ -195,10 +199,16 @@ class Stage:
         self.admin.create_topic(f"%RETRY%{group}", queue_count=1)
         self.wait_route(f"%RETRY%{group}")
 
-    def wait_shared(self, topic: str, members: Sequence[tuple[Peer, str]], queues: int = 8) -> None:
+    def wait_shared(
+        self,
+        topic: str,
+        members: Sequence[tuple[Peer, str]],
+        queues: int = 8,
+        timeout_s: float = 30.0,
+    ) -> None:
         """Send probes (`n` is -2) until two members have half of the queues each."""
         sender = self.producer(by=self.ours)
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + timeout_s
         probes = [letter(topic, b"probe", -2, queue=queue) for queue in self.queues(topic, queues)]
         while True:
             before = [len(peer.messages(name)) for peer, name in members]

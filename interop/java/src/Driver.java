@@ -48,6 +48,7 @@ public final class Driver {
         Consuming.register(COMMANDS);
         Pulling.register(COMMANDS);
         Transacting.register(COMMANDS);
+        Ordering.register(COMMANDS);
         ExecutorService workers = Executors.newCachedThreadPool(work -> {
             Thread thread = new Thread(work, "command");
             thread.setDaemon(true);

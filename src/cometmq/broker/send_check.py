@@ -180,7 +180,9 @@ class SendChecks:
                 f"subscription group not exist, {group} {FAQ}",
             )
         most = retry.max_reconsume_times(settings, header.max_reconsume_times, request.version)
-        if not retry.goes_to_dlq_on_send(header.reconsume_times, most):
+        is_ordered = not self._state.queue_locks.are_all_expired(group, now_ms)
+        # An ordered consumer sends back what it will not try again, so it must not come again.
+        if not is_ordered and not retry.goes_to_dlq_on_send(header.reconsume_times, most):
             return False
         dead = self._state.ensure_topic(dlq_topic(group), retry.DLQ_QUEUE_COUNT, now_ms)
         target.topic = dead.topic

@@ -111,3 +111,19 @@ def test_whoever_waits_is_told_of_an_expiry(tmp_path: Path) -> None:
             await waiter.close()
 
     asyncio.run(main())
+
+
+def test_what_an_ordered_group_sends_back_is_buried(tmp_path: Path) -> None:
+    """Java's ordered consumers send to the retry topic what they will not try again."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await lock(client, "c1", Q0)
+        assert (await client.send(b"dead", b="%RETRY%g", j="1", l="3")).code == 0
+        (message,) = await client.messages(topic="%DLQ%g")
+        assert message.body == b"dead"
+        await unlock(client, "c1", Q0)
+        assert (await client.send(b"again", b="%RETRY%g", j="1", l="3")).code == 0
+        assert len(await client.messages(topic="%DLQ%g")) == 1
+        assert [one.body for one in await client.messages(topic="%RETRY%g")] == [b"again"]
+
+    scenario(tmp_path, story)

@@ -14,10 +14,14 @@ from cometmq.client.message import ReceivedMessage
 from cometmq.client.producer import Producer
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.served import serve_broker
 from cometmq.core.process_queue import FlowLimits
 from cometmq.errors import ConfigError
 from cometmq.model import Message, MessageModel, MessageQueue
 from cometmq.testing.cluster import embedded_cluster
+from cometmq.wire.bodies import ConsumerRunningInfo
+from cometmq.wire.codes import RequestCode
+from cometmq.wire.command import RemotingCommand
 
 Story = Callable[[str, Producer], Awaitable[None]]
 WAIT_S = 30.0
@@ -429,3 +433,67 @@ def test_wrong_options_are_told() -> None:
         PushConsumer("g", order="partition")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="suspend_ms at least 1"):
         PushConsumer("g", order="queue", suspend_ms=0)
+
+
+def test_a_vanished_member_is_followed_when_its_locks_expire() -> None:
+    """No goodbye, no unlock: until the locks expire nobody has its queues, then somebody has."""
+
+    async def run() -> None:
+        async with (
+            embedded_cluster({"rebalanceLockMaxLiveTime": 3_000}) as cluster,
+            Producer("pg", name_server=cluster.name_server_address) as producer,
+        ):
+            await producer.create_topic("t", queue_count=2)
+            seen: list[tuple[str, bytes]] = []
+
+            def handler(who: str) -> Callable[[ReceivedMessage], Awaitable[None]]:
+                async def handle(message: ReceivedMessage) -> None:
+                    seen.append((who, message.body))
+
+                return handle
+
+            gone = consumer(cluster.name_server_address, handler("gone"), instance_name="a")
+            left = consumer(cluster.name_server_address, handler("left"), instance_name="b")
+            await gone.start()
+            await left.start()
+            await until(lambda: len(gone.assignment()) == len(left.assignment()) == 1, WAIT_S)
+            instance = gone._instance
+            assert instance is not None
+            assert gone._locks is not None
+            await gone._locks.renew()
+            for task in list(instance._tasks):
+                task.cancel()
+            await instance.pool.close()
+            await send_groups(producer, "abcdefgh", 3)
+            await until(lambda: len(seen) >= 24, WAIT_S)
+            assert {who for who, _ in seen} == {"left"}
+            assert by_group([body for _, body in seen]) == {g: [0, 1, 2] for g in "abcdefgh"}
+            await left.shutdown()
+            gone._instance = None
+
+    asyncio.run(run())
+
+
+def test_an_operator_sees_the_locks() -> None:
+    """Running info: ordered, locked since when."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        async def handle(message: ReceivedMessage) -> None:
+            pass
+
+        async with consumer(name_server, handle) as member:
+            await until(lambda: len(member.assignment()) == 4, WAIT_S)
+            command = RemotingCommand.request(
+                RequestCode.GET_CONSUMER_RUNNING_INFO,
+                {"consumerGroup": "g", "clientId": member.client_id or ""},
+            )
+            answer = serve_broker(member, None, command)  # type: ignore[arg-type]
+            assert answer is not None
+            info = ConsumerRunningInfo.decode(answer.body)
+            assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+            assert len(info.queue_table) == 5  # the retry queue is one of them
+            for row in info.queue_table.values():
+                assert (row["locked"], row["droped"]) == (True, False)
+                assert row["lastLockTimestamp"] > 1_700_000_000_000
+
+    scenario(story)

@@ -1,0 +1,171 @@
+"""Ordered consumers of every kind in one group: locks, order per queue, failures, hand-over."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interop.driver import Message, Peer
+from interop.peers import Unavailable
+from tests.interop.conftest import IS_FULL
+from tests.interop.stage import OURS, Stage, letter, pairs, raised
+
+QUEUES = 8
+PATIENCE_S = 100.0
+"""Go's client gives no lock back in a rebalance: they expire after a minute."""
+
+
+def numbered(topic: str, begin: int, end: int, **properties: str) -> list[dict[str, Any]]:
+    """Messages that stay in their order, each third of a queue of its own choice."""
+    return [
+        letter(
+            topic, b"%d" % number, number, shard=f"shard {number % 24}", properties=dict(properties)
+        )
+        for number in range(begin, end)
+    ]
+
+
+def wait_numbers(members: list[tuple[Peer, str]], count: int) -> None:
+    """Wait until the members together have had so many of the messages."""
+    deadline = time.monotonic() + PATIENCE_S
+    numbers: set[str] = set()
+    while len(numbers) < count:
+        got = [one for peer, name in members for one in peer.messages(name)]
+        numbers = {n for one in got if not (n := one["properties"]["n"]).startswith("-")}
+        assert time.monotonic() < deadline, f"only {len(numbers)} of {count} came"
+        time.sleep(0.05)
+
+
+def check_order(members: list[tuple[Peer, str]], sent: int) -> list[Message]:
+    """Everything came; in each queue nothing before its predecessor, and one handler at a time."""
+    got = [one for peer, name in members for one in peer.messages(name)]
+    numbers = {int(one["properties"]["n"]) for one in got}
+    assert sorted(set(range(sent)) - numbers) == [], "lost"
+    by_queue: dict[tuple[str, int], list[Message]] = {}
+    for one in got:
+        by_queue.setdefault((one["topic"], one["queueId"]), []).append(one)
+    for queue, messages in by_queue.items():
+        messages.sort(key=lambda one: (one["begun"], one["ended"]))
+        highest = -1
+        busy_until = 0
+        for one in messages:
+            assert one["queueOffset"] <= highest + 1, f"{queue}: {highest + 1} was passed"
+            assert one["begun"] >= busy_until, f"{queue}: two handlers at {one['queueOffset']}"
+            highest = max(highest, one["queueOffset"])
+            busy_until = one["ended"]
+    return got
+
+
+@pytest.mark.parametrize("joins", [pytest.param("theirs", marks=pytest.mark.full), "ours"])
+def test_order_holds_when_members_join_and_leave(stage: Stage, joins: str) -> None:
+    """A second member takes half of the queues, then all, and no queue has two handlers."""
+    if stage.client.startswith("go") and not IS_FULL:
+        pytest.skip(
+            "Go's client unlocks nothing in a rebalance; the long lane waits for the expiry"
+        )
+    topic = stage.topic(queues=QUEUES)
+    group = stage.unique("G")
+    stage.retry_topic(group)
+    second_peer = stage.peer if joins == "theirs" else stage.ours
+    first = stage.ordered({topic: "*"}, group=group)
+    producer = stage.producer(by=stage.ours)
+    flow = stage.ours.begin(
+        "send", name=producer, mode="ordered", messages=numbered(topic, 0, 400, slow="5")
+    )
+    stage.peer.wait_messages(first, lambda got: len(got) >= 40, timeout_s=60.0)
+    second = stage.ordered({topic: "*"}, by=second_peer, group=group)
+    members = [(stage.peer, first), (second_peer, second)]
+    flow.result()
+    wait_numbers(members, 400)
+    stage.wait_shared(topic, members, QUEUES, PATIENCE_S)
+    stage.send(producer, numbered(topic, 400, 600, slow="5"), "ordered", by=stage.ours)
+    stage.peer.call("closeOrdered", name=first)
+    stage.send(producer, numbered(topic, 600, 700), "ordered", by=stage.ours)
+    stage.settle(topic, [(second_peer, second)], queues=QUEUES, timeout_s=PATIENCE_S)
+    check_order(members, 700)
+    at_last = {int(one["properties"]["n"]) for one in second_peer.messages(second)}
+    assert set(range(600, 700)) <= at_last
+    second_peer.call("closeOrdered", name=second)
+
+
+def test_a_failing_message_holds_its_queue(stage: Stage) -> None:
+    """It is tried again in its place, with a count; what stands behind it waits."""
+    topic = stage.topic(queues=2)
+    group = stage.unique("G")
+    stage.retry_topic(group)
+    producer = stage.producer(by=stage.ours)
+    queues = stage.queues(topic, 2)
+    letters = [letter(topic, b"%d" % place, place, queue=queues[place % 2]) for place in range(10)]
+    letters[4]["properties"]["fail"] = "3"
+    stage.send(producer, letters, "queue", by=stage.ours)
+    member = stage.ordered({topic: "*"}, group=group)
+    stage.settle(topic, [(stage.peer, member)], queues=2, timeout_s=60.0)
+    got = check_order([(stage.peer, member)], 10)
+    tries = [one["reconsumeTimes"] for one in got if one["properties"]["n"] == "4"]
+    assert tries == [0, 1, 2, 3]
+    assert len([one for one in got if int(one["properties"]["n"]) >= 0]) == 13
+    stage.peer.call("closeOrdered", name=member)
+
+
+def test_the_limit_makes_a_dead_letter(stage: Stage) -> None:
+    """After its tries the message goes to the dead letters at once, and the queue goes on."""
+    topic = stage.topic(queues=1)
+    group = stage.unique("G")
+    stage.retry_topic(group)
+    producer = stage.producer(by=stage.ours)
+    letters = [letter(topic, b"%d" % place, place) for place in range(4)]
+    letters[1]["properties"]["fail"] = "99"
+    stage.send(producer, letters, by=stage.ours)
+    member = stage.ordered({topic: "*"}, group=group, maxReconsume=2)
+    stage.settle(topic, [(stage.peer, member)], queues=1, timeout_s=60.0)
+    got = check_order([(stage.peer, member)], 4)
+    tries = [one["reconsumeTimes"] for one in got if one["properties"]["n"] == "1"]
+    assert tries[:3] == [0, 1, 2]
+    assert len(tries) <= 4  # Go's client counts once more
+    stage.wait_route(f"%DLQ%{group}")
+    # Nobody may read dead letters before an operator allows it; their number is enough.
+    (dead,) = stage.admin.topic_offsets(f"%DLQ%{group}").values()
+    assert dead.max_offset == 1
+    stage.peer.call("closeOrdered", name=member)
+
+
+@pytest.fixture
+def own_stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    """Servers of the scenario's own, whose locks live for five seconds."""
+    client, server = request.param
+    with contextlib.ExitStack() as stack:
+        try:
+            settings = {"rebalanceLockMaxLiveTime": "5000"}
+            yield stack.enter_context(raised(client, server, tmp_path, settings))
+        except Unavailable as error:
+            pytest.skip(f"{client} against {server}: {error}")
+
+
+OF_OURS = [pair for pair in pairs(full=IS_FULL) if pair[1] == OURS]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "own_stage", OF_OURS, ids=["@".join(pair) for pair in OF_OURS], indirect=True
+)
+def test_a_killed_member_hands_over_when_its_locks_expire(own_stage: Stage) -> None:
+    """The one that is left is told at once, and goes on where the other was."""
+    stage = own_stage
+    topic = stage.topic(queues=QUEUES)
+    group = stage.unique("G")
+    stage.retry_topic(group)
+    killed = stage.ordered({topic: "*"}, group=group)
+    left = stage.ordered({topic: "*"}, by=stage.ours, group=group)
+    members = [(stage.peer, killed), (stage.ours, left)]
+    stage.wait_shared(topic, members, QUEUES)
+    producer = stage.producer(by=stage.ours)
+    flow = stage.ours.begin(
+        "send", name=producer, mode="ordered", messages=numbered(topic, 0, 400, slow="10")
+    )
+    stage.peer.wait_messages(killed, lambda got: len(got) >= 40)
+    stage.peer.close()
+    flow.result()
+    stage.settle(topic, [(stage.ours, left)], queues=QUEUES)
+    check_order(members, 400)
