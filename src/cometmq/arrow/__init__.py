@@ -88,8 +88,8 @@ def scan(
     - `batch_rows`: rows of a batch at most; batches also end with a log file and at 64 MiB.
     - `broker`: what stands in that column, since a store does not know its broker's name; in a
       live scan only this broker's queues are read.
-    - `sql92`: an expression for the brokers of a live scan to evaluate; CometMQ's refuse it as
-      long as they filter by tags only.
+    - `sql92`: a filter over properties for the brokers of a live scan to evaluate; RocketMQ's do
+      where ``enablePropertyFilter=true`` is set.
     - `report` is filled while batches are read.
 
     Raises ConfigError for a wrong argument or a missing pyarrow, StoreError for a directory

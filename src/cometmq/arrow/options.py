@@ -17,6 +17,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
 
+from cometmq.core.sql92_expression import compile_expression
 from cometmq.errors import ConfigError
 
 __all__ = [
@@ -144,6 +145,8 @@ def parse_options(
     end, ends, ends_of = _offsets("ending_offsets", ending_offsets, topic, LATEST)
     if sql92 is not None and (not isinstance(sql92, str) or not sql92.strip()):
         raise ConfigError(f"sql92 must be an expression, got {sql92!r}")
+    if sql92 is not None:
+        compile_expression(sql92)
     if sql92 is not None and tags is not None:
         raise ConfigError("tags and sql92 do not go together: write TAGS IN ('A', 'B') in sql92")
     if topic is None and queues is not None:

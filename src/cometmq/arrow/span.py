@@ -198,7 +198,7 @@ class _Puller:
 
     def _command(self) -> RemotingCommand:
         cluster, queue = self._cluster, self._queue
-        # An expression is for brokers that evaluate it; ours says that it does not, to any pull.
+        # An expression is evaluated record by record: a bulk pull would be answered as a plain one.
         is_plain = queue.broker in cluster.plain_brokers or self._sql92 is not None
         header = BulkPullHeader(
             cluster.group,

@@ -29,9 +29,9 @@ from cometmq.broker import Broker, load_config
 from cometmq.errors import (
     ConfigError,
     ConnectFailed,
+    ExpressionIllegal,
     NoRoute,
     OffsetOutOfRange,
-    RemoteError,
     RemoteProtocolError,
     RequestTimeout,
     StoreError,
@@ -164,7 +164,7 @@ def test_times_choose_offsets_and_rows(filled: EmbeddedCluster) -> None:
         ({"broker": "broker-b"}, NoRoute, "did you mean 'broker-a'"),
         ({"starting_offsets": {"broker-x:0": 1}}, NoRoute, "not on a broker 'broker-x'"),
         ({"ending_offsets": {0: 99_999}}, OffsetOutOfRange, "ends at offset 350"),
-        ({"sql92": "a >"}, RemoteError, "SQL92|expression"),
+        ({"sql92": "a >"}, ExpressionIllegal, "line 1 column 4: expected"),
         ({"sql92": "a > 1", "tags": "A"}, ConfigError, "do not go together"),
         ({"sql92": " "}, ConfigError, "must be an expression"),
         ({"time_out_ms": 5}, ConfigError, "did you mean 'timeout_ms'"),
@@ -176,6 +176,27 @@ def test_what_is_wrong_is_named(
     """One error with the cause, before a row is handed out."""
     with pytest.raises(error, match=text):
         scan(name_server=filled.name_server_address, **{"topic": TOPIC, **options}).read_all()
+
+
+def test_brokers_evaluate_a_filter(filled: EmbeddedCluster) -> None:
+    """Rows are those whose properties match, also where no message of a span does."""
+    everything = scan(name_server=filled.name_server_address, topic=TOPIC, include_properties=True)
+    rows = everything.read_all().to_pylist()
+    some = scan(
+        name_server=filled.name_server_address,
+        topic=TOPIC,
+        sql92="place ENDSWITH '7' OR (TAGS = 'A' AND KEYS = 'k3')",
+    ).read_all()
+    expected = [
+        row["queueOffset"]
+        for row in rows
+        if dict(row["properties"]).get("place", "").endswith("7")
+        or (row["tags"] == "A" and row["keys"] == "k3")
+    ]
+    assert 5 < len(expected) < 30
+    assert sorted(some["queueOffset"].to_pylist()) == sorted(expected)
+    none = scan(name_server=filled.name_server_address, topic=TOPIC, sql92="place = 'nowhere'")
+    assert none.read_all().num_rows == 0
 
 
 def test_a_directory_and_a_cluster_are_two_things(tmp_path: Path) -> None:
