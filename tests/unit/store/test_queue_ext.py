@@ -384,3 +384,48 @@ def test_places_by_columns_and_one_by_one_agree() -> None:
         assert may_match_places(odd, count, hint) is None
         assert hint.may_match(None)
         assert hint.may_match(CqExtUnit(0, 1 << 40, b""))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_message_is_missed_over_any_crashes(seed: int) -> None:
+    """Filters change, processes die and power fails: reads by bitmaps find what records say."""
+    import random
+
+    chance = random.Random(seed)
+    store = Filtered()
+    version = total = 1
+    lives = faults = hits = 0
+    store.fill(1)
+    for _ in range(40):
+        step = chance.randrange(8)
+        if step < 4:
+            count = chance.randrange(1, 120)
+            store.fill(count, total)
+            total += count
+        elif step < 6:
+            for _ in range(chance.randrange(1, 15)):
+                store.rig.tick(100)
+        elif step == 6:
+            version += 1
+            store.rig.now_ms += 2
+            store.table.register(
+                "T", "g", f"n = '{chance.randrange(10)}'", version, store.rig.now_ms
+            )
+            store.rig.now_ms += 2
+        else:
+            end = chance.choice(["close", "kill", "power_cut"])
+            faults += end != "close"
+            lives += 1
+            if end == "close":
+                store.rig.store.close()
+            else:
+                getattr(store.rig.disk, end)()
+            store.rig.open()
+            store.extend()
+            total = store.rig.store.max_queue_offset("T", 0)
+        found = [message.queue_offset for message in store.messages()]
+        hits += total - store.looked
+        wanted = [message.queue_offset for message in store.messages(with_hint=False)]
+        assert found == wanted, (seed, total)
+    assert total > 50
+    assert hits or not lives
