@@ -97,6 +97,15 @@ def test_message_there_and_back(cometmq: Run) -> None:
     assert got["message_id"] == sent["message_id"]
 
 
+def test_a_message_with_a_time_of_its_own(cometmq: Run) -> None:
+    """It waits at the broker, which gives a handle to take it back by."""
+    cometmq("topic", "create", "Later", "--queues", "1")
+    (far,) = rows(cometmq("produce", "Later", "far", "--deliver-at", "2027-01-01T00:00Z", "--json"))
+    assert far["recall_handle"]
+    cometmq("produce", "Later", "near", "--delay", "200ms")
+    assert cometmq("consume", "Later", "--from", "first", "--count", "1").stdout == "near\n"
+
+
 def test_file_of_lines_and_tag_filter(cometmq: Run, tmp_path: Path) -> None:
     """One message per line, blank lines left out; consume stops at the end by itself."""
     cometmq("topic", "create", "Lines", "--queues", "2")
@@ -207,6 +216,9 @@ def test_fewer_messages_than_asked_for(cometmq: Run) -> None:
         (("produce", "Any"), 2, ("BODY", "--file")),
         (("produce", "Any", "x", "-p", "nonsense"), 2, ("NAME=VALUE",)),
         (("produce", "Any", "--file", "no-such-file"), 2, ("no-such-file",)),
+        (("produce", "Any", "x", "--delay", "soon"), 2, ("'soon'", "10s")),
+        (("produce", "Any", "x", "--deliver-at", "noon"), 2, ("'noon'", "2026-12-24")),
+        (("produce", "Any", "x", "--delay", "1s", "--delay-level", "1"), 2, ("give one of",)),
         (("consume", "NoSuchTopic", "--count", "1"), 4, ("NoSuchTopic",)),
         (("consume", "NoSuchTopic", "-g", "g", "--wait", "1"), 4, ("NoSuchTopic",)),
         (("consume", "Any", "--from", "yesterday"), 2, ("yesterday", "first")),

@@ -23,6 +23,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
@@ -106,11 +107,16 @@ class TimerService:
         """Messages placed in the wheel since the start."""
         self.delivered_count = 0
         """Messages put into their topics, or rolled, since the start."""
-        self.at = self._nothing
+        self._at: Callable[[str], None] = lambda name: None
 
-    @staticmethod
-    def _nothing(name: str) -> None:
-        """Replaced by tests that crash at a named step."""
+    @property
+    def at(self) -> Callable[[str], None]:
+        """Called with the name of each step; for tests that crash there."""
+        return self._at
+
+    @at.setter
+    def at(self, hook: Callable[[str], None]) -> None:
+        self._at = self._book.at = hook
 
     # -- what others ask -------------------------------------------------------------------
 
@@ -195,6 +201,7 @@ class TimerService:
             magic |= TIMER_DELETE
         self._book.add(slot_ms, write_ms, magic, fresh.place, fresh.size, java_hash(fresh.topic))
         self.taken_count += 1
+        self._at("timer.placed")
         if slot_ms >= self._open_to:
             return
         if fresh.recalls is not None and not magic & TIMER_ROLL:
@@ -339,9 +346,9 @@ class TimerService:
                 run.append(ready)
         if not run:
             return False
-        self.at("timer.before_put")
+        self._at("timer.before_put")
         done = self._put(run, now_ms)
-        self.at("timer.put")
+        self._at("timer.put")
         for ready in islice(run, done):
             self._done_with(ready.unit)
         self.delivered_count += done

@@ -1,9 +1,11 @@
 """`cometmq produce`: one message from the command line, or one per line of a file or of stdin."""
 
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["produce"]
 
 IN_FLIGHT_MAX: Final = 512
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @click.command(short_help="Send messages: one from the command line, or one per line of a file.")
@@ -47,6 +50,15 @@ IN_FLIGHT_MAX: Final = 512
     default=0,
     help="Deliver later: 1 is 1 s, 18 is 2 h; 0 at once.",
 )
+@click.option(
+    "--delay", "delay", metavar="TIME", help="Deliver so much later: 1500ms, 10s, 5m, 2h or 30d."
+)
+@click.option(
+    "--deliver-at",
+    "deliver_at",
+    metavar="TIME",
+    help="Deliver at an exact time: 2026-12-24T18:00 (local, or with a zone), or ms since 1970.",
+)
 @click.option("--count", type=click.IntRange(min=1), default=1, help="Send BODY so many times.")
 @click.option("--linger", "linger_ms", type=click.FloatRange(min=0), help="Batch for so many ms.")
 @timeout_option
@@ -63,6 +75,8 @@ def produce(
     properties: tuple[str, ...],
     message_group: str | None,
     delay_level: int,
+    delay: str | None,
+    deliver_at: str | None,
     count: int,
     linger_ms: float | None,
     timeout_s: float,
@@ -82,6 +96,10 @@ def produce(
     from cometmq.net.loop import run
 
     own = _pairs(properties)
+    if sum((delay_level > 0, delay is not None, deliver_at is not None)) > 1:
+        raise click.UsageError("give one of --delay-level, --delay and --deliver-at")
+    delay_ms = None if delay is None else _delay_ms(delay)
+    deliver_time_ms = None if deliver_at is None else _time_ms(deliver_at)
 
     def message(text: bytes) -> Message:
         return Message(
@@ -91,6 +109,8 @@ def produce(
             keys=keys,
             properties=own,
             delay_level=delay_level,
+            delay_ms=delay_ms,
+            deliver_time_ms=deliver_time_ms,
             message_group=message_group,
         )
 
@@ -108,6 +128,26 @@ def produce(
             )
         )
     return _report(results, topic, as_json=as_json)
+
+
+def _delay_ms(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,12})(ms|s|m|h|d)", text)
+    if found is None:
+        raise click.UsageError(
+            f"--delay {text!r} is no time: a whole number and ms, s, m, h or d, as 1500ms or 10s"
+        )
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
+def _time_ms(text: str) -> int:
+    if text.isdigit():
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise click.UsageError(
+            f"--deliver-at {text!r} is no time: 2026-12-24T18:00:00.500+01:00, or ms since 1970"
+        ) from None
 
 
 def _pairs(items: tuple[str, ...]) -> dict[str, str]:
@@ -203,6 +243,7 @@ def _report(results: _Results, topic: str, *, as_json: bool) -> int:
             "queue": str(result.message_queue),
             "queue_offset": result.queue_offset,
             "offset_message_id": result.offset_message_id,
+            **({"recall_handle": result.recall_handle} if result.recall_handle else {}),
         }
         for result in results.listed
     ]
