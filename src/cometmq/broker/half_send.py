@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cometmq.broker.send_run import CLIENT_SYS_FLAGS, RUN_SENDS_MAX, Frame, Look, is_plain_id
 from cometmq.broker.state import BrokerState
@@ -27,7 +27,15 @@ from cometmq.net.server import ServerConnection
 from cometmq.store.results import PutItem, PutResult
 from cometmq.wire.fast_decode import PlainSend, SendCommand
 
-__all__ = ["HALF_MARK", "HalfLook", "HalfRuns", "make_half_look", "put_half"]
+__all__ = [
+    "HALF_MARK",
+    "HalfLook",
+    "HalfRuns",
+    "Keys",
+    "make_half_look",
+    "make_shape_look",
+    "put_half",
+]
 
 HALF_MARK: Final = "TRAN_MSG\x01true\x02"
 _SPECIAL: Final = ("REAL_", "CHECK_TIMES\x01", "TRAN_PREPARED", "__transactionId__")
@@ -37,6 +45,7 @@ _SHAPE_CHARS_MAX: Final = 512
 _RESPONSE: Final = 1
 _ONEWAY: Final = 2
 
+S = TypeVar("S")
 Keys = tuple[str, str | None, str | None]
 HalfShape = tuple[int, bool, str, int, bool, str | None]
 """What half messages of one producer have in common: tags code, whether a synchronous flush is
@@ -48,23 +57,30 @@ Placed = tuple[SendCommand, Keys, tuple[int, int]]
 
 
 def make_half_look(look: Look) -> HalfLook:
-    """Build the function that looks at a half message's property string, with its memory.
+    """Build the function that looks at a half message's property string, with its memory."""
+    return make_shape_look(lambda text: _look_closer(look, text), lambda shape: shape[5])
+
+
+def make_shape_look(
+    closer: Callable[[str], tuple[Keys, S] | None], tags_of: Callable[[S], str | None]
+) -> Callable[[str], tuple[Keys, S] | None]:
+    """Build a look with a memory: `closer` is asked only about what is new but for the keys.
 
     It takes a string that ends with a separator; None when it is not plain.
     """
-    shapes: dict[tuple[str, str], HalfShape] = {}
+    shapes: dict[tuple[str, str], tuple[S, str | None]] = {}
     known = shapes.get
 
-    def look_half(text: str) -> tuple[Keys, HalfShape] | None:
+    def look_at(text: str) -> tuple[Keys, S] | None:
         before, _, rest = text.partition("UNIQ_KEY\x01")
         uniq_key, _, after = rest.partition("\x02")
         head, has_keys, tail = before.partition("KEYS\x01")
         keys, _, between = tail.partition("\x02")
         around = head + between
-        shape = known((around, after))
-        if shape is not None and uniq_key and (keys or not has_keys):
-            return (uniq_key, keys or None, shape[5]), shape
-        looked = _look_closer(look, text)
+        found = known((around, after))
+        if found is not None and uniq_key and (keys or not has_keys):
+            return (uniq_key, keys or None, found[1]), found[0]
+        looked = closer(text)
         if (
             looked is not None
             and len(around) + len(after) <= _SHAPE_CHARS_MAX
@@ -75,10 +91,10 @@ def make_half_look(look: Look) -> HalfLook:
         ):
             if len(shapes) >= _SHAPES_MAX:
                 shapes.clear()
-            shapes[around, after] = looked[1]
+            shapes[around, after] = looked[1], tags_of(looked[1])
         return looked
 
-    return look_half
+    return look_at
 
 
 def _look_closer(look: Look, text: str) -> tuple[Keys, HalfShape] | None:
@@ -167,6 +183,7 @@ def put_half(
         or not 0 < len(body) <= state.config.max_message_size
         or header.batch
         or header.reconsume_times
+        or header.place
         or state.config.reject_transaction_message
         or header.topic.startswith(RETRY_PREFIX)
     ):
@@ -282,6 +299,8 @@ class HalfRuns:
             or not 0 < len(body) <= self._state.config.max_message_size
             or header.batch
             or header.reconsume_times
+            # The group may be at home elsewhere; see `growing`.
+            or header.place
         ):
             return None
         looked = self._look(text)

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 from cometmq.broker.state import BrokerState
@@ -28,7 +29,7 @@ from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.errors import CodecError, MessageIllegal, StoreError
 from cometmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.model.topic import DataVersion
-from cometmq.store.results import ColdRead, GetResult, GetStatus
+from cometmq.store.results import ColdRead, GetResult, GetStatus, PutItem
 
 __all__ = ["ScheduleService"]
 
@@ -228,16 +229,28 @@ class ScheduleService:
 
     def _deliver_due(self, cursor: _Level, data: bytes, read_to: int, now_ms: int) -> None:
         delay = self._state.delay
+        due: list[StoredMessage] = []
+        wait_ms = 0
         for message in self._decode(cursor, data, read_to):
             due_ms = delay.deliver_time_ms(cursor.level, message.store_timestamp_ms)
             wait_ms = delay.due_in_ms(cursor.level, due_ms, now_ms)
             if wait_ms > 0:
-                cursor.due_ms = now_ms + wait_ms
-                return
-            if not self._deliver(cursor, message, now_ms):
-                cursor.due_ms = now_ms + RETRY_MS
-                return
-            self._advance(cursor, message.queue_offset + 1, now_ms)
+                break
+            due.append(message)
+        place = 0
+        while place < len(due):
+            count = self._deliver_run(due, place, now_ms)
+            if not count:
+                # Alone: it is special, or the store says why it takes none.
+                if not self._deliver(cursor, due[place], now_ms):
+                    cursor.due_ms = now_ms + RETRY_MS
+                    return
+                count = 1
+            place += count
+            self._advance(cursor, due[place - 1].queue_offset + 1, now_ms, count)
+        if wait_ms > 0:
+            cursor.due_ms = now_ms + wait_ms
+            return
         if cursor.next_offset < read_to:
             self._advance(cursor, read_to, now_ms)
         if cursor.next_offset < cursor.expected_end:
@@ -257,13 +270,15 @@ class ScheduleService:
             )
             return []
 
-    def _advance(self, cursor: _Level, next_offset: int, now_ms: int) -> None:
+    def _advance(self, cursor: _Level, next_offset: int, now_ms: int, count: int = 1) -> None:
         cursor.next_offset = next_offset
         cursor.unflushed.append((next_offset, self._state.store.max_physical_offset))
         self._settle(cursor)
         self.revision += 1
-        self._updates += 1
-        if self._updates % self._state.config.delay_offset_update_version_step == 0:
+        step = self._state.config.delay_offset_update_version_step
+        before = self._updates // step
+        self._updates += count
+        if self._updates // step > before:
             self.version = self.version.next(now_ms)
 
     def _settle(self, cursor: _Level) -> None:
@@ -271,6 +286,19 @@ class ScheduleService:
         confirmed, unflushed = self._state.store.confirmed_offset, cursor.unflushed
         while unflushed and unflushed[0][1] <= confirmed:
             cursor.safe_offset = unflushed.popleft()[0]
+
+    def _deliver_run(self, due: list[StoredMessage], start: int, now_ms: int) -> int:
+        """Put the messages from `start` on that one step of the store takes; how many it took."""
+        born_host = due[start].born_host
+        items: list[PutItem] = []
+        for message in islice(due, start, None):
+            item = _put_item(message)
+            if item is None or message.born_host != born_host:
+                break
+            items.append(item)
+        if len(items) < _RUN_MIN:
+            return 0
+        return len(self._state.store.put_many(items, born_host=born_host, store_ms=now_ms))
 
     def _deliver(self, cursor: _Level, message: StoredMessage, now_ms: int) -> bool:
         """Put the real message; False when it has to be tried again."""
@@ -321,6 +349,35 @@ class ScheduleService:
 
 
 _HALF_TOPIC: Final = HALF_TOPIC.encode()
+_RUN_MIN: Final = 2
+
+
+def _put_item(message: StoredMessage) -> PutItem | None:
+    """The real message as one of many; None when it must be put alone."""
+    raw = message.raw_properties
+    topic = find_property(raw, b"REAL_TOPIC")
+    queue_id = find_property(raw, b"REAL_QID")
+    if (
+        topic is None
+        or queue_id is None
+        or not queue_id.isdigit()
+        or topic == _HALF_TOPIC
+        or message.reconsume_times
+        or message.prepared_transaction_offset
+    ):
+        return None
+    tags = _text(find_property(raw, b"TAGS"))
+    return (
+        topic.decode(),
+        int(queue_id),
+        message.body,
+        raw,
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        tags_code(tags),
+        (_text(find_property(raw, b"UNIQ_KEY")), _text(find_property(raw, b"KEYS")), tags),
+    )
 
 
 def _text(value: bytes | None) -> str | None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.broker.batch_keys import BatchLook
+from cometmq.broker.delayed_send import DelayedRuns
 from cometmq.broker.growing import GrowingTopics
 from cometmq.broker.half_send import HALF_MARK, HalfRuns, make_half_look, put_half
 from cometmq.broker.schedule import ScheduleService
@@ -110,6 +111,7 @@ class SendProcessor:
         "_answers",
         "_batch_look",
         "_checks",
+        "_delayed_run",
         "_frame",
         "_half_look",
         "_is_sync_flush",
@@ -165,9 +167,20 @@ class SendProcessor:
         given = (self._frame, self._suffix, self._stored)
         self.half_runs = HalfRuns(state, self._limits, self._half_look, *given)
         """Its `added` is told of every half message that was put the fast way."""
+        delayed = DelayedRuns(state, schedule, self._limits, self._look, *given[:2])
+        self._delayed_run: SendRun = delayed.serve
         self.send_run: SendRun = SendRuns(
-            state, self._limits, self._look, *given, self.half_runs.serve, self.growing.topics
+            state, self._limits, self._look, *given, self._other_run, self.growing.topics
         ).serve
+
+    def _other_run(
+        self, commands: Sequence[Any], start: int, connection: ServerConnection, now_ms: int
+    ) -> tuple[int, bytes]:
+        """A run whose first send is not plain: half messages, or such with a delay level."""
+        served = self.half_runs.serve(commands, start, connection, now_ms)
+        if served[0] == start:
+            return self._delayed_run(commands, start, connection, now_ms)
+        return served
 
     def forget_topics(self) -> None:
         """Send every topic through the checks again; called whenever a topic changes."""
