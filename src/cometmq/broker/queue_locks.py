@@ -97,7 +97,12 @@ class QueueLockProcessor:
         self._watch_expiry(now_ms)
 
     def _tell_soon(self, group: str, clients: list[str]) -> None:
-        if not clients:
+        settings = self._state.groups.get(group)
+        if (
+            not clients
+            or not self._state.config.notify_consumer_ids_changed_enable
+            or (settings is not None and not settings.notify_consumer_ids_changed_enable)
+        ):
             return
         self._to_tell.setdefault(group, {}).update(dict.fromkeys(clients))
         if self._notice is None:

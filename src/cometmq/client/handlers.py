@@ -487,6 +487,7 @@ class ThreadDispatcher:
         outcomes: list[Outcome] = []
         handler = self._handler
         process_queue = chunk.assigned.process_queue
+        in_order = chunk.is_run
         for message in chunk.messages:
             if self._is_draining or process_queue.dropped:
                 break
@@ -497,7 +498,7 @@ class ThreadDispatcher:
                 outcomes.append(None if value is None else outcome_of(value))
             except Exception as error:
                 outcomes.append(outcome_of(verdict_of_error(error, message)))
-            if chunk.is_run and outcomes[-1] is not None:
+            if in_order and outcomes[-1] is not None:
                 break
         return outcomes
 

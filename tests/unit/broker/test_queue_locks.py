@@ -127,3 +127,19 @@ def test_what_an_ordered_group_sends_back_is_buried(tmp_path: Path) -> None:
         assert [one.body for one in await client.messages(topic="%RETRY%g")] == [b"again"]
 
     scenario(tmp_path, story)
+
+
+def test_who_wants_no_notices_gets_none(tmp_path: Path) -> None:
+    """notifyConsumerIdsChangedEnable: RocketMQ's behaviour, for a broker or for a group."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await client.heartbeat(CONSUMER, client_id="c1")
+        await lock(client, "c0", Q0)
+        assert await lock(client, "c1", Q0) == []
+        await unlock(client, "c0", Q0)
+        assert await lock(client, "c1", Q0) == [Q0]
+        assert broker._queue_locks is not None
+        assert broker._queue_locks._to_tell == {}
+        assert notice_count(client) == 0
+
+    scenario(tmp_path, story, notifyConsumerIdsChangedEnable=False)
