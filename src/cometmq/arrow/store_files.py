@@ -180,13 +180,15 @@ def queues_of(root: Path, topic: str) -> list[QueueFiles]:
 def _open_queue(topic: str, queue_id: int, folder: Path) -> QueueFiles:
     files = [(int(path.name) // CQ_UNIT_BYTES, path) for path in _numbered(folder)]
     start = end = files[0][0] if files else 0
+    known: dict[Path, NDArray[Any]] = {}
     for first, path in files:
-        written = _written(path)
+        written = known[path] = _written(path)
         if len(written):
             start = first + int(written[0])
             break
     for first, path in reversed(files):
-        written = _written(path)
+        # Often there is one file only: it is read once.
+        written = known[path] if path in known else _written(path)
         if len(written):
             end = first + int(written[-1]) + 1
             break

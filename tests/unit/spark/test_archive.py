@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset, parquet
 from tests.unit.spark.local_spark import LocalSpark
-from tests.unit.spark.stores import Put, fill, some_days
+from tests.unit.spark.stores import NEW_YEAR_MS, Put, fill, some_days
 
 from cometmq import arrow
+from cometmq.arrow import COLUMNS
 from cometmq.errors import ConfigError, NoRoute, StoreCorrupt, StoreError, StoreLocked
 from cometmq.spark.pipelines.archive import ArchiveOptions, ArchiveResult, archive
 from cometmq.spark.pipelines.archive_checksum import CHECKED_COLUMNS, Checksum
@@ -519,3 +521,33 @@ def test_no_route_is_passed_on_as_it_is() -> None:
         run_tasks(LocalSpark(), fail, [0, 1])
     with pytest.raises(StoreError, match="disk"):
         run_tasks(LocalSpark(), fail, [2])
+
+
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "lz4", "gzip", "none"])
+@pytest.mark.parametrize("is_text", [True, False])
+def test_bodies_that_do_not_shrink_are_not_squeezed(
+    tmp_path: Path, compression: str, is_text: bool
+) -> None:
+    """Packed bodies are written as they are, all else as asked; both are read by anybody."""
+    chance = random.Random(3)
+    body = b"order " * 30
+    puts = [
+        Put("Packed", 0, body if is_text else chance.randbytes(180), NEW_YEAR_MS + number, "A", "k")
+        for number in range(400)
+    ]
+    store = fill(tmp_path / "store", puts)
+    root = tmp_path / "archive"
+    run(store, root, ArchiveOptions(compression=compression))
+    (path,) = archive_files(root)
+    group = parquet.ParquetFile(path).metadata.row_group(0)
+    codecs = {
+        group.column(place).path_in_schema: group.column(place).compression
+        for place in range(group.num_columns)
+    }
+    plain = "UNCOMPRESSED"
+    asked = {"none": plain}.get(compression, compression.upper())
+    assert codecs.pop("body") == (asked if is_text else plain)
+    assert set(codecs.values()) == {asked}
+    # Without topic and body; the map has two.
+    assert len(codecs) == len(COLUMNS) - 1
+    assert {row[3] for row in rows_of(root)} == {put.body for put in puts}

@@ -32,12 +32,35 @@ if TYPE_CHECKING:
 
     from cometmq.spark.pipelines.archive_source import Source
 
-__all__ = ["ARCHIVE_COLUMNS", "DateFile", "WriteTask", "archive_schema", "split_by_date", "write"]
+__all__ = [
+    "ARCHIVE_COLUMNS",
+    "DateFile",
+    "WriteTask",
+    "archive_schema",
+    "is_compressible",
+    "split_by_date",
+    "write",
+]
 
 #: The topic is the folder's name, as Spark, DuckDB, Polars and pyarrow read partitioned folders.
 ARCHIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "topic")
 _DICTIONARY: Final = ["broker", "tags", "bornHost", "storeHost", "queueId", "sysFlag"]
 _DICTIONARY.append("reconsumeTimes")
+#: Numbers that grow by little: their differences take fewer bytes, and less time to compress.
+_STEADY: Final = ["queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp"]
+#: The columns as Parquet names them.
+_PATHS: Final = tuple(
+    path
+    for name in ARCHIVE_COLUMNS
+    for path in (
+        ("properties.key_value.key", "properties.key_value.value")
+        if name == "properties"
+        else (name,)
+    )
+)
+_PROBE_BYTES: Final = 1 << 18
+#: What a compressed sample must stay below, as a part of its bytes, to be worth the time.
+_WORTH: Final = 0.95
 _GROUP_ROWS: Final = 262_144
 _GROUP_BYTES: Final = 128 << 20
 _DAY_MS: Final = 86_400_000
@@ -131,6 +154,20 @@ def split_by_date(batch: Any) -> Iterator[tuple[str, Any]]:
         yield _date_text(int(day)), batch.filter(pa.array(days == day))
 
 
+def is_compressible(bodies: Any, compression: str) -> bool:
+    """Whether a sample of the bodies shrinks; encrypted or packed ones cost time for nothing."""
+    if compression == "none":
+        return False
+    _, offsets, data = bodies.buffers()
+    if data is None:
+        return False
+    places = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
+    begin = int(places[0])
+    sample = data[begin : min(int(places[-1]), begin + _PROBE_BYTES)]
+    packed = pa.Codec(compression).compress(sample)
+    return bool(packed.size < _WORTH * sample.size)
+
+
 def _date_text(day: int) -> str:
     return str(np.datetime64(day, "D"))
 
@@ -158,13 +195,8 @@ class DateFile:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._schema = schema
         self._json_schema = json_schema
-        self._writer = parquet.ParquetWriter(
-            self._file,
-            self._schema,
-            compression=compression,
-            compression_level=1 if compression == "zstd" else None,
-            use_dictionary=_DICTIONARY,
-        )
+        self._compression = compression
+        self._writer: Any = None
         self._waiting: list[Any] = []
         self._waiting_rows = 0
         self._waiting_bytes = 0
@@ -205,8 +237,30 @@ class DateFile:
     def _flush(self) -> None:
         if self._waiting:
             table = pa.Table.from_batches(self._waiting, schema=self._schema)
+            if self._writer is None:
+                self._writer = self._open(self._waiting[0])
             self._writer.write_table(table, row_group_size=_GROUP_ROWS)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def _open(self, first: Any) -> Any:
+        """A writer that fits the first rows: bodies that do not shrink are not squeezed."""
+        name = self._compression
+        compression: Any = name
+        level: Any = 1 if name == "zstd" else None
+        # Bodies that have JSON columns beside them are text.
+        if set(self._schema.names) <= set(ARCHIVE_COLUMNS):
+            bodies = first.column(first.schema.get_field_index("body"))
+            if not is_compressible(bodies, name):
+                compression = dict.fromkeys(_PATHS, name) | {"body": "none"}
+                level = level and {path: level for path in _PATHS if path != "body"}
+        return parquet.ParquetWriter(
+            self._file,
+            self._schema,
+            compression=compression,
+            compression_level=level,
+            use_dictionary=_DICTIONARY,
+            column_encoding=dict.fromkeys(_STEADY, "DELTA_BINARY_PACKED"),
+        )
 
     def _end_range(self) -> None:
         checksum = self._checksum
@@ -230,13 +284,13 @@ class DateFile:
         """End the file and make it durable; what it holds."""
         self._end_range()
         self._flush()
+        if self._writer is None:
+            raise StoreError(f"{self._file} would hold no row")
         self._writer.close()
         with self._file.open("rb+") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
             size = file.seek(0, os.SEEK_END)
-        if not self._ranges:
-            raise StoreError(f"{self._file} would hold no row")
         return ArchiveFile(
             path=self._path,
             staged=self._staged,
@@ -252,6 +306,7 @@ class DateFile:
     def discard(self) -> None:
         """Leave nothing behind."""
         try:
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
         finally:
             self._file.unlink(missing_ok=True)
