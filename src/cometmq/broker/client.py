@@ -107,7 +107,9 @@ class ClientProcessor:
             data.heartbeat_fingerprint,
         )
         if not data.without_sub:
-            self._filters.subscribed(consumer.group_name, consumer.subscriptions, now_ms)
+            # Should the clock have gone back: no bitmap of before speaks of a filter of now.
+            born_ms = max(now_ms, state.store.last_store_ms)
+            self._filters.subscribed(consumer.group_name, consumer.subscriptions, born_ms)
         if outcome.is_changed and settings.notify_consumer_ids_changed_enable:
             self._notify(consumer.group_name)
         return outcome.needs_subscription or outcome.is_fingerprint_new

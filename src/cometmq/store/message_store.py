@@ -235,6 +235,11 @@ class MessageStore:
         return self._flusher.flushed
 
     @property
+    def last_store_ms(self) -> int:
+        """Store time of the newest message of this life, -1 for none."""
+        return self._appender.last_store_ms
+
+    @property
     def max_physical_offset(self) -> int:
         """Where the next record will be written (a BLANK may come first)."""
         return self._log.wrote

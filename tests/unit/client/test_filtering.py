@@ -42,9 +42,11 @@ async def pushed(cluster: EmbeddedCluster, group: str, subscribe_late: bool) -> 
         if got >= EXPECTED:
             done.set()
 
-    options = {"name_server": cluster.name_server_address, "consume_from": "first"}
     given = None if subscribe_late else {TOPIC: Sql92(WANTED)}
-    async with PushConsumer(group, given, handle, **options) as consumer:
+    name_server = cluster.name_server_address
+    async with PushConsumer(
+        group, given, handle, name_server=name_server, consume_from="first"
+    ) as consumer:
         if subscribe_late:
             await consumer.subscribe(TOPIC, WANTED, expression_type="SQL92")
         async with asyncio.timeout(30):
