@@ -13,6 +13,7 @@ from typing import Final
 from cometmq.broker.state import FAQ, BrokerState, Refusal
 from cometmq.codec.timer_slots import BadTimer, TimerRules, asked_due_ms, has_timer
 from cometmq.core import retry
+from cometmq.core.dead_letters import REPLAY_OF
 from cometmq.errors import ResponseCode
 from cometmq.model import properties as prop
 from cometmq.model.flags import PERM_WRITE, perm_text
@@ -181,7 +182,11 @@ class SendChecks:
             )
         most = retry.max_reconsume_times(settings, header.max_reconsume_times, request.version)
         is_ordered = not self._state.queue_locks.are_all_expired(group, now_ms)
-        # An ordered consumer sends back what it will not try again, so it must not come again.
+        # An ordered consumer sends back what it will not try again, so it must not come again;
+        # what an operator sends again has no tries yet.
+        is_ordered = is_ordered and not (
+            REPLAY_OF in target.properties and not header.reconsume_times
+        )
         if not is_ordered and not retry.goes_to_dlq_on_send(header.reconsume_times, most):
             return False
         dead = self._state.ensure_topic(dlq_topic(group), retry.DLQ_QUEUE_COUNT, now_ms)

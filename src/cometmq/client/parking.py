@@ -274,7 +274,7 @@ class Parking:
                 continue
             found = self._brokers[item.message.broker_name]
             try:
-                offset = await found.queue.append_copy(item.message, self._properties(item))
+                park_offset = await found.queue.append_copy(item.message, self._properties(item))
             except CometError as error:
                 log.warning(
                     "%s at %d is not parked yet, again in %.0f s: %s",
@@ -286,7 +286,7 @@ class Parking:
                 await asyncio.sleep(PAUSE_S)
                 continue
             box.remove(item)
-            found.sent.append((offset, item))
+            found.sent.append((park_offset, item))
             self._read_back(found)
         del self._outbox[lane]
 
@@ -304,9 +304,9 @@ class Parking:
     def _read_back(self, found: _BrokerLog) -> None:
         """What was read back is in other hands."""
         waiting: deque[tuple[int, _Item]] = deque()
-        for offset, item in found.sent:
-            if offset >= found.log.next_offset:
-                waiting.append((offset, item))
+        for park_offset, item in found.sent:
+            if park_offset >= found.log.next_offset:
+                waiting.append((park_offset, item))
                 continue
             self._arrived(item)
             process_queue = item.assignment.process_queue

@@ -93,9 +93,11 @@ class ParkingQueue:
         """The next offset to be written."""
         return await self.reader.calls.max_offset(self._address(), self.queue)
 
-    async def commit(self, offset: int) -> None:
+    async def commit(self, park_offset: int) -> None:
         """Let others begin there."""
-        await self.reader.calls.commit(self._address(), self.group, self.queue, offset, wait=False)
+        await self.reader.calls.commit(
+            self._address(), self.group, self.queue, park_offset, wait=False
+        )
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -110,13 +112,15 @@ class ParkingQueue:
         found.skip_to(end)
         return found
 
-    async def pull(self, offset: int, suspend_ms: int) -> tuple[list[ReceivedMessage], int, bool]:
+    async def pull(
+        self, park_offset: int, suspend_ms: int
+    ) -> tuple[list[ReceivedMessage], int, bool]:
         """(messages, where to go on, whether the broker moved us); waits for messages."""
         header = PullMessageHeader(
             consumer_group=self.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
-            queue_offset=offset,
+            queue_offset=park_offset,
             max_msg_nums=PULL_COUNT,
             sys_flag=_SUBSCRIBED_AND_SUSPEND,
             commit_offset=0,

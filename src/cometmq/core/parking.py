@@ -147,7 +147,7 @@ class ParkRecord:
 
     kind: Kind
     lane: str
-    offset: int
+    park_offset: int
     message: ParkedMessage | None = None
     upto_offset: int = -1
 
@@ -195,9 +195,9 @@ class ParkingLog:
 
     def apply(self, record: ParkRecord) -> bool:
         """Take in the next record; False if it changes nothing."""
-        if record.offset < self.next_offset:
+        if record.park_offset < self.next_offset:
             return False
-        self.next_offset = record.offset + 1
+        self.next_offset = record.park_offset + 1
         lane = self.lanes.get(record.lane)
         if record.kind.is_message:
             return self._add(record, lane)
@@ -216,7 +216,7 @@ class ParkingLog:
         if lane is None:
             # One that was behind others which are all consumed by now has nothing to wait for.
             is_behind = record.kind is Kind.BEHIND
-            lane = Lane(LaneState.RETRYING if is_behind else LaneState.PARKED, record.offset)
+            lane = Lane(LaneState.RETRYING if is_behind else LaneState.PARKED, record.park_offset)
             self.lanes[record.lane] = lane
         place = record.message.place
         lane.messages.append(replace(record.message, is_repeat=place in lane.places))
@@ -236,7 +236,7 @@ class ParkingLog:
 
 
 def record_of(
-    offset: int,
+    park_offset: int,
     *,
     properties: Mapping[str, str],
     message_id: str,
@@ -253,10 +253,13 @@ def record_of(
         lane = properties[PARK_LANE]
         if not kind.is_message:
             return ParkRecord(
-                kind, lane, offset, upto_offset=int(properties.get(PARK_UPTO, str(offset)))
+                kind,
+                lane,
+                park_offset,
+                upto_offset=int(properties.get(PARK_UPTO, str(park_offset))),
             )
         message = ParkedMessage(
-            offset,
+            park_offset,
             properties[PARK_OF],
             message_id,
             properties.get(prop.KEYS, ""),
@@ -268,10 +271,10 @@ def record_of(
         assert message.source
     except (KeyError, ValueError) as error:
         raise CodecError(
-            f"record {offset} of a parking topic ({PARK_PREFIX}...): {error!s:.100} is not what a "
-            "parked message has"
+            f"record {park_offset} of a parking topic ({PARK_PREFIX}...): {error!s:.100} is not "
+            "what a parked message has"
         ) from None
-    return ParkRecord(kind, lane, offset, message)
+    return ParkRecord(kind, lane, park_offset, message)
 
 
 def copy_properties(

@@ -344,6 +344,34 @@ def test_a_broker_that_buries_the_copy_is_told_of(tmp_path: Path) -> None:
     scenario(story)
 
 
+def test_an_ordered_group_gets_its_dead_letters_again(tmp_path: Path) -> None:
+    """Ours does not bury what has no tries yet; the members may stay online."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        address = cluster.name_server_address
+        got: list[bytes] = []
+
+        async def take(message: ReceivedMessage) -> None:
+            got.append(message.body)
+
+        async with (
+            Admin(name_server=address) as admin,
+            PushConsumer("billing", {"Orders": "*"}, take, name_server=address, order="queue"),
+        ):
+            locks = cluster.standalone.broker.state.queue_locks
+
+            async def is_locked() -> bool:
+                return not locks.are_all_expired("billing", SystemClock().now_ms())
+
+            await eventually(is_locked)
+            run, _ = redrive(admin, tmp_path)
+            assert await run.send(await run.plan(ALL)) == COUNT
+            await until(lambda: len(got) == COUNT, 30)
+            assert len(await bodies(admin, "%DLQ%billing")) == COUNT
+
+    scenario(story)
+
+
 def test_ledger_of_something_else(tmp_path: Path) -> None:
     """A line that is none, and an answer without a question, are told of with their number."""
     ledger = RedriveLedger.open(tmp_path, "g", "group")
