@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -352,3 +353,109 @@ def test_settings_that_cannot_be(options: dict[str, Any], words: str) -> None:
     group = options.pop("group", "g")
     with pytest.raises(ConfigError, match=words):
         PushConsumer(group, {"t": "*"}, print, **(settings | options))
+
+
+def test_parked_groups_survive_the_broker(tmp_path: Path) -> None:
+    """The parking topic is in the store; a fresh member of a fresh broker goes on with it."""
+
+    async def run() -> None:
+        seen: list[Shop] = []
+        for round_number in range(2):
+            async with embedded_cluster(store_path=str(tmp_path / "store")) as cluster:
+                address = cluster.name_server_address
+                async with (
+                    Admin(name_server=address) as admin,
+                    Producer("p", name_server=address) as producer,
+                ):
+                    shop = Shop(cluster, admin, producer)
+                    seen.append(shop)
+                    if round_number == 0:
+                        await admin.create_topic("Orders", queue_count=1)
+                        await before_the_restart(shop)
+                    else:
+                        await admin.topic_route("Orders")
+                        await after_the_restart(shop)
+
+    async def before_the_restart(shop: Shop) -> None:
+        shop.refused = {"bad"}
+        await shop.send("bad", 4)
+        async with shop.consumer():
+
+            async def are_parked() -> bool:
+                lane = (await shop.state()).lanes.get("Orders/bad")
+                return lane is not None and len(lane.messages) == 4
+
+            await shop.admin.topic_route("Orders")
+            await eventually(are_parked)
+
+    async def after_the_restart(shop: Shop) -> None:
+        shop.number = 4
+        await shop.send("bad")
+        async with shop.consumer():
+
+            async def are_parked() -> bool:
+                return len((await shop.state()).lanes["Orders/bad"].messages) == 5
+
+            await eventually(are_parked)
+            assert shop.tried == []
+            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await until(lambda: len(shop.taken) == 5, WAIT_S)
+        assert shop.taken == [f"bad:{n}" for n in range(5)]
+
+    asyncio.run(run())
+
+
+def test_a_member_that_dies_while_it_parks() -> None:
+    """What it had sent and not committed comes again; nothing is lost, nobody is overtaken."""
+
+    async def story(shop: Shop) -> None:
+        # The next owner need not wait a minute for the lock of the dead one.
+        shop.cluster.standalone.broker.state.queue_locks.live_ms = 500
+        shop.refused = {"bad"}
+        dying = shop.consumer(instance_name="dying")
+        await dying.start()
+        parking = dying._parking
+        assert parking is not None
+        read_back = 0
+
+        def lose_what_is_read_back(found: object) -> None:
+            nonlocal read_back
+            read_back += 1
+
+        # It reads its copies back and dies before it can count them as consumed.
+        parking._read_back = lose_what_is_read_back  # type: ignore[method-assign]
+        await shop.send("bad", 3)
+        await shop.send("good", 2)
+
+        async def is_begun() -> bool:
+            return "Orders/bad" in (await shop.state()).lanes
+
+        await eventually(is_begun)
+        await until(lambda: read_back and len(shop.taken_of("good")) == 2, WAIT_S)
+        assert dying._instance is not None
+        for assignment in dying._assignments.values():
+            assignment.loop.stop()
+            assignment.process_queue.dropped = True
+        for task in list(dying._instance._tasks):
+            task.cancel()
+        await dying._instance.pool.close()
+        assert await shop.committed() == 0
+        async with shop.consumer(instance_name="next"):
+            await shop.send("bad")
+
+            async def are_parked() -> bool:
+                messages = (await shop.state()).lanes["Orders/bad"].messages
+                return len({one.place for one in messages}) == 4
+
+            await eventually(are_parked)
+            shop.refused = set()
+            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await until(lambda: len(shop.taken_of("bad")) == 4, WAIT_S)
+
+            async def flows_again() -> bool:
+                return not (await shop.state()).lanes
+
+            await eventually(flows_again)
+        assert shop.taken_of("bad") == [f"bad:{n}" for n in (0, 1, 2, 5)]
+
+    scenario(story)
