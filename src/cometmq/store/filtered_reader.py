@@ -51,6 +51,8 @@ _SINGLY_MAX: Final = 1024
 """Units of one read that may be looked up one by one."""
 _TOGETHER: Final = 32
 """Records that are read at once where they lie close together."""
+_SPARSE: Final = 4
+"""Where more than so many times their bytes lie around records, each is read for itself."""
 _WARM_BYTES_MAX: Final = 32 << 20
 _BLOCKING_MAX: Final = 64
 """Records of one read that are waited for where a worker was to have brought them."""
@@ -196,6 +198,8 @@ class FilteredReader:
         base = units[0][0]
         span = units[-1][0] + units[-1][1] - base
         if len(units) < 2 or base < self._log.min_offset or not 0 < span <= SPAN_BYTES_MAX:
+            return None, base
+        if span > _SPARSE * sum([unit[1] for unit in units]):
             return None, base
         return self._log.read_resident(base, span), base
 
