@@ -46,6 +46,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "parking",
         "Message groups that an ordered consumer has put aside.",
     ),
+    "delay-gateway": (
+        "cometmq.cli.delay_gateway",
+        "delay_gateway",
+        "Exact timers for a RocketMQ 4 cluster, in the foreground.",
+    ),
     "staged": ("cometmq.cli.staged", "staged", "List and forget staged batches."),
     "transaction": ("cometmq.cli.transaction", "transaction", "List open transactions."),
     "store": ("cometmq.cli.store", "store", "Read a store directory without a broker."),

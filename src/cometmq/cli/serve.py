@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cometmq.cli.output import Progress
     from cometmq.store.results import RecoveryReport
 
-__all__ = ["broker", "name_server", "up"]
+__all__ = ["broker", "name_server", "serve_until_stopped", "up"]
 
 _LOG = logging.getLogger("cometmq.cli")
 RECOVERY_WORTH_A_LINE_MS: Final = 1000
@@ -128,7 +128,7 @@ async def _up(
         name_server_port=name_server_port,
         name_server_host=loaded.config.bind_address,
     )
-    await _serve(
+    await serve_until_stopped(
         lambda: _recovering(cluster.start, lambda: cluster.broker.recovery, quiet=quiet),
         cluster.stop,
         lambda: (
@@ -178,7 +178,7 @@ def name_server(
         from cometmq.store.disk import RealDisk
 
         server = NameServer(loaded.config, system_environment(), RealDisk())
-        await _serve(
+        await serve_until_stopped(
             server.start,
             server.stop,
             lambda: (
@@ -268,7 +268,7 @@ def broker(
         from cometmq.store.disk import RealDisk
 
         server = Broker(loaded.config, system_environment(), RealDisk(), config_path=loaded.path)
-        await _serve(
+        await serve_until_stopped(
             lambda: _recovering(server.start, lambda: server.recovery, quiet=is_quiet(ctx)),
             server.stop,
             lambda: (
@@ -335,7 +335,7 @@ def _recovery_text(report: "RecoveryReport") -> str:
     )
 
 
-async def _serve(
+async def serve_until_stopped(
     start: Callable[[], Awaitable[None]],
     stop: Callable[[], Awaitable[None]],
     ready: Callable[[], str],

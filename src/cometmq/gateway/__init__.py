@@ -1,4 +1,1 @@
-"""The delay gateway.
-
-Empty in this release.
-"""
+"""The delay gateway: exact timers for a RocketMQ cluster that has delay levels only."""
