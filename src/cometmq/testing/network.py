@@ -136,6 +136,7 @@ class SimNetwork:
         self.hosts: dict[str, SimHost] = {}
         self._parted: set[frozenset[str]] = set()
         self._connection_count = 0
+        self._made: list[SimTransport] = []
 
     def host(self, address: str) -> SimHost:
         """The host with this address, made on first use."""
@@ -143,6 +144,16 @@ class SimNetwork:
         if found is None:
             found = self.hosts[address] = SimHost(self, address)
         return found
+
+    def forget(self) -> None:
+        """After the simulation: let go of both ends of everything, so that memory is given back."""
+        for transport in self._made:
+            transport.part()
+        self._made.clear()
+        for host in self.hosts.values():
+            host.transports.clear()
+            host.closed.clear()
+            host.listeners.clear()
 
     def part(self, one: str, other: str) -> None:
         """Hold back everything between two hosts until `heal`; connections stay open."""
@@ -191,6 +202,7 @@ class SimNetwork:
         client = SimTransport(self, source, name + ">", here, there, contextvars.copy_context())
         server = SimTransport(self, target, name + "<", there, here, listener.context)
         client.join(server)
+        self._made += (client, server)
         self.trace("connect", f"{name} {here[0]} -> {there[0]}:{there[1]}")
         server.begin(listener.context.copy().run(listener.accept))
         protocol = factory()
@@ -241,6 +253,10 @@ class SimTransport(asyncio.Transport):
         """Make the two ends each other's peer."""
         self.peer = other
         other.peer = self
+
+    def part(self) -> None:
+        """Know neither the peer nor the protocol any more."""
+        self.peer, self._protocol = self, asyncio.Protocol()
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
         """Hand the end to its protocol."""

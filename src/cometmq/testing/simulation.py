@@ -281,6 +281,7 @@ def _clean_up(world: World, loop: SimLoop) -> None:
     loop.set_exception_handler(lambda _loop, _context: None)
     for node in world.nodes.values():
         node.bury()
+    world.network.forget()
     leftover = [task for task in asyncio.all_tasks(loop) if not task.done()]
     for task in leftover:
         task.cancel()
