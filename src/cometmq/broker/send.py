@@ -34,6 +34,7 @@ from cometmq.broker.send_run import (
     make_look,
 )
 from cometmq.broker.state import BrokerState, Refusal
+from cometmq.broker.timed_send import TimedRuns
 from cometmq.broker.timer import TimerService
 from cometmq.broker.timer_intake import Fresh
 from cometmq.codec.batch import decode_batch
@@ -111,12 +112,12 @@ class SendProcessor:
         "_answers",
         "_batch_look",
         "_checks",
-        "_delayed_run",
         "_frame",
         "_half_look",
         "_is_sync_flush",
         "_limits",
         "_look",
+        "_other_runs",
         "_region_properties",
         "_schedule",
         "_state",
@@ -168,7 +169,8 @@ class SendProcessor:
         self.half_runs = HalfRuns(state, self._limits, self._half_look, *given)
         """Its `added` is told of every half message that was put the fast way."""
         delayed = DelayedRuns(state, schedule, self._limits, self._look, *given[:2])
-        self._delayed_run: SendRun = delayed.serve
+        timed = TimedRuns(state, timers, self._limits, self._look, *given[:2])
+        self._other_runs: tuple[SendRun, ...] = self.half_runs.serve, delayed.serve, timed.serve
         self.send_run: SendRun = SendRuns(
             state, self._limits, self._look, *given, self._other_run, self.growing.topics
         ).serve
@@ -176,11 +178,12 @@ class SendProcessor:
     def _other_run(
         self, commands: Sequence[Any], start: int, connection: ServerConnection, now_ms: int
     ) -> tuple[int, bytes]:
-        """A run whose first send is not plain: half messages, or such with a delay level."""
-        served = self.half_runs.serve(commands, start, connection, now_ms)
-        if served[0] == start:
-            return self._delayed_run(commands, start, connection, now_ms)
-        return served
+        """A run whose first send is not plain: half, delayed or timed messages."""
+        for serve in self._other_runs:
+            end, answers = serve(commands, start, connection, now_ms)
+            if end != start:
+                return end, answers
+        return start, b""
 
     def forget_topics(self) -> None:
         """Send every topic through the checks again; called whenever a topic changes."""
