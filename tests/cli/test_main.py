@@ -106,7 +106,10 @@ def test_completion_script(shell: str) -> None:
     ("words", "expected"),
     [
         (("cometmq", "pro"), {"produce"}),
-        (("cometmq", "topic", ""), {"list", "create", "delete", "route", "status"}),
+        (
+            ("cometmq", "topic", ""),
+            {"list", "create", "delete", "route", "status", "grow", "shrink", "growth"},
+        ),
         (("cometmq", "completion", ""), {"bash", "zsh", "fish"}),
         (("cometmq", "topic", "create", "--q"), {"--queues"}),
     ],
