@@ -148,9 +148,12 @@ class BrokerCalls:
         delay_level: int,
         message_id: str,
         topic: str,
-        max_reconsume_times: int,
+        max_reconsume_times: int | None,
     ) -> None:
-        """Give a message back for another try; level -1 makes it a dead letter."""
+        """Give a message back for another try; level -1 makes it a dead letter.
+
+        ``max_reconsume_times`` of None leaves it to the group's settings.
+        """
         header = ConsumerSendMsgBackHeader(
             physical_offset, group, delay_level, message_id, topic, False, max_reconsume_times
         )

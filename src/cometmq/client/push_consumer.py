@@ -41,7 +41,7 @@ from cometmq.client.security import SecurityOptions
 from cometmq.client.send_back import SendBack
 from cometmq.client.starting import StartFrom, consume_from_where
 from cometmq.core.allocate import AllocateStrategy
-from cometmq.core.consume_retry import DELAY_LEVEL_BY_BROKER, MAX_RECONSUME_TIMES
+from cometmq.core.consume_retry import DELAY_LEVEL_BY_BROKER
 from cometmq.core.order import (
     ORDER_BY_GROUP,
     ORDER_NONE,
@@ -88,7 +88,8 @@ class PushConsumer(OrderlyConsumer):
         batch_count_max: messages per call of a list handler.
         message_model: clustering or broadcasting.
         max_reconsume_times: tries after the first before a message becomes a dead letter; None
-            for 16, or for ever where there is an order.
+            for what the group is set to at its broker (``cometmq group set``; 16 if nobody did),
+            or for ever where there is an order.
         order: ``"none"``: any number of handlers per queue. ``"queue"``: one at a time per queue,
             and a message that fails is tried again before those after it. ``"group"``: the same
             for each message group (`Message.message_group`), so that a queue runs as parallel as
@@ -172,8 +173,8 @@ class PushConsumer(OrderlyConsumer):
         self._handlers: dict[str, Handler] = {}
         self._concurrency = concurrency
         self._batch_count_max = batch_count_max
-        if max_reconsume_times is None:
-            max_reconsume_times = MAX_RECONSUME_TIMES if order == ORDER_NONE else RECONSUME_FOR_EVER
+        if max_reconsume_times is None and order != ORDER_NONE:
+            max_reconsume_times = RECONSUME_FOR_EVER
         self._max_reconsume_times = max_reconsume_times
         self._order = order
         self.is_orderly = order != ORDER_NONE
@@ -206,15 +207,13 @@ class PushConsumer(OrderlyConsumer):
             return
         instance = self._start_instance()
         assert self._calls is not None
-        self._returns = SendBack(
-            instance,
-            self._calls,
-            self.group,
+        most = self._max_reconsume_times
+        if most is not None:
             # A copy that has to say it had one try too many must fit into 32 bits.
-            min(self._max_reconsume_times, RECONSUME_FOR_EVER - 1),
-            self._given_back,
-        )
+            most = min(most, RECONSUME_FOR_EVER - 1)
+        self._returns = SendBack(instance, self._calls, self.group, most, self._given_back)
         if self.is_orderly:
+            assert self._max_reconsume_times is not None
             policy = OrderPolicy(self._suspend_ms, self._max_reconsume_times, self._park_after)
             self._start_ordering(OrderlyRunner(self, self._order, policy, self._concurrency))
             if self._park_after is not None:

@@ -44,7 +44,7 @@ class SendBack:
         instance: ClientInstance,
         calls: BrokerCalls,
         group: str,
-        max_reconsume_times: int,
+        max_reconsume_times: int | None,
         done: "Callable[[Assignment, ReceivedMessage], None]",
     ) -> None:
         self._instance = instance
@@ -135,6 +135,7 @@ class SendBack:
             max_reconsume_times=self._max_reconsume_times,
             delay_level=delay_level,
         )
+        most = properties.pop("MAX_RECONSUME_TIMES", None)
         header = SendMessageHeader(
             producer_group=CLIENT_INNER_PRODUCER,
             topic=topic,
@@ -145,7 +146,7 @@ class SendBack:
             born_timestamp_ms=self._instance.env.clock.now_ms(),
             flag=stored.flag,
             reconsume_times=int(properties.pop("RECONSUME_TIME")),
-            max_reconsume_times=int(properties.pop("MAX_RECONSUME_TIMES")),
+            max_reconsume_times=None if most is None else int(most),
             properties=encode_properties_text(properties),
         )
         command = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), stored.body)

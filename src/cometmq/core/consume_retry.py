@@ -13,12 +13,9 @@ from typing import Final
 __all__ = [
     "DELAY_LEVEL_BY_BROKER",
     "DELAY_LEVEL_DEAD_LETTER",
-    "MAX_RECONSUME_TIMES",
     "fallback_properties",
 ]
 
-MAX_RECONSUME_TIMES: Final = 16
-"""Tries after the first before a message becomes a dead letter."""
 DELAY_LEVEL_BY_BROKER: Final = 0
 DELAY_LEVEL_DEAD_LETTER: Final = -1
 _FIRST_RETRY_LEVEL: Final = 3
@@ -31,22 +28,27 @@ def fallback_properties(
     topic: str,
     message_id: str,
     reconsume_times: int,
-    max_reconsume_times: int,
+    max_reconsume_times: int | None,
     delay_level: int,
 ) -> dict[str, str]:
     """Properties of the copy we send to the retry topic when the broker refused code 36.
 
     ``topic`` and ``message_id`` are the message's own; an earlier try's origin is kept.  A dead
-    letter is asked for by a count above the maximum, since an ordinary send has no level -1.
+    letter is asked for by a count above the maximum, since an ordinary send has no level -1.  A
+    maximum of None leaves it to the group's settings at the broker.
     """
     copy = dict(properties)
     copy.setdefault("RETRY_TOPIC", topic)
     copy.setdefault("ORIGIN_MESSAGE_ID", message_id)
     times = reconsume_times + 1
     if delay_level < 0:
+        if max_reconsume_times is None:
+            max_reconsume_times = reconsume_times
         times = max_reconsume_times + 1
     copy["RECONSUME_TIME"] = str(times)
-    copy["MAX_RECONSUME_TIMES"] = str(max_reconsume_times)
+    copy.pop("MAX_RECONSUME_TIMES", None)
+    if max_reconsume_times is not None:
+        copy["MAX_RECONSUME_TIMES"] = str(max_reconsume_times)
     level = delay_level if delay_level > 0 else _FIRST_RETRY_LEVEL + reconsume_times
     copy["DELAY"] = str(min(level, _DELAY_LEVEL_MAX))
     copy.pop("TRAN_MSG", None)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.client.waiting import until
 
+from cometmq.client.admin import Admin
 from cometmq.client.handlers import DeadLetter, RetryLater
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.producer import Producer
@@ -17,8 +18,9 @@ from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.core.offset_file import decode_offset_file
 from cometmq.core.process_queue import FlowLimits
+from cometmq.core.retry_policy import customized_policy
 from cometmq.errors import ClientClosed, ConfigError
-from cometmq.model import Message, MessageModel, MessageQueue
+from cometmq.model import Message, MessageModel, MessageQueue, SubscriptionGroupConfig
 from cometmq.testing.cluster import embedded_cluster
 
 Story = Callable[[str, Producer], Awaitable[None]]
@@ -682,3 +684,32 @@ def test_start_is_refused_in_words() -> None:
     ):
         with pytest.raises(ConfigError, match=fault):
             PushConsumer(**options)  # type: ignore[arg-type]
+
+
+def test_the_group_says_how_often_and_when_a_message_is_tried_again() -> None:
+    """Its retryMaxTimes and its policy hold where the consumer asks for nothing."""
+
+    async def story(name_server: str, producer: Producer) -> None:
+        policy = customized_policy([0])
+        async with Admin(name_server=name_server) as admin:
+            await admin.create_group(
+                SubscriptionGroupConfig("g", retry_max_times=2, group_retry_policy=policy)
+            )
+        tries: list[int] = []
+
+        async def refuse(message: ReceivedMessage) -> bool:
+            tries.append(message.reconsume_times)
+            return False
+
+        await send(producer, b"again")
+        async with PushConsumer(
+            "g", {"t": "*"}, refuse, name_server=name_server, consume_from="first"
+        ):
+            await until(lambda: len(tries) == 3, 30)
+            async with Admin(name_server=name_server) as admin:
+                async with asyncio.timeout(30):
+                    while "%DLQ%g" not in await admin.topic_list(include_system=True):  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+        assert tries == [0, 1, 2]
+
+    scenario(story)

@@ -1,6 +1,7 @@
 """Small decisions of the client: batches, retries, subscriptions, the watchdog's verdicts."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -90,6 +91,11 @@ def test_chosen_levels_and_dead_letters() -> None:
     assert dead["RECONSUME_TIME"] == "17"
     late = fallback_properties({}, **{**base, "reconsume_times": 40}, delay_level=0)  # type: ignore[arg-type]
     assert late["DELAY"] == "18"
+    # Where the group decides, only a dead letter names a maximum: one that it is above.
+    open_end: dict[str, Any] = {**base, "max_reconsume_times": None}
+    assert "MAX_RECONSUME_TIMES" not in fallback_properties({}, **open_end, delay_level=0)
+    dead = fallback_properties({}, **open_end, delay_level=-1)
+    assert (dead["RECONSUME_TIME"], dead["MAX_RECONSUME_TIMES"]) == ("3", "2")
 
 
 # -- subscriptions ----------------------------------------------------------------------------
