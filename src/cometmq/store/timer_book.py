@@ -9,8 +9,8 @@ So what timercheck says is always held by the others, and what they hold beyond 
 twice at most: a unit that points to the same message as another of its slot counts once.
 
 Recovery follows ``TimerMessageStore.recover`` (RocketMQ 5.4.0): units behind the flushed position
-are put into their slots again, and taking up goes on behind the message of the last unit, never
-ahead of the checkpoint.
+are put into their slots again, and taking up goes on behind the messages they point to.  Java goes
+back to the checkpoint's queue offset instead, and takes them up twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.carried import first_behind
 from cometmq.store.disk import make_durable_directory
 from cometmq.store.timer_files import read_timer_checkpoint
-from cometmq.store.timer_log import TIMER_LOG_NAME_DIGITS, TimerLog
+from cometmq.store.timer_log import TIMER_LOG_BLANK_BYTES, TIMER_LOG_NAME_DIGITS, TimerLog
 from cometmq.store.timer_wheel import WHEEL_BYTES, TimerWheel
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ class TimerBook:
         rules = self.rules
         self.checkpoint = check = read_timer_checkpoint(self._disk, self._root)
         has_wheel = self._load_wheel()
-        last = self._load_log(check.log_flush_position if has_wheel else 0)
+        last_place = self._load_log(check.log_flush_position if has_wheel else 0)
         low = store.min_queue_offset(TIMER_TOPIC, 0)
         high = store.max_queue_offset(TIMER_TOPIC, 0)
         taken_to = check.queue_offset
-        if last is not None:
-            taken_to = first_behind(store, low, high, last.physical_offset)
-        self.queue_offset = min(max(min(taken_to, check.master_queue_offset), low), high)
+        if last_place is not None:
+            taken_to = max(taken_to, first_behind(store, low, high, last_place))
+        self.queue_offset = min(max(taken_to, low), high)
         self.read_ms = rules.floor(check.read_time_ms or now_ms)
         self._gather_old(now_ms)
 
@@ -109,8 +109,11 @@ class TimerBook:
         self.wheel.read(self._disk.open_random(path, WHEEL_BYTES, create=False))
         return True
 
-    def _load_log(self, flush_position: int) -> TimerLogUnit | None:
-        """Find the end, put units into slots; the last unit, None for an empty log."""
+    def _load_log(self, flush_position: int) -> int | None:
+        """Find the end, put units behind `flush_position` into slots.
+
+        Returns the last place in the log of messages that they point to, None when there are none.
+        """
         log, wheel = self.log, self.wheel
         starts = log.starts()
         if not starts:
@@ -121,28 +124,17 @@ class TimerBook:
         begin -= (begin - start) % TIMER_LOG_UNIT_BYTES
         end = starts[-1] + log.file_bytes
         reader = log.reader()
-        last: TimerLogUnit | None = None
+        last_place: int | None = None
         behind = begin
         for position, raw in reader.blocks(begin, end):
             behind = position + len(raw)
             for number, fields in enumerate(TIMER_LOG_UNIT.iter_unpack(raw)):
-                last = TimerLogUnit._make(fields)
-                change = -1 if last.magic & TIMER_DELETE else 1
-                wheel.revise(last.slot_time_ms, position + number * TIMER_LOG_UNIT_BYTES, change)
+                unit = TimerLogUnit._make(fields)
+                change = -1 if unit.magic & TIMER_DELETE else 1
+                wheel.revise(unit.slot_time_ms, position + number * TIMER_LOG_UNIT_BYTES, change)
+                last_place = max(unit.physical_offset, last_place or 0)
         log.end = log.written = behind
-        if last is None and behind > starts[0]:
-            # The one before: in the same file, or the last of the file before it.
-            for position in (behind - TIMER_LOG_UNIT_BYTES, *self._last_places(behind)):
-                last = reader.unit(position) if position >= starts[0] else None
-                if last is not None:
-                    break
-        return last
-
-    def _last_places(self, position: int) -> list[int]:
-        start = position // self.log.file_bytes * self.log.file_bytes
-        unit = TIMER_LOG_UNIT_BYTES
-        units = (self.log.file_bytes - 16) // unit
-        return [start - self.log.file_bytes + (units - 1) * unit]
+        return last_place
 
     def _gather_old(self, now_ms: int) -> None:
         """Move slots that the wheel would soon use for other times to where reading goes on.
@@ -267,14 +259,8 @@ class TimerBook:
         for start in self.log.starts()[:-1]:
             if start + self.log.file_bytes > self.log.written:
                 break
-            last = next(
-                (
-                    unit
-                    for position in self._last_places(start + self.log.file_bytes)
-                    if (unit := reader.unit(position)) is not None
-                ),
-                None,
-            )
+            count_max = (self.log.file_bytes - TIMER_LOG_BLANK_BYTES) // TIMER_LOG_UNIT_BYTES
+            last = reader.unit(start + (count_max - 1) * TIMER_LOG_UNIT_BYTES)
             if last is None or last.physical_offset >= min_physical_offset:
                 break
             self._disk.remove(f"{self.log.folder}/{start:0{TIMER_LOG_NAME_DIGITS}d}")

@@ -29,10 +29,16 @@ if TYPE_CHECKING:
     from cometmq.store.disk import Disk, RandomFile
     from cometmq.store.timer_wheel import Slot
 
-__all__ = ["TIMER_LOG_NAME_DIGITS", "SlotUnits", "TimerLog", "TimerLogReader"]
+__all__ = [
+    "TIMER_LOG_BLANK_BYTES",
+    "TIMER_LOG_NAME_DIGITS",
+    "SlotUnits",
+    "TimerLog",
+    "TimerLogReader",
+]
 
 TIMER_LOG_NAME_DIGITS: Final = 20
-_BLANK_BYTES: Final = 16
+TIMER_LOG_BLANK_BYTES: Final = 16
 _MAGIC_MASK: Final = 0xF
 _BLOCK_UNITS: Final = 4096
 _BLOCK_BYTES: Final = _BLOCK_UNITS * TIMER_LOG_UNIT_BYTES
@@ -153,15 +159,15 @@ class TimerLogReader:
             if count == len(units) and count:
                 continue
             # Behind the last unit of a file lies its blank, or nothing.
-            head = raw[count * TIMER_LOG_UNIT_BYTES :][:_BLANK_BYTES]
+            head = raw[count * TIMER_LOG_UNIT_BYTES :][:TIMER_LOG_BLANK_BYTES]
             following = (position // self._file_bytes + 1) * self._file_bytes
-            is_blank = len(head) == _BLANK_BYTES and (
+            is_blank = len(head) == TIMER_LOG_BLANK_BYTES and (
                 int.from_bytes(head[12:16], "big", signed=True) == MAGIC_TIMER_BLANK
             )
             is_expired = not raw and self._file(following - self._file_bytes) is None
             if (
                 not (is_blank or is_expired)
-                and following - position >= TIMER_LOG_UNIT_BYTES + _BLANK_BYTES
+                and following - position >= TIMER_LOG_UNIT_BYTES + TIMER_LOG_BLANK_BYTES
             ):
                 return
             position = following
@@ -230,7 +236,11 @@ class TimerLog:
         """Where the next unit will stand."""
         start = self.end // self.file_bytes * self.file_bytes
         room = start + self.file_bytes - self.end
-        return self.end if room >= TIMER_LOG_UNIT_BYTES + _BLANK_BYTES else start + self.file_bytes
+        return (
+            self.end
+            if room >= TIMER_LOG_UNIT_BYTES + TIMER_LOG_BLANK_BYTES
+            else start + self.file_bytes
+        )
 
     def append(self, unit: TimerLogUnit) -> None:
         """Append a unit at `next_position`; it waits in memory."""
