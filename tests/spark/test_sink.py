@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 from tests.spark.clusters import Cluster, new_topic
 
-from cometmq.client.staging import Staging
+from cometmq.arrow import scan
+from cometmq.client.staging import PartWriter, Staging
+from cometmq.errors import ConfigError
+from cometmq.spark.sink_options import SinkOptions
+from cometmq.spark.sink_rows import stage_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -181,3 +187,56 @@ def test_delivery_time_is_refused_clearly(spark: SparkSession, cluster: Cluster)
     with pytest.raises(PySparkException, match=r"(?i)deliver|timer"):
         write(frame, cluster, topic=topic)
     assert read(spark, cluster, topic) == []
+
+
+def test_big_batches_are_staged_by_columns(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of plain rows are laid out at once; odd ones among them go one by one."""
+    topic = cluster.create(queues=4)
+    count = 5_000
+    plain = pa.record_batch(
+        {
+            "body": pa.array([b"row %d" % number for number in range(count)]),
+            "tags": pa.array(["A", None, "täg", "", "B"] * (count // 5)),
+            "keys": pa.array([f"key-{number}" for number in range(count)]),
+        }
+    )
+    odd = plain.set_column(2, "keys", pa.array(["two keys"] * count))
+    schema = StructType().add("body", "binary").add("tags", "string").add("keys", "string")
+    options = SinkOptions.parse(
+        {"nameServer": cluster.name_server, "topic": topic},
+        schema,
+        is_stream=False,
+        overwrite=False,
+    )
+    added: list[str] = []
+    add = PartWriter.add
+
+    def note(part: PartWriter, topic: str, body: bytes, **more: Any) -> None:
+        added.append(more["tags"])
+        add(part, topic, body, **more)
+
+    monkeypatch.setattr(PartWriter, "add", note)
+    with Staging(cluster.name_server, "by-columns") as staging:
+        part = staging.part(0, "0")
+        stage_rows(part, iter([plain, odd.slice(0, 2_500)]), options)
+        assert len(added) == 2_500
+        staging.publish(0, [part.finish()])
+        nothing = plain.slice(0, 3_000).set_column(0, "body", pa.nulls(3_000, pa.binary()))
+        with pytest.raises(ConfigError, match="row 5000 of this partition has no body"):
+            stage_rows(staging.part(1, "0"), iter([plain, nothing]), options)
+    found = scan(
+        name_server=cluster.name_server,
+        topic=topic,
+        columns=["queueId", "body", "tags", "keys", "uniqKey"],
+    ).read_all()
+    rows = found.to_pylist()
+    assert len({row["uniqKey"] for row in rows}) == len(rows) == count + 2_500
+    assert {row["queueId"] for row in rows} == {0, 1, 2, 3}
+    wanted = [*plain.to_pylist(), *odd.slice(0, 2_500).to_pylist()]
+    assert sorted(_named(row) for row in rows) == sorted(_named(row) for row in wanted)
+
+
+def _named(row: dict[str, Any]) -> tuple[bytes, str, str]:
+    return row["body"], row["tags"] or "", row["keys"]

@@ -87,6 +87,11 @@ class PartWriter:
             )
         )
 
+    @property
+    def core(self) -> PartCore:
+        """For callers who lay out whole blocks themselves: `PartCore.add_block`."""
+        return self._core
+
     def finish(self) -> StagedPart:
         """Send what waits and say what was staged.  Raises as `add`."""
         return run_inline(self._core.finish())

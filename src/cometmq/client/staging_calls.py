@@ -454,6 +454,8 @@ class PartCore:
         self._calls = calls
         self._batch_id = batch_id
         self._part = part
+        self.block_bytes = calls.block_bytes
+        self.message_bytes_max = calls.codec.message_bytes_max
         attempt = calls.options.env.chance.getrandbits(64)
         self._attempt = f"{calls.options.env.clock.now_ms():x}/{attempt:016x}"
         self._topics: dict[str, _Topic] = {}
@@ -504,6 +506,23 @@ class PartCore:
         elif self._buffered_bytes > BUFFERED_BYTES_MAX:
             await self._send_all()
 
+    def new_ids(self, count: int) -> list[str]:
+        """Unique ids for rows of `add_block`."""
+        new_id = self._calls.codec.new_id
+        return [new_id() for _ in range(count)]
+
+    async def add_block(self, topic: str, data: bytes, rows: int) -> None:
+        """Send rows that are laid out as a batch already to the topic's next queue."""
+        if self._is_finished:
+            raise LocalProtocolError(
+                f"part {self._part!r} of batch {self._batch_id} is finished; open a new part"
+            )
+        known = self._topics.get(topic)
+        if known is None:
+            known = self._topics[topic] = await self._calls.topic(topic)
+        self._rows += rows
+        await self._stage(self._queue_of(known, topic, None, None), data, rows)
+
     def _queue_of(
         self, known: _Topic, topic: str, message_group: str | None, queue_id: int | None
     ) -> MessageQueue:
@@ -524,15 +543,17 @@ class PartCore:
         return queues[place % len(queues)]
 
     async def _send(self, queue: MessageQueue, block: _Block) -> None:
-        token = self._token_of(queue)
         items, size_bytes = block.items, block.size_bytes
         block.items, block.size_bytes = [], 0
         self._buffered_bytes -= size_bytes
+        await self._stage(queue, encode_batch(items), len(items))
+
+    async def _stage(self, queue: MessageQueue, data: bytes, rows: int) -> None:
+        token = self._token_of(queue)
         if token.is_refused:
             return
-        data = encode_batch(items)
         await self._calls.stage(token, self._batch_id, self._part, queue, data)
-        token.rows += len(items)
+        token.rows += rows
         token.crc = zlib.crc32(data, token.crc)
 
     def _token_of(self, queue: MessageQueue) -> _Token:

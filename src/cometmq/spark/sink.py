@@ -34,7 +34,7 @@ from cometmq.errors import (
     ServiceNotAvailable,
 )
 from cometmq.spark.sink_options import SinkOptions
-from cometmq.spark.sink_rows import rows_of, send_plainly
+from cometmq.spark.sink_rows import rows_of, send_plainly, stage_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -187,7 +187,6 @@ def _staging(connection: Connection, sink: str) -> Staging:
 def _write(
     iterator: Iterator[Any], options: SinkOptions, sink: str, batch_id: int, can_stage: bool
 ) -> WriterCommitMessage:
-    rows = rows_of(iterator, options)
     if not can_stage:
         from cometmq.sync import Producer
 
@@ -197,23 +196,13 @@ def _write(
             name_server=connection.name_server,
             **connection.security.arguments(),
         ) as producer:
-            return SentTask(send_plainly(producer, rows))
+            return SentTask(send_plainly(producer, rows_of(iterator, options)))
     task = TaskContext.get()
     number = task.partitionId() if task is not None else 0
     with _staging(options.connection, sink) as staging:
         part = staging.part(batch_id, str(number))
         try:
-            for row in rows:
-                part.add(
-                    row.topic,
-                    row.body,
-                    tags=row.tags,
-                    keys=row.keys,
-                    properties=row.properties,
-                    message_group=row.message_group,
-                    queue_id=row.queue_id,
-                    deliver_time_ms=row.deliver_time_ms,
-                )
+            stage_rows(part, iterator, options)
             return StagedTask(part.finish())
         except Exception:
             _drop(options, [part.staged()])

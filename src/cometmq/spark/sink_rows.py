@@ -1,7 +1,10 @@
-"""Record batches as messages, row by row.
+"""Record batches as messages, by columns where they allow it, else row by row.
 
 Job: values of the sink's columns out of Arrow, and the two ways to hand them on: staged, or plainly
 sent to brokers that cannot stage.  It must not publish.
+
+Bodies, tags and keys for one topic are laid out column by column, in blocks that go to the topic's
+queues in turn.  What must be decided row by row (a topic, a group, a queue, properties) is.
 """
 
 from __future__ import annotations
@@ -9,19 +12,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.client.transport import run_inline
 from cometmq.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from cometmq.client.staging import PartWriter
     from cometmq.model import MessageQueue
     from cometmq.model.message import Message
     from cometmq.spark.sink_options import SinkOptions
     from cometmq.sync import Producer
 
-__all__ = ["Row", "rows_of", "send_plainly"]
+__all__ = ["Row", "rows_of", "send_plainly", "stage_rows"]
 
 _BATCH_MESSAGES: Final = 1000
+#: Fewer rows are spread over the queues one by one: their blocks would be too few to be even.
+_BLOCK_ROWS_MIN: Final = 2000
+_BY_COLUMN: Final = frozenset({"body", "tags", "keys"})
 
 
 @dataclass(slots=True)
@@ -38,13 +46,71 @@ class Row:
     deliver_time_ms: int | None
 
 
-def rows_of(batches: Iterator[Any], options: SinkOptions) -> Iterator[Row]:
-    """The rows of a task.
+def stage_rows(part: PartWriter, batches: Iterator[Any], options: SinkOptions) -> None:
+    """Stage the rows of a task.
+
+    Raises:
+        ConfigError: a row has no body or no topic; the text says which.
+        CometError: as `PartWriter.add`.
+    """
+    done = 0
+    for batch in batches:
+        if not _stage_columns(part, batch, options):
+            for row in rows_of(iter((batch,)), options, done):
+                part.add(
+                    row.topic,
+                    row.body,
+                    tags=row.tags,
+                    keys=row.keys,
+                    properties=row.properties,
+                    message_group=row.message_group,
+                    queue_id=row.queue_id,
+                    deliver_time_ms=row.deliver_time_ms,
+                )
+        done += batch.num_rows
+
+
+def _stage_columns(part: PartWriter, batch: Any, options: SinkOptions) -> bool:
+    """Stage a batch by columns; False, and nothing is staged, where rows must be looked at."""
+    if (
+        options.topic is None
+        or batch.num_rows < _BLOCK_ROWS_MIN
+        or not _BY_COLUMN.issuperset(set(options.columns) - {"topic"})
+    ):
+        return False
+    import pyarrow as pa
+
+    from cometmq.arrow.encode import encode_rows
+
+    texts = {
+        name: batch.column(name).cast(pa.string())
+        for name in ("tags", "keys")
+        if name in options.columns and pa.types.is_string(batch.column(name).type)
+    }
+    if len(texts) < len(_BY_COLUMN.intersection(options.columns)) - 1:
+        # Keys may be lists.
+        return False
+    core = part.core
+    blocks = encode_rows(
+        batch.column("body").cast(pa.binary()),
+        core.new_ids(batch.num_rows),
+        message_bytes_max=core.message_bytes_max,
+        block_bytes=core.block_bytes,
+        **texts,
+    )
+    if blocks is None:
+        return False
+    for data, rows in blocks:
+        run_inline(core.add_block(options.topic, data, rows))
+    return True
+
+
+def rows_of(batches: Iterator[Any], options: SinkOptions, done: int = 0) -> Iterator[Row]:
+    """The rows of a task, `done` of which came before.
 
     Raises:
         ConfigError: a row has no body or no topic; the text says which.
     """
-    done = 0
     for batch in batches:
         count = batch.num_rows
         columns = {name: _values(batch.column(name), name) for name in options.columns}
