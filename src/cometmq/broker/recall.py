@@ -15,7 +15,6 @@ from cometmq.broker.send import SendProcessor, store_failure
 from cometmq.broker.send_check import Destination
 from cometmq.broker.state import BrokerState, Refusal, answer, refusing
 from cometmq.broker.timer import TimerService
-from cometmq.broker.timer_fetch import recall_key
 from cometmq.codec.recall import RecallHandle, decode_recall_handle
 from cometmq.errors import CodecError, ResponseCode, StoreError
 from cometmq.model import properties as prop
@@ -61,7 +60,7 @@ class RecallProcessor:
         handle = self._handle(header, now_ms)
         properties = {
             prop.TAGS: RECALL_TAG,
-            prop.TIMER_DEL_UNIQKEY: recall_key(handle.topic, handle.uniq_key),
+            prop.TIMER_DEL_UNIQKEY: handle.uniq_key,
             prop.UNIQ_KEY: handle.uniq_key,
             prop.TIMER_DELIVER_MS: str(handle.time_ms),
             prop.BORN_TIMESTAMP: str(now_ms),

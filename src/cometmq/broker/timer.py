@@ -335,12 +335,7 @@ class TimerService:
             ready = heapq.heappop(heap)
             self._ready_bytes -= ready.unit.size
             # A recall names what is due in its slot, so the same id in another one stays.
-            recall = self._recalls.get(ready.key)
-            if (
-                recall is not None
-                and recall.slot_ms == ready.unit.slot_ms
-                and not ready.unit.magic & TIMER_ROLL
-            ):
+            if self._recalls and self._is_recalled(ready):
                 self._done_with(ready.unit)
             else:
                 run.append(ready)
@@ -359,6 +354,12 @@ class TimerService:
             self._retry_ms = now_ms + RETRY_MS
             return False
         return bool(heap) and heap[0].due_ms <= now_ms
+
+    def _is_recalled(self, ready: Ready) -> bool:
+        slot_ms = ready.unit.slot_ms
+        found = [recall for key in ready.keys if (recall := self._recalls.get(key)) is not None]
+        is_named = any(recall.slot_ms == slot_ms for recall in found)
+        return is_named and not ready.unit.magic & TIMER_ROLL
 
     def _put(self, run: list[Ready], now_ms: int) -> int:
         """Put a run in order; how many are done with."""

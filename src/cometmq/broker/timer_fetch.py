@@ -32,7 +32,7 @@ from cometmq.store.results import PutItem
 from cometmq.store.timer_log import SlotUnits, TimerLogReader
 from cometmq.store.timer_wheel import Slot
 
-__all__ = ["LoadedSlot", "Ready", "Settled", "Waiting", "fetch", "load_slot", "recall_key"]
+__all__ = ["LoadedSlot", "Ready", "Settled", "Waiting", "fetch", "load_slot", "recall_keys"]
 
 log = logging.getLogger("cometmq.broker")
 
@@ -59,8 +59,8 @@ class Ready(NamedTuple):
     item: PutItem
     born_host: bytes
     reconsume_times: int
-    key: str
-    """What a recall names."""
+    keys: tuple[str, str]
+    """What a recall of it may name: see `recall_keys`."""
 
 
 class LoadedSlot(NamedTuple):
@@ -70,9 +70,13 @@ class LoadedSlot(NamedTuple):
     recalls: dict[str, Waiting]
 
 
-def recall_key(topic: str, uniq_key: str) -> str:
-    """What TIMER_DEL_UNIQKEY says of a message (TimerMessageStore.buildDeleteKey)."""
-    return f"{topic}+{uniq_key}"
+def recall_keys(topic: str, uniq_key: str) -> tuple[str, str]:
+    """What TIMER_DEL_UNIQKEY may say of a message (TimerMessageStore.buildDeleteKey).
+
+    The first is what RocketMQ 5.4 writes and this broker too; the second is that of earlier ones,
+    and of 5.4 with ``appendTopicForTimerDeleteKey``.
+    """
+    return uniq_key, f"{topic}+{uniq_key}"
 
 
 def load_slot(store: MessageStore, reader: TimerLogReader, slot_ms: int, slot: Slot) -> LoadedSlot:
@@ -155,7 +159,7 @@ def _ready(message: StoredMessage, unit: Waiting, precision_ms: int, number: int
     tags = _text(find_property(raw, b"TAGS"))
     uniq_key = _text(find_property(raw, b"UNIQ_KEY"))
     name, target_id = topic.decode(), int(queue_id)
-    key = recall_key(name, uniq_key or "")
+    keys = recall_keys(name, uniq_key or "")
     raw = ensure_trailing_separator(raw) + b"TIMER_ENQUEUE_MS\x01%d\x02" % unit.write_ms
     if unit.magic & TIMER_ROLL:
         times = find_property(raw, b"TIMER_ROLL_TIMES") or b"0"
@@ -176,7 +180,7 @@ def _ready(message: StoredMessage, unit: Waiting, precision_ms: int, number: int
         tags_code(tags),
         (uniq_key, _text(find_property(raw, b"KEYS")), tags),
     )
-    return Ready(due_ms, number, unit, item, message.born_host, message.reconsume_times, key)
+    return Ready(due_ms, number, unit, item, message.born_host, message.reconsume_times, keys)
 
 
 class Settled:
