@@ -287,7 +287,7 @@ class Broker:
         assert self._transactions is not None
         offset = OffsetProcessor(state)
         lookup = LookupProcessor(state)
-        send_back = SendBackProcessor(state, schedule)
+        send_back = SendBackProcessor(state, schedule, self._timers)
         reply = ReplyProcessor(state, self._send)
         handlers: dict[int, Handler] = {
             Code.SEND_MESSAGE: self._send.send_long,

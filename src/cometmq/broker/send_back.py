@@ -9,10 +9,14 @@ a group's own retry policy is obeyed, see `cometmq.core.retry_policy`.
 
 from __future__ import annotations
 
+from typing import Final
+
 from cometmq.broker.lookup import in_worker
 from cometmq.broker.schedule import ScheduleService
-from cometmq.broker.send_check import Destination, scheduled
+from cometmq.broker.send_check import Destination, scheduled, timed
 from cometmq.broker.state import FAQ, BrokerState, answer
+from cometmq.broker.timer import TimerService
+from cometmq.broker.timer_intake import Fresh
 from cometmq.codec.ids import offset_message_id
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import encode_properties
@@ -30,15 +34,27 @@ from cometmq.wire.headers import ConsumerSendMsgBackHeader
 
 __all__ = ["SendBackProcessor"]
 
+_TIMER_LEFTOVERS: Final = (
+    prop.TIMER_DELAY_SEC,
+    prop.TIMER_DELAY_MS,
+    prop.TIMER_OUT_MS,
+    prop.TIMER_ENQUEUE_MS,
+    prop.TIMER_DEQUEUE_MS,
+    prop.TIMER_ROLL_TIMES,
+)
+
 
 class SendBackProcessor:
     """The processor of code 36."""
 
-    __slots__ = ("_schedule", "_state")
+    __slots__ = ("_schedule", "_state", "_timers")
 
-    def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
+    def __init__(
+        self, state: BrokerState, schedule: ScheduleService, timers: TimerService | None = None
+    ) -> None:
         self._state = state
         self._schedule = schedule
+        self._timers = timers
 
     def send_back(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
@@ -89,6 +105,24 @@ class SendBackProcessor:
         in_worker(state, request, connection, read, finish)
         return None
 
+    def _set_pause(self, target: Destination, decision: retry.SendBack, now_ms: int) -> None:
+        """By a delay level; a time of the group's policy that no level has by an exact timer."""
+        state, properties = self._state, target.properties
+        delay_ms = decision.delay_ms
+        level = state.delay.clamp(decision.delay_level)
+        if delay_ms is not None:
+            limit_ms = state.config.timer_max_delay_sec * 1000
+            is_exact = delay_ms <= 0 or delay_ms in state.delay.delays_ms
+            if not is_exact and self._timers is not None and delay_ms <= limit_ms:
+                for name in (prop.DELAY, *_TIMER_LEFTOVERS):
+                    properties.pop(name, None)  # of its way so far: a level would win
+                properties[prop.TIMER_DELIVER_MS] = str(now_ms + delay_ms)
+                target.out_ms = self._timers.rules.out_ms(now_ms + delay_ms)
+                return
+            level = retry.level_not_before(delay_ms, state.delay.delays_ms)
+        properties[prop.DELAY] = str(level)
+        target.delay_level = level
+
     def _store(
         self,
         request: RemotingCommand,
@@ -118,16 +152,15 @@ class SendBackProcessor:
             target = Destination(dead.topic, 0, properties)
         else:
             queue_id = state.random_queue(settings.retry_queue_count)
-            level = state.delay.clamp(decision.delay_level)
-            if decision.delay_ms is not None:
-                level = retry.level_not_before(decision.delay_ms, state.delay.delays_ms)
-            properties[prop.DELAY] = str(level)
-            target = Destination(retry_topic(header.group), queue_id, properties, level)
+            target = Destination(retry_topic(header.group), queue_id, properties)
+            self._set_pause(target, decision, now_ms)
         tags = properties.get(prop.TAGS)
         code = tags_code(tags)
         if target.delay_level > 0:
             scheduled(target)
             code = state.delay.deliver_time_ms(target.delay_level, now_ms)
+        elif target.out_ms is not None:
+            timed(target)
         result = state.store.put(
             target.topic,
             target.queue_id,
@@ -145,6 +178,17 @@ class SendBackProcessor:
         )
         if target.delay_level > 0:
             self._schedule.added(target.delay_level, result.queue_offset, now_ms)
+        elif target.out_ms is not None and self._timers is not None:
+            self._timers.added(
+                Fresh(
+                    result.queue_offset,
+                    result.physical_offset,
+                    result.end_offset - result.physical_offset,
+                    target.out_ms,
+                    target.properties[prop.REAL_TOPIC],
+                    None,
+                )
+            )
         state.stats.sent_back(properties[prop.RETRY_TOPIC], header.group)
         # The consumer forgets the message once this is answered, so it has to be as durable as a
         # sent one, and the topic it went to as well.

@@ -1,5 +1,6 @@
 """CONSUMER_SEND_MSG_BACK: retries with their levels, dead letters, refusals."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,33 @@ def test_group_policy_chooses_the_delay(
         # The client's own wish goes before the policy.
         assert await back(client, offset, 9) == 0
         assert waiting(broker, 9).properties["DELAY"] == "9"
+
+    scenario(tmp_path, story, timerWheelEnable="false")
+
+
+def test_a_pause_that_no_level_has_is_kept_exactly(tmp_path: Path) -> None:
+    """By the timers, again and again; then by a level, and for good."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [0, 0, 70, 90, 1000]}}
+        body = json.dumps({"groupName": "g", "groupRetryPolicy": policy}).encode()
+        assert (await client.call(200, {}, body)).code == 0
+        offset = await sent(client)
+        stored_ms = broker.state.env.clock.now_ms()
+        for tries, pause_ms in enumerate((70, 90), 1):
+            assert await back(client, offset) == 0
+            async with asyncio.timeout(30):
+                while len(got := await client.messages(topic="%RETRY%g")) < tries:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            message = got[-1]
+            assert message.reconsume_times == tries
+            assert "DELAY" not in message.properties
+            assert message.store_timestamp_ms >= stored_ms + pause_ms
+            assert message.properties["RETRY_TOPIC"] == "t"
+            offset, stored_ms = message.physical_offset, message.store_timestamp_ms
+        assert await back(client, offset) == 0
+        late = waiting(broker, 1)
+        assert (late.reconsume_times, late.properties["DELAY"]) == (3, "1")
 
     scenario(tmp_path, story)
 
