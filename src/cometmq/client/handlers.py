@@ -304,6 +304,9 @@ class CoroutineDispatcher:
                 await asyncio.sleep(0)
                 now = clock()
                 slice_end = now + SLICE_S
+                if self._is_draining:
+                    report.skipped(assigned, work if takes_lists else [work])
+                    continue
             current[number] = (assigned, work, now, task)
             try:
                 value = await handler(work)

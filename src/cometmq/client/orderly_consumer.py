@@ -12,6 +12,7 @@ A queue whose lock is lost is dropped without a commit, since its next owner may
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 from cometmq.client.assignment import Assignment
 from cometmq.client.group_consumer import GroupConsumer
@@ -109,13 +110,18 @@ class OrderlyConsumer(GroupConsumer):
             await self._commit([assignment], wait=True)
         except CometError as error:
             log.warning("%s goes on from an older offset elsewhere: %s", queue, error)
-        finally:
-            assignment.process_queue.dropped = True
-            await self._locks.release([queue])
-            del self._leaving[queue]
+        assignment.process_queue.dropped = True
+        await self._locks.release([queue])
+        del self._leaving[queue]
         if queue in self._wanted_again:
             self._wanted_again.discard(queue)
             self.rebalance_soon()
+
+    async def _commit(self, assignments: Iterable[Assignment], *, wait: bool) -> None:
+        """Commit, except where the lock may be another's by now: its offset may be further."""
+        await super()._commit(
+            [one for one in assignments if self.may_consume(one.queue)], wait=wait
+        )
 
     async def renew_locks(self) -> None:
         """Renew the locks at the brokers; a queue whose lock is lost is nobody's of ours."""
@@ -150,6 +156,9 @@ class OrderlyConsumer(GroupConsumer):
         """At the end: give back every queue that no handler holds any more."""
         if self._locks is None:
             return
+        assert self._rebalance_lock is not None
+        async with self._rebalance_lock:
+            pass  # a round under way may be asking for locks; no other follows
         busy = {one.queue for one in self._in_hand() if one.state.run_count}
         await self._locks.release([queue for queue in self._locks.held if queue not in busy])
 

@@ -8,6 +8,7 @@ some moment between the two.  The broker forgets a lock after 60 s, so whoever s
 (``rocketmq.client.rebalance.lockMaxLiveTime`` of Java) has stopped long before the next owner.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -104,7 +105,8 @@ class QueueLockKeeper:
         """Ask each broker once; (granted, refused), with unreached brokers' queues in neither."""
         granted: set[MessageQueue] = set()
         refused: set[MessageQueue] = set()
-        for broker_name, group in _by_broker(queues).items():
+
+        async def ask(broker_name: str, group: list[MessageQueue]) -> None:
             asked = self._monotonic(), self._now_ms()
             try:
                 answer = await self._calls.ask(
@@ -118,12 +120,15 @@ class QueueLockKeeper:
                     broker_name,
                     error,
                 )
-                continue
+                return
             for queue in ours:
                 if not renews or queue in self._held:  # else it was given back meanwhile
                     self._held[queue] = asked
-            granted |= ours
+            granted.update(ours)
             refused.update(queue for queue in group if queue not in ours)
+
+        # Side by side: one broker that does not answer must not let the others' locks grow old.
+        await asyncio.gather(*[ask(*item) for item in _by_broker(queues).items()])
         return granted, refused
 
     def _address(self, broker_name: str) -> str:

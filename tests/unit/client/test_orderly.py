@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.client.waiting import until
 
+from cometmq import sync
 from cometmq.client.handlers import DeadLetter, RetryLater
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.producer import Producer
@@ -18,7 +19,7 @@ from cometmq.client.served import serve_broker
 from cometmq.core.process_queue import FlowLimits
 from cometmq.errors import ConfigError
 from cometmq.model import Message, MessageModel, MessageQueue
-from cometmq.testing.cluster import embedded_cluster
+from cometmq.testing.cluster import embedded_cluster, threaded_cluster
 from cometmq.wire.bodies import ConsumerRunningInfo
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
@@ -497,3 +498,78 @@ def test_an_operator_sees_the_locks() -> None:
                 assert row["lastLockTimestamp"] > 1_700_000_000_000
 
     scenario(story)
+
+
+def test_a_lock_that_went_to_another_member_ends_the_queue() -> None:
+    """Nothing of it is committed any more; given back, it is taken up where the other was."""
+
+    async def run() -> None:
+        async with (
+            embedded_cluster() as cluster,
+            Producer("pg", name_server=cluster.name_server_address) as producer,
+        ):
+            await producer.create_topic("t", queue_count=1)
+            seen: list[bytes] = []
+
+            async def handle(message: ReceivedMessage) -> bool:
+                seen.append(message.body)
+                return message.body != b"a1"
+
+            broker = cluster.standalone.broker
+            locks = broker.state.queue_locks
+            await send_groups(producer, "a", 5)
+            async with consumer(cluster.name_server_address, handle) as member:
+                await until(lambda: b"a1" in seen, WAIT_S)
+                (queue,) = member.assignment()
+                before = member.assignments[queue]
+                locks.unlock("g", member.client_id or "", [queue])
+                locks.lock("g", "other", [queue], broker.env.clock.now_ms())
+                await member.renew_locks()
+                assert before.process_queue.dropped
+                assert before.loop.is_stopped
+                assert not member.assignment()
+                assert not member.may_consume(queue)
+                # The other got to 3 and goes.
+                broker.state.offsets.commit("g", "t", 0, 3, broker.env.clock.now_ms())
+                await until(
+                    lambda: locks.unlock("g", "other", [queue]) or seen[-1] == b"a4", WAIT_S
+                )
+                member.rebalance_soon()
+                await until(lambda: seen[-1] == b"a4", WAIT_S)
+            assert seen[-2:] == [b"a3", b"a4"]
+            assert await committed(cluster.name_server_address) == 5
+
+    asyncio.run(run())
+
+
+def test_the_synchronous_face_keeps_the_order() -> None:
+    """The same options, without asyncio."""
+    seen: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> bool:
+        if message.body == b"a1" and message.reconsume_times < 2:
+            return False
+        seen.append(message.body)
+        return True
+
+    with (
+        threaded_cluster() as cluster,
+        sync.Producer("pg", name_server=cluster.name_server_address) as producer,
+    ):
+        producer.create_topic("t", queue_count=1)
+        for group in "ab":
+            for number in range(4):
+                producer.send(Message("t", f"{group}{number}".encode(), message_group=group))
+        with sync.PushConsumer(
+            "g",
+            {"t": "*"},
+            handle,
+            name_server=cluster.name_server_address,
+            consume_from="first",
+            order="group",
+            suspend_ms=20,
+        ):
+            deadline = time.monotonic() + WAIT_S
+            while len(seen) < 8 and time.monotonic() < deadline:
+                time.sleep(0.01)
+    assert by_group(seen) == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
