@@ -21,7 +21,7 @@ from cometmq.testing.simulate.plan import COMMAND, FLUSHES
 from cometmq.testing.simulate.run import run_plan
 from cometmq.testing.simulate.shrink import shrink
 
-__all__ = ["main"]
+__all__ = ["main", "plan_from"]
 
 
 @dataclass(slots=True)
@@ -89,6 +89,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-shrink", action="store_true", help="leave failing plans as they are")
     parser.add_argument("--verbose", action="store_true", help="show what servers and clients log")
     return parser
+
+
+def plan_from(arguments: list[str]) -> Plan:
+    """The plan that the options of a printed command mean.
+
+    Raises:
+        ConfigError: a kind of message or fault is not known; the text lists those that are.
+    """
+    return _plan(_parser().parse_args(arguments))
 
 
 def _plan(options: argparse.Namespace) -> Plan:

@@ -1,0 +1,146 @@
+"""Bugs planted by hand: each is the product with one function changed while a block runs.
+
+No plant is in the product: a plant replaces what a class has under a name, and puts it back.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest import mock
+
+import msgspec
+
+import cometmq.store.appender as appender_module
+from cometmq.broker.send_back import SendBackProcessor
+from cometmq.broker.state import answer
+from cometmq.broker.transaction import TransactionService
+from cometmq.core.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.delay import DelayLevels
+from cometmq.core.process_queue import ProcessQueue
+from cometmq.store.appender import Appender
+from cometmq.store.flush import Flusher
+from cometmq.store.index_service import IndexService
+from cometmq.store.message_store import MessageStore
+from cometmq.store.results import PutResult
+
+__all__ = ["PLANTS", "Plant"]
+
+Make = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A bug: what holds a name, the name, and what makes the wrong one of the right one."""
+
+    name: str
+    changes: tuple[tuple[Any, str, Make], ...]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The bug is in the product while the block runs."""
+        patches = [
+            mock.patch.object(holder, name, make(vars(holder)[name]))
+            for holder, name, make in self.changes
+        ]
+        for patch in patches:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in reversed(patches):
+                patch.stop()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _drop(original: Any) -> Any:
+    """Nothing is done."""
+    return lambda self, *arguments, **named: None
+
+
+def _swapped(original: Any) -> Any:
+    def pack_units(*arguments: Any) -> bytes:
+        units: bytes = original(*arguments)
+        return units[20:40] + units[:20] + units[40:] if len(units) >= 40 else units
+
+    return pack_units
+
+
+def _without_hold(original: Any) -> Any:
+    def hold_queue(self: MessageStore, topic: str, queue_id: int, limit: int | None = None) -> int:
+        held: int = original(self, topic, queue_id, limit)
+        self.release_queue(topic, queue_id)
+        return held
+
+    return hold_queue
+
+
+def _early(original: Any) -> Any:
+    def due_in_ms(self: DelayLevels, level: int, deliver_time_ms: int, now_ms: int) -> int:
+        wait_ms: int = original(self, level, deliver_time_ms, now_ms)
+        return wait_ms - 40
+
+    return due_in_ms
+
+
+def _short_batch(original: Any) -> Any:
+    def put_batch(self: Appender, topic: str, queue_id: int, items: Any, **how: Any) -> PutResult:
+        result: PutResult = original(self, topic, queue_id, items[:-1] or items, **how)
+        missing = len(items) - len(result.physical_offsets)
+        places = result.physical_offsets + result.physical_offsets[-1:] * missing
+        return msgspec.structs.replace(result, physical_offsets=places)
+
+    return put_batch
+
+
+def _shows_at_once(original: Any) -> Any:
+    def request(self: Flusher) -> None:
+        self.on_flushed(self._log.wrote)
+        original(self)
+
+    return request
+
+
+def _moves_back(original: Any) -> Any:
+    def commit(
+        self: ConsumerOffsetTable, group: str, topic: str, queue_id: int, offset: int, now_ms: int
+    ) -> None:
+        back = 1 if offset % 3 == 0 and offset else 0
+        original(self, group, topic, queue_id, offset - back * 2, now_ms)
+
+    return commit
+
+
+def _never_stored(original: Any) -> Any:
+    def store(self: SendBackProcessor, request: Any, *arguments: Any) -> bytes:
+        return answer(request)
+
+    return store
+
+
+PLANTS: Final = (
+    Plant("a flush is dropped", ((Flusher, "_sync", _drop),)),
+    Plant("two units of a batch change places", ((appender_module, "pack_units", _swapped),)),
+    Plant(
+        "readers see a batch while it is published", ((MessageStore, "hold_queue", _without_hold),)
+    ),
+    Plant(
+        "offsets are committed before messages are handled",
+        ((ProcessQueue, "commit_offset", lambda _: property(lambda self: self.pull_offset)),),
+    ),
+    Plant("a delayed message comes 40 ms early", ((DelayLevels, "due_in_ms", _early),)),
+    Plant("a half message stays open after its end", ((TransactionService, "_close", _drop),)),
+    Plant(
+        "the last message of a batch is lost",
+        ((Appender, "put_packed", _drop), (Appender, "put_batch", _short_batch)),
+    ),
+    Plant(
+        "the index keeps entries behind the log's end",
+        ((IndexService, "cut", lambda _: lambda self, offset: self.end),),
+    ),
+    Plant("readers see what is not flushed", ((Flusher, "request", _shows_at_once),)),
+    Plant("a committed offset moves back", ((ConsumerOffsetTable, "commit", _moves_back),)),
+    Plant("a message sent back is not stored", ((SendBackProcessor, "_store", _never_stored),)),
+)

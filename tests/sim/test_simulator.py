@@ -1,0 +1,143 @@
+"""The whole cluster from seeds: every kind of message, every kind of fault, every promise.
+
+Some dozens of seeds, and every plan that ever failed.  `make sim` runs as many as there is time
+for; a failure prints the command that replays it.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cometmq.errors import ConfigError
+from cometmq.testing.simulate import (
+    FAULTS,
+    WORKLOADS,
+    FaultAt,
+    Plan,
+    Report,
+    plan_of,
+    run_plan,
+    shrink,
+)
+from cometmq.testing.simulate.__main__ import main, plan_from
+
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(8000, 8036)
+GROUP = 6
+FAILED_ONCE = [
+    line.split("#")[0].strip()
+    for line in Path(__file__).with_name("failed_once.txt").read_text().splitlines()
+    if line.strip() and not line.startswith("#")
+]
+GROUPS = [list(SEEDS[start : start + GROUP]) for start in range(0, len(SEEDS), GROUP)]
+
+
+@pytest.mark.parametrize("seeds", GROUPS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_every_promise_is_kept(seeds: list[int]) -> None:
+    """A seed counts only with faults that hit and messages that were acknowledged."""
+    for seed in seeds:
+        report = run_plan(plan_of(seed))
+        assert report.failure is None, f"{report.failure}\n{report.plan.command()}"
+        assert report.counts
+        assert report.looks > 100
+        assert report.hits.total() > 50
+
+
+@pytest.mark.parametrize("arguments", FAILED_ONCE)
+def test_what_failed_once_stays_mended(arguments: str) -> None:
+    """The plans with which the simulator found something."""
+    report = run_plan(plan_from(arguments.split()))
+    assert report.failure is None, report.failure
+
+
+def test_a_seed_repeats_itself_in_every_process() -> None:
+    """However the interpreter salts its hashes."""
+    code = (
+        "from cometmq.testing.simulate import plan_of, run_plan\nprint(run_plan(plan_of(3)).digest)"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": salt},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for salt in ("1", "2")
+    }
+    assert digests == {run_plan(plan_of(3)).digest}
+
+
+def test_every_kind_is_drawn() -> None:
+    """Of messages and of faults, and no power cut where a flush is asynchronous."""
+    plans = [plan_of(seed) for seed in range(200)]
+    assert {name for plan in plans for name in plan.workloads} == set(WORKLOADS)
+    assert {fault.kind for plan in plans for fault in plan.faults} == set(FAULTS)
+    for plan in plans:
+        if plan.flush == "ASYNC_FLUSH":
+            assert not any("power" in fault.kind for fault in plan.faults)
+
+
+def test_a_command_means_its_plan() -> None:
+    """What is printed for a failure brings back exactly that plan."""
+    for seed in range(50):
+        plan = plan_of(seed)
+        assert plan_from(plan.arguments().split()) == plan
+
+
+def test_a_failure_shrinks() -> None:
+    """To the one kind of message, the one fault and the fewest steps it needs."""
+
+    def run(plan: Plan) -> Report:
+        is_bad = "plain" in plan.workloads and any(fault.kind == "part" for fault in plan.faults)
+        return Report(plan, f"seed {plan.seed} broke it" if is_bad and plan.steps > 4 else None)
+
+    faults = tuple(FaultAt(at_ms, kind) for at_ms, kind in enumerate(sorted(FAULTS)))
+    plan = replace(plan_of(1), workloads=tuple(WORKLOADS), faults=faults, brokers=2)
+    small = shrink(run(plan), 200, run).plan
+    assert small.workloads == ("plain",)
+    assert [fault.kind for fault in small.faults] == ["part"]
+    assert (small.brokers, small.steps) == (1, 5)
+
+
+def test_the_command_prints_totals_and_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    """Faults, acknowledged messages, named steps and how often each was hit."""
+    assert main(["--seed", "5", "--hooks"]) == 0
+    text = capsys.readouterr().out
+    assert "1 seeds, 1 count, 0 failed" in text
+    assert "disk.sync.commitlog" in text
+    assert f"trace {run_plan(plan_of(5)).digest}" in text
+    assert main(["--seeds", "5..7"]) == 0
+    assert "2 seeds, 2 count, 0 failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--seed", "1", "--workloads", "plane"], "plain"),
+        (["--seed", "1", "--faults", "kill@1"], "broker-kill"),
+        (["--seed", "1", "--faults", "part"], "kind@milliseconds"),
+        (["--seeds", "1-5"], "from..to"),
+    ],
+)
+def test_wrong_options_say_what_is_right(
+    arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the names that are known."""
+    assert main(arguments) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_totals_count_by_kind() -> None:
+    """A report of a run names what hit and what was acknowledged."""
+    report = run_plan(replace(plan_of(5), workloads=("plain",), steps=3, faults=()))
+    assert report.failure is None
+    assert report.faults == Counter()
+    assert not report.counts
+    assert report.acknowledged["plain"] >= 3
+    with pytest.raises(ConfigError):
+        plan_from(["--seed", "5", "--workloads", ""])
