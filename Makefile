@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test demo bench bench-java fuzz interop spark soak docs lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test demo bench bench-java fuzz interop spark soak sim docs lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ spark:  ## Spark with kills, clusters and every page; ARGS="-k archive"
 
 soak:  ## ten minutes of mixed clients that come, go and are killed; ARGS="--seconds 60 --seed 7"
 	$(BIN)python -m interop.soak $(ARGS)
+
+sim:  ## whole clusters from seeds with every kind of fault; ARGS="--seeds 0..2000 --minutes 10"
+	$(BIN)python -m cometmq.testing.simulate $(ARGS)
 
 lock:  ## resolve again and export the hashed requirements
 	$(BIN)uv lock
