@@ -429,3 +429,64 @@ def test_no_message_is_missed_over_any_crashes(seed: int) -> None:
         assert found == wanted, (seed, total)
     assert total > 50
     assert hits or not lives
+
+
+@pytest.mark.parametrize("hit", [1, 2, 5])
+@pytest.mark.parametrize("place", ["consumequeue_ext/", "consumequeue/"])
+def test_a_full_disk_between_units_and_extension(place: str, hit: int) -> None:
+    """What was not written is written again, with other addresses; nothing is missed."""
+    from cometmq.errors import DiskFull
+
+    store = Filtered()
+    store.fill(150)
+    faults: list[str] = []
+
+    def fail() -> None:
+        faults.append(place)
+        raise DiskFull("no space left")
+
+    store.rig.disk.at("write", path_contains=place, hit=hit, action=fail)
+    for _ in range(3):
+        store.save()
+        store.fill(50, len(store.addresses()))
+        assert store.read() == expected(len(store.addresses()))
+    store.save()
+    assert faults == [place]
+    assert store.read() == expected(300)
+    assert store.looked == 30
+    addresses = store.addresses()
+    assert addresses == sorted(set(addresses))
+    assert addresses[0] >= 0
+
+
+@pytest.mark.parametrize("end", ["kill", "power_cut"])
+@pytest.mark.parametrize("place", ["consumequeue_ext/", "consumequeue/"])
+def test_the_end_comes_between_units_and_extension(place: str, end: str) -> None:
+    """A process or a machine that dies over either file: what matches is found in the next life."""
+
+    class Ended(Exception):
+        pass
+
+    store = Filtered()
+    store.fill(150)
+    store.save()
+    store.fill(100, 150)
+    faults: list[str] = []
+
+    def fail() -> None:
+        faults.append(place)
+        raise Ended
+
+    store.rig.disk.at("write", path_contains=place, hit=1, action=fail)
+    store.save()
+    assert faults == [place]
+    getattr(store.rig.disk, end)()
+    store.rig.open()
+    store.extend()
+    count = len(store.addresses())
+    assert store.read() == expected(count)
+    store.fill(100, count)
+    store.save()
+    assert store.read() == expected(count + 100)
+    given = [address for address in store.addresses() if address >= 0]
+    assert given == sorted(set(given))
