@@ -385,18 +385,18 @@ class QueueReader:
         log = self._log
         if not log.min_offset <= physical_offset < self.confirmed_offset():
             return None
-        head = log.read(physical_offset, RECORD_CHECK.size)
-        if len(head) == RECORD_CHECK.size:
-            total, magic, own_offset = RECORD_CHECK.unpack_from(head, 0)
-            if magic == MAGIC_BLANK:
-                return None
-            if magic in RECORD_MAGICS and own_offset == physical_offset and total > 0:
-                chunk = log.read(physical_offset, total)
-                try:
-                    decode_message(chunk)
-                except CodecError as error:
-                    raise StoreCorrupt(f"{log.where(physical_offset)}: {error}") from None
-                return chunk
+        # What fills the end of a file may be shorter than any record.
+        head = bytes(log.read(physical_offset, RECORD_CHECK.size)).ljust(RECORD_CHECK.size, b"\0")
+        total, magic, own_offset = RECORD_CHECK.unpack(head)
+        if magic == MAGIC_BLANK:
+            return None
+        if magic in RECORD_MAGICS and own_offset == physical_offset and total > 0:
+            chunk = log.read(physical_offset, total)
+            try:
+                decode_message(chunk)
+            except CodecError as error:
+                raise StoreCorrupt(f"{log.where(physical_offset)}: {error}") from None
+            return chunk
         raise StoreCorrupt(
             f"{log.where(physical_offset)}: no record begins here;"
             " the offset is wrong or the file is damaged (run `cometmq store verify`)"
