@@ -43,6 +43,7 @@ from cometmq.model.names import (
     check_topic,
     is_system_group,
     is_system_topic,
+    park_topic,
     retry_topic,
 )
 from cometmq.wire.admin_bodies import (
@@ -389,7 +390,7 @@ class AdminCalls(GrowthCalls):
         return sorted(members)
 
     async def group_topics(self, group: str) -> list[str]:
-        """Topics for which the group has stored offsets, its retry topic left out."""
+        """Topics for which the group has stored offsets; its retry and parking topics left out."""
         topics: set[str] = set()
         for address in (await self._masters()).values():
             answer = await self._calls.ask(
@@ -397,7 +398,7 @@ class AdminCalls(GrowthCalls):
             )
             for key in decode_consumer_offsets(answer.body).offsets:
                 topic, _, owner = key.partition("@")
-                if owner == group and topic != retry_topic(group):
+                if owner == group and topic not in (retry_topic(group), park_topic(group)):
                     topics.add(topic)
         return sorted(topics)
 

@@ -76,7 +76,7 @@ class ParkingHost(Protocol):
 class _Item:
     """A message on its way to the log."""
 
-    __slots__ = ("assignment", "kind", "lane", "message", "reason")
+    __slots__ = ("assignment", "is_lost", "kind", "lane", "message", "reason", "settled")
 
     def __init__(
         self, assignment: Assignment, message: ReceivedMessage, lane: str, kind: Kind, reason: str
@@ -86,6 +86,9 @@ class _Item:
         self.lane = lane
         self.kind = kind
         self.reason = reason
+        self.settled = asyncio.Event()
+        """It was read back, or will never be."""
+        self.is_lost = False
 
 
 class _BrokerLog:
@@ -285,9 +288,15 @@ class Parking:
                 )
                 await asyncio.sleep(PAUSE_S)
                 continue
-            box.remove(item)
             found.sent.append((park_offset, item))
             self._read_back(found)
+            # The next one of the lane must not be in the log without this one.
+            await item.settled.wait()
+            if item.is_lost:
+                item.is_lost = False
+                item.settled.clear()
+            else:
+                box.popleft()
         del self._outbox[lane]
 
     def _properties(self, item: _Item) -> dict[str, str]:
@@ -309,6 +318,7 @@ class Parking:
                 waiting.append((park_offset, item))
                 continue
             self._arrived(item)
+            item.settled.set()
             process_queue = item.assignment.process_queue
             if process_queue.dropped:
                 continue
@@ -382,15 +392,11 @@ class Parking:
             await found.queue.commit(found.committed)
 
     def _send_again(self, found: _BrokerLog) -> None:
-        """Copies that the broker had acknowledged and lost, before those behind them."""
+        """Copies that the broker had acknowledged and lost."""
         lost, found.sent = found.sent, deque()
-        for _, item in reversed(lost):
-            box = self._outbox.get(item.lane)
-            if box is not None:
-                box.appendleft(item)
-            else:
-                self._outbox[item.lane] = deque([item])
-                self._host.spawn(self._send_lane(item.lane), "park")
+        for _, item in lost:
+            item.is_lost = True
+            item.settled.set()
 
     # -- retrying ---------------------------------------------------------------------------
 

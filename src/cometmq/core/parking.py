@@ -26,8 +26,9 @@ Why order holds.  One member at a time has a queue (the broker's lock), and it
 1. reads the log up to its end before it handles the queue's first message, so it knows every lane
    that was parked by whoever had the queue before: a message counts as consumed only when its
    copy was acknowledged *and* read back, so what is committed is in the log;
-2. sends what comes for a parked lane to the log's end, one after the other, and never to the
-   handler; so the log holds the lane's messages in their order;
+2. sends what comes for a parked lane to the log's end, each when the one before was read back,
+   and never to the handler; so the log holds the lane's messages in their order, also where a
+   broker loses what it had acknowledged (a power cut with asynchronous flush);
 3. when told to retry, hands the lane's messages to the handler from the log, the first first, each
    when the one before was consumed, and notes that with `done`.  What comes meanwhile goes behind;
 4. leaves the parked state only when it has read a `done` or `skip` after which the lane is empty,

@@ -459,3 +459,70 @@ def test_a_member_that_dies_while_it_parks() -> None:
         assert shop.taken_of("bad") == [f"bad:{n}" for n in (0, 1, 2, 5)]
 
     scenario(story)
+
+
+def test_a_broker_that_lost_acknowledged_copies_gets_them_again() -> None:
+    """A power cut with asynchronous flush: what was not read back is not in other hands."""
+
+    async def story(shop: Shop) -> None:
+        shop.refused = {"a", "b"}
+        await shop.send("a")
+        async with shop.consumer() as consumer:
+            await until(lambda: len(shop.parked) == 1, WAIT_S)
+            assert consumer._parking is not None
+            found = consumer._parking._brokers["broker-a"]
+            append, pull = found.queue.append_copy, found.queue.pull
+            faults: list[str] = []
+
+            async def lose(message: ReceivedMessage, properties: Any) -> int:
+                if "lost" in faults:
+                    return await append(message, properties)
+                faults.append("lost")
+                return found.log.next_offset + 1000
+
+            async def end_earlier(
+                place: int, suspend_ms: int
+            ) -> tuple[list[ReceivedMessage], int, bool]:
+                if "lost" not in faults or "moved" in faults:
+                    return await pull(place, 100)
+                faults.append("moved")
+                return [], place - 1, True
+
+            found.queue.append_copy = lose  # type: ignore[method-assign]
+            found.queue.pull = end_earlier  # type: ignore[method-assign, assignment]
+            # The pull that is held has to end before the next one can find out.
+            await shop.log.append_order(Kind.RETRY, "nobody")
+            await shop.send("b", 2)
+
+            async def are_parked() -> bool:
+                lanes = (await shop.state()).lanes
+                return len(lanes) == 2 and len(lanes["Orders/b"].messages) == 2
+
+            await eventually(are_parked)
+            assert faults == ["lost", "moved"]
+            lane = (await shop.state()).lanes["Orders/b"]
+            assert [one.keys for one in lane.messages] == ["b:1", "b:2"]
+
+        assert await shop.committed() == 3
+
+    scenario(story)
+
+
+def test_what_is_parked_is_no_topic_of_the_group() -> None:
+    """Its progress is that in the topics it subscribes to."""
+
+    async def story(shop: Shop) -> None:
+        shop.refused = {"a"}
+        await shop.send("a")
+        async with shop.consumer():
+            await until(lambda: len(shop.parked) == 1, WAIT_S)
+            await shop.log.append_order(Kind.RETRY, "Orders/a")
+            shop.refused = set()
+
+            async def flows_again() -> bool:
+                return not (await shop.state()).lanes
+
+            await eventually(flows_again)
+        assert await shop.admin.group_topics("billing") == ["Orders"]
+
+    scenario(story)

@@ -200,7 +200,4 @@ def test_reading_may_begin_at_the_commit_offset(seed: int) -> None:
 
 def describe(log: ParkingLog) -> dict[str, Any]:
     """The state as plain values."""
-    return {
-        name: (lane.state, deque(lane.messages))
-        for name, lane in log.lanes.items()
-    }
+    return {name: (lane.state, deque(lane.messages)) for name, lane in log.lanes.items()}
