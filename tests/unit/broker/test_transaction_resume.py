@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.harness import Client, scenario
+from tests.unit.broker.harness import Client, eventually, scenario
 from tests.unit.broker.test_transaction_check import IDLE, asked, checks_of, round_of_checks
 from tests.unit.broker.transacting import COMMIT, GROUP, Half, end, half, halves, stored
 
@@ -29,6 +29,8 @@ async def given_up(broker: Broker, client: Client) -> str:
     await asked(client, 1)
     await round_of_checks(broker)
     assert len(broker.transactions.halves) == 0
+    # With synchronous flush it is there when it is flushed.
+    await eventually(lambda: len(stored(broker, TRANS_CHECK_MAX_TIME_TOPIC)) == 1)
     (message,) = stored(broker, TRANS_CHECK_MAX_TIME_TOPIC)
     return message.offset_message_id
 
