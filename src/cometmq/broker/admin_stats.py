@@ -18,6 +18,7 @@ from typing import Final
 from cometmq.broker.lookup import in_worker
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.timer import TimerService
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.names import LMQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
@@ -42,10 +43,13 @@ _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 class StatsProcessor:
     """The processors of codes 28, 306, 315, 316 and 329."""
 
-    __slots__ = ("_first_offset", "_schedule", "_state")
+    __slots__ = ("_first_offset", "_schedule", "_state", "_timers")
 
-    def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
+    def __init__(
+        self, state: BrokerState, schedule: ScheduleService, timers: TimerService | None = None
+    ) -> None:
         self._state = state
+        self._timers = timers
         self._schedule = schedule
         self._first_offset = state.store.max_physical_offset
 
@@ -83,7 +87,9 @@ class StatsProcessor:
         store = state.store
 
         def look() -> tuple[int, tuple[int, int]]:
-            """The oldest record and the file system lie on the disk."""
+            """The oldest record and the file system lie on the disk, and the wheel is long."""
+            if self._timers is not None:
+                table["timerCongestNum"] = str(self._timers.pending_count())
             try:
                 first = store.message_at(store.min_physical_offset)
                 oldest_ms = decode_message(first).store_timestamp_ms if first else _NO_EARLIEST_MS
@@ -150,6 +156,12 @@ class StatsProcessor:
             "timerEnqueueTps": "0.0",
             "timerDequeueTps": "0.0",
         }
+        timers = self._timers
+        if timers is not None:
+            table["timerReadBehind"] = str(timers.read_behind_ms(now_ms) // 1000)
+            table["timerOffsetBehind"] = str(timers.intake.message_count())
+            table["timerEnqueueTps"] = f"{timers.taken_tps:.1f}"
+            table["timerDequeueTps"] = f"{timers.delivered_tps:.1f}"
         for level, offset in self._schedule.offsets().items():
             end = store.max_queue_offset(SCHEDULE_TOPIC, level - 1)
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"

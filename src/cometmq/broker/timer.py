@@ -107,6 +107,9 @@ class TimerService:
         """Messages placed in the wheel since the start."""
         self.delivered_count = 0
         """Messages put into their topics, or rolled, since the start."""
+        self.taken_tps = self.delivered_tps = 0.0
+        """Messages a second, over the last one that was measured."""
+        self._measured = (now_ms, 0, 0)
         self._at: Callable[[str], None] = lambda name: None
 
     @property
@@ -433,6 +436,7 @@ class TimerService:
             self._fetch()
             self._close_slots(now_ms)
             self._save(now_ms)
+            self._measure(now_ms)
         except Exception:
             # One fault must not end all timers.
             log.exception("timers failed; next try in 1 s")
@@ -462,6 +466,14 @@ class TimerService:
         self._timer = None
         if not self._is_running_soon:
             self._turn()
+
+    def _measure(self, now_ms: int) -> None:
+        since_ms, taken, delivered = self._measured
+        span_s = (now_ms - since_ms) / 1000
+        if span_s >= 1:
+            self.taken_tps = (self.taken_count - taken) / span_s
+            self.delivered_tps = (self.delivered_count - delivered) / span_s
+            self._measured = now_ms, self.taken_count, self.delivered_count
 
     # -- saving ----------------------------------------------------------------------------
 

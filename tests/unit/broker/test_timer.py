@@ -8,6 +8,7 @@ from tests.unit.broker.harness import Client, eventually, running, scenario
 from cometmq.broker import Broker
 from cometmq.codec.recall import decode_recall_handle
 from cometmq.codec.stored_message import StoredMessage
+from cometmq.wire.fastjson import loads_object
 
 
 def timed(key: str, due_ms: int) -> str:
@@ -102,6 +103,9 @@ def test_a_recalled_message_does_not_arrive(tmp_path: Path) -> None:
         assert {message.properties["UNIQ_KEY"] for message in found} == handles.keys() - recalled
         answer = await client.call(370, {"topic": "t", "recallHandle": handles[f"K0x{base_ms}"]})
         assert answer.code == 604
+        info = loads_object((await client.call(28)).body, "runtime info")["table"]
+        assert isinstance(info, dict)
+        assert (info["timerCongestNum"], info["timerOffsetBehind"]) == ("0", "0")
         assert answer.remark is not None
         assert "timestamp invalid" in answer.remark
 
