@@ -321,7 +321,7 @@ class Broker:
         handlers.update(AdminProcessor(state, schedule).handlers())
         handlers.update(ProgressProcessor(state).handlers())
         handlers.update(ClientListProcessor(state).handlers())
-        handlers.update(StatsProcessor(state, schedule).handlers())
+        handlers.update(StatsProcessor(state, schedule, self._timers).handlers())
         handlers.update(self._config_processor(state, self._send.forget_topics).handlers())
         handlers.update(ClientCallProcessor(state, self._pull.hold.offset_moved).handlers())
         return handlers
