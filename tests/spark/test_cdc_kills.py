@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
-
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 400
 FILES = 4
@@ -71,6 +69,8 @@ def job(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate(timeout=WAIT_S)
 
 
+@pytest.mark.full
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at(point: str, job: list[subprocess.Popen[str]], tmp_path: Path) -> None:
     """The driver and its JVM die in the second batch; the next run ends with the right table."""

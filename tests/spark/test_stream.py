@@ -14,7 +14,7 @@ from tests.spark.clusters import Cluster, new_topic
 from cometmq.arrow.options import COLUMNS
 from cometmq.errors import NoRoute, OffsetOutOfRange
 from cometmq.spark.live_options import LiveOptions
-from cometmq.spark.live_source import QueueRange
+from cometmq.spark.live_source import QueueRange, SmallRanges
 from cometmq.spark.stream_source import LiveStreamReader
 from cometmq.sync import Admin
 
@@ -33,9 +33,10 @@ def reader(cluster: Cluster, **options: str) -> LiveStreamReader:
 def ranges(made: LiveStreamReader, start: dict, end: dict) -> list[tuple[int, int, int]]:  # type: ignore[type-arg]
     """(queue id, first, end) of the partitions."""
     found = []
-    for item in made.partitions(start, end):
-        assert isinstance(item, QueueRange)
-        found.append((item.queue_id, item.start, item.end))
+    for part in made.partitions(start, end):
+        for item in part.ranges if isinstance(part, SmallRanges) else (part,):
+            assert isinstance(item, QueueRange)
+            found.append((item.queue_id, item.start, item.end))
     return found
 
 
@@ -236,3 +237,18 @@ def test_query_with_a_wrong_option_does_not_start(
     with pytest.raises(PySparkException) as raised:
         run()
     assert "did you mean 'maxOffsetsPerTrigger'?" in str(raised.value)
+
+
+def test_few_rows_are_one_task(cluster: Cluster) -> None:
+    """Rows of several queues, as long as they are few and no number of partitions is asked for."""
+    topic = cluster.create(queues=2)
+    cluster.send(topic, (b"%d" % n for n in range(510)), queues=2)
+    begin = {topic: {"broker-a:0": 0, "broker-a:1": 0}}
+    few, many = ({topic: {"broker-a:0": end, "broker-a:1": 250}} for end in (250, 251))
+    made = reader(cluster, subscribe=topic)
+    (part,) = made.partitions(begin, few)
+    assert sum(batch.num_rows for batch in made.read(part)) == 500
+    assert len(made.partitions(begin, many)) == 2
+    assert ranges(made, begin, few) == [(0, 0, 250), (1, 0, 250)]
+    asked = reader(cluster, subscribe=topic, minPartitions="2")
+    assert len(asked.partitions(begin, few)) == 2

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cometmq.spark.stream_source import LiveStreamReader
 
-__all__ = ["LiveReader", "LiveSource", "QueueRange", "read_range"]
+__all__ = ["LiveReader", "LiveSource", "QueueRange", "SmallRanges", "read_range"]
 
 _LOGGER: Final = logging.getLogger(__name__)
 
@@ -40,6 +40,13 @@ class QueueRange(InputPartition):
     queue_id: int
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class SmallRanges(InputPartition):
+    """Ranges of several queues that one task reads one after the other."""
+
+    ranges: tuple[QueueRange, ...]
 
 
 class LiveSource(DataSource):
@@ -110,7 +117,10 @@ class LiveReader(DataSourceReader):
 
 
 def read_range(options: LiveOptions, partition: InputPartition) -> Iterator[Any]:
-    """Record batches of one range of a queue, on whatever executor this is."""
+    """Record batches of one range of a queue or some, on whatever executor this is."""
+    if isinstance(partition, SmallRanges):
+        for one in partition.ranges:
+            yield from read_range(options, one)
     if not isinstance(partition, QueueRange):
         return
     from cometmq.arrow.live import QueueId, read_span

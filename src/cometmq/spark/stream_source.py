@@ -34,7 +34,7 @@ from cometmq.spark.live_queues import (
     report_loss,
     resolve_start,
 )
-from cometmq.spark.live_source import QueueRange, read_range
+from cometmq.spark.live_source import QueueRange, SmallRanges, read_range
 from cometmq.spark.queue_offsets import Offsets, from_json, limited, split, to_json
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ __all__ = ["LiveStreamReader"]
 _PATIENCE: Final = 5
 #: And the list of queues this many times as long as their ends.
 _QUEUES_PATIENCE: Final = 10
+#: So few rows are one task, however many queues they lie in: a task costs more than they do.
+_TOGETHER_ROWS: Final = 500
 
 
 class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -135,10 +137,14 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     report_loss(self._options, queue, first, last)
                 continue
             ranges.append((queue, self._checked(queue, first, last, bounds), last))
-        return [
+        parts = [
             QueueRange(*queue, first, last)
             for queue, first, last in split(ranges, self._options.parts_min)
         ]
+        count = sum(part.end - part.start for part in parts)
+        if self._options.parts_min is None and len(parts) > 1 and count <= _TOGETHER_ROWS:
+            return [SmallRanges(tuple(parts))]
+        return parts
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Record batches of one partition."""
