@@ -249,8 +249,8 @@ class _Verifier:
             if unseen.pop((topic.encode(), queue_id), None) is not None:
                 path = f"{self._store.root}/consumequeue/{topic}/{queue_id}"
                 self._check_queue(OfflineQueue(topic, queue_id, path, []))
-        for (topic, queue_id), seen in sorted(unseen.items()):
-            name = topic.decode("utf-8", "replace")
+        for (raw_topic, queue_id), seen in sorted(unseen.items()):
+            name = raw_topic.decode("utf-8", "replace")
             path = f"{self._store.root}/consumequeue/{name}/{queue_id}"
             text = f"no queue, and the log has {seen.count} messages for it"
             self._add(FindingKind.MISSING, path, 0, text)
