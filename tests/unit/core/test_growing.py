@@ -251,7 +251,9 @@ LAYOUTS = [Layout.parse(text) for text in ("a:2", "a:3", "a:2;b:2", "b:2", "a:1;
 ACTIONS = st.tuples(st.integers(0, 11), st.integers(0, 2), st.integers(0, 7), st.integers(1, 9))
 
 
-def play(actions: Iterable[tuple[int, int, int, int]], world: World | None = None) -> World:
+def play_and_check(
+    actions: Iterable[tuple[int, int, int, int]], world: World | None = None
+) -> World:
     """Run a world through these actions; it checks the order itself."""
     world = world or World(LAYOUTS[0])
     groups = GROUPS[:8]
@@ -304,7 +306,7 @@ def test_no_interleaving_breaks_the_order_of_a_group(
     actions: list[tuple[int, int, int, int]],
 ) -> None:
     """Stale producers, lagging consumers, crashes before a mark is durable, repeated growth."""
-    play(actions)
+    play_and_check(actions)
 
 
 def test_the_interleavings_do_move_groups() -> None:
@@ -312,7 +314,7 @@ def test_the_interleavings_do_move_groups() -> None:
     chance = Random(7)
     moved = epochs = 0
     for _ in range(40):
-        world = play(by_chance(chance, 600))
+        world = play_and_check(by_chance(chance, 600))
         moved += world.moves
         growth = world.learned()
         epochs += growth.epoch if growth is not None else 0
@@ -343,7 +345,7 @@ def test_a_broken_rule_is_found(fault: "Decide | None") -> None:
         else:
             world.decide = fault
         try:
-            play(by_chance(chance, 600), world)
+            play_and_check(by_chance(chance, 600), world)
         except AssertionError:
             return
     raise AssertionError("no interleaving found the fault")
