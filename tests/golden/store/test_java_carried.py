@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 # Ours: message stores' own files, and the configuration files we serve.
 OURS = ("commitlog/", "consumequeue/", "index/", "checkpoint", "cometmq.", "lock")
 FILTER_FILE = "config/consumerFilter.json"
-SERVED = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter")
+SERVED = (
+    *("topics", "subscriptionGroup", "consumerOffset", "delayOffset", "consumerFilter"),
+    "transactionMetrics",
+)
 
 
 def foreign_files(root: Path) -> dict[str, str]:
