@@ -306,10 +306,16 @@ def test_order_holds_while_members_come_and_go() -> None:
 
             return handle
 
-        async def keep_sending() -> None:
-            for number in range(60):
+        are_all_here = asyncio.Event()
+
+        async def keep_sending() -> int:
+            """Until everybody has had some; how many of each group."""
+            number = 0
+            while not are_all_here.is_set() or number < 60:
                 await send_groups(producer, "abcdefgh", 1, first=number)
                 await asyncio.sleep(0.005)
+                number += 1
+            return number
 
         sending = asyncio.create_task(keep_sending())
         first = consumer(name_server, handler("first"))
@@ -321,14 +327,15 @@ def test_order_holds_while_members_come_and_go() -> None:
         await until(lambda: any(who == "second" for who, _ in seen), WAIT_S)
         await third.start()
         await until(lambda: any(who == "third" for who, _ in seen), WAIT_S)
+        are_all_here.set()
         await first.shutdown()
         await second.shutdown()
-        await sending
-        await until(lambda: len(seen) >= 480, WAIT_S)
+        count = await sending
+        await until(lambda: len(seen) >= 8 * count, WAIT_S)
         await third.shutdown()
         # Nobody died, so there is nothing twice.
-        assert by_group([body for _, body in seen]) == {g: [*range(60)] for g in "abcdefgh"}
-        assert await committed(name_server) == 480
+        assert by_group([body for _, body in seen]) == {g: [*range(count)] for g in "abcdefgh"}
+        assert await committed(name_server) == 8 * count
 
     scenario(story)
 
