@@ -37,7 +37,7 @@ SOURCE_OPTIONS: Final[dict[str, str]] = {
     "includeProperties": "`true` fills the column `properties`. Default `false`.",
     "groupId": "A consumer group that shows the stream's progress to lag tools.",
     "maxOffsetsPerTrigger": "Messages per micro-batch at most, about. Stream only.",
-    "minPartitions": "Partitions at least; default one per queue, and one for a few rows of a stream.",
+    "minPartitions": "Partitions at least; default one per queue, one for a stream's few rows.",
     "failOnDataLoss": "`false` goes on where messages were deleted unread, and says so.",
     "mode": "`FAILFAST` (default), `PERMISSIVE` or `DROPMALFORMED`, for damaged records.",
     "batchRows": "Rows of an Arrow batch at most. Default 16384.",
