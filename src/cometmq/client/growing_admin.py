@@ -20,7 +20,6 @@ from cometmq.client.routes import RouteBook
 from cometmq.core.growing import BUCKET_COUNT, Growth, Layout, Phase
 from cometmq.errors import ConfigError, RemoteError, ResponseCode, TopicNotExist
 from cometmq.model import MessageQueue, TopicConfig
-from cometmq.model.names import is_system_group
 from cometmq.wire.admin_bodies import (
     decode_consumer_offsets,
     decode_group_list,
@@ -370,6 +369,6 @@ async def _offsets(admin: _Admin, topic: str, address: str) -> dict[str, dict[in
     table: dict[str, dict[int, int]] = {name: {} for name in named}
     for key, offsets in decode_consumer_offsets(answer.body).offsets.items():
         name, _, group = key.partition("@")
-        if name == topic and not is_system_group(group):
+        if name == topic:
             table[group] = dict(offsets)
     return table
