@@ -227,7 +227,7 @@ def test_rows_are_told_while_a_followed_batch_runs(
         merger.take(batch, stream, batch_id, counter=counter)
         # The query still takes this batch for unfinished: only the counter can tell of it.
         deadline_s = time.monotonic() + 60
-        while counter.value and not progress.rows and time.monotonic() < deadline_s:
+        while progress.rows < counter.value and time.monotonic() < deadline_s:
             time.sleep(0.05)
         told.append(progress.rows)
 
