@@ -120,6 +120,7 @@ class BrokerPart:
             mapped_file_size_consume_queue=20 * 50,
             max_hash_slot_num=100,
             max_index_num=400,
+            mapped_file_size_timer_log=52 * 100,
             message_delay_level=DELAY_LEVELS,
             flush_consumer_offset_interval=300,
             flush_delay_offset_interval=300,

@@ -10,10 +10,13 @@ from typing import Final
 
 from cometmq.testing.simulate.workloads.base import Workload
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
+from cometmq.testing.simulate.workloads.filtered import FilteredWorkload
+from cometmq.testing.simulate.workloads.ordered import GroupOrderedWorkload, OrderedWorkload
 from cometmq.testing.simulate.workloads.plain import PlainWorkload
 from cometmq.testing.simulate.workloads.queue_order import QueueOrderWorkload
 from cometmq.testing.simulate.workloads.retries import RetriesWorkload
 from cometmq.testing.simulate.workloads.staging import StagingWorkload
+from cometmq.testing.simulate.workloads.timed import TimedWorkload
 from cometmq.testing.simulate.workloads.transactions import TransactionsWorkload
 
 __all__ = ["WORKLOADS", "Workload"]
@@ -22,10 +25,14 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
     kind.name: kind
     for kind in (
         DelayedWorkload,
+        FilteredWorkload,
+        GroupOrderedWorkload,
+        OrderedWorkload,
         PlainWorkload,
         QueueOrderWorkload,
         RetriesWorkload,
         StagingWorkload,
+        TimedWorkload,
         TransactionsWorkload,
     )
 }

@@ -14,20 +14,22 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.producer import Producer
 from cometmq.client.push_consumer import PushConsumer
+from cometmq.core.subscription import Sql92
 from cometmq.errors import CometError
 from cometmq.model import Message, SendResult, SendStatus
+from cometmq.testing.simulate.broker_part import Place
 
 if TYPE_CHECKING:
-    from cometmq.testing.simulate.broker_part import Group, Place, Seen
+    from cometmq.testing.simulate.broker_part import Group, Seen
     from cometmq.testing.simulate.cluster import Cluster
     from cometmq.testing.simulation import Node
 
-__all__ = ["Workload", "place_of"]
+__all__ = ["Place", "Workload", "place_of"]
 
 
 def place_of(message: ReceivedMessage) -> Place:
@@ -129,8 +131,9 @@ class Workload:
         topic: str,
         handle: Callable[[ReceivedMessage], Awaitable[object]],
         group: Group,
-        expression: str = "*",
-        tries_max: int = 16,
+        expression: str | Sql92 = "*",
+        tries_max: int | None = None,
+        order: Literal["none", "queue", "group"] = "none",
     ) -> PushConsumer:
         """A member of a watched group, whose handler's end is what its offsets may tell."""
 
@@ -150,6 +153,7 @@ class Workload:
             client_ip=node.address,
             consume_from="first",
             max_reconsume_times=tries_max,
+            order=order,
             env=node.environment(),
         )
 

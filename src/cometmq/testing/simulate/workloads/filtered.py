@@ -1,0 +1,72 @@
+"""SQL92 subscriptions: what matches is handled, nothing else is, and nothing stalls.
+
+Must not: evaluate expressions; the sender knows which of its messages match.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar, Final
+
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.producer import Producer
+from cometmq.client.push_consumer import PushConsumer
+from cometmq.core.subscription import Sql92
+from cometmq.model import Message
+from cometmq.testing.simulate.broker_part import Seen
+from cometmq.testing.simulate.workloads.base import Workload
+
+__all__ = ["FilteredWorkload"]
+
+TOPIC: Final = "Filtered"
+EXPRESSION: Final = "amount BETWEEN 3 AND 5 OR (colour = 'red' AND amount IS NOT NULL)"
+
+
+class FilteredWorkload(Workload):
+    """Every acknowledged message that matches is handled, by a group whose members change."""
+
+    name: ClassVar[str] = "filtered"
+
+    def start(self) -> None:
+        cluster = self.cluster
+        cluster.watch(TOPIC, self.never_twice)
+        self.group = cluster.watch_group("filtered-readers", _matches)
+        first, second = cluster.clients
+        cluster.role("filtered send", first, lambda: self.send_all(first, self._step))
+        cluster.role("filtered one", second, lambda: self.consume(self._member(1)))
+        cluster.role("filtered two", first, lambda: self.come_and_go(lambda: self._member(0)))
+
+    def _member(self, number: int) -> PushConsumer:
+        node = self.cluster.clients[number]
+        return self.consumer(
+            node, number, TOPIC, self._handle, self.group, expression=Sql92(EXPRESSION)
+        )
+
+    async def _step(self, producer: Producer) -> None:
+        properties = {"amount": str(self.chance.randrange(10))}
+        if self.chance.random() < 0.3:
+            properties["colour"] = self.chance.choice(["red", "green"])
+        if self.chance.random() < 0.2:
+            del properties["amount"]
+        await self.send_one(producer, Message(TOPIC, self.new_body(), properties=properties))
+
+    async def _handle(self, message: ReceivedMessage) -> None:
+        await asyncio.sleep(self.chance.uniform(0, 0.05))
+        if not _is_match(dict(message.properties)):
+            self.cluster.fail(f"filtered: {message.properties} came though it does not match")
+
+    def unsettled(self) -> str | None:
+        if not self.is_sent:
+            return "not everything is sent"
+        wanted = {seen.body for seen in self.cluster.messages(TOPIC) if _matches(seen)}
+        missing = wanted - self.group.bodies
+        return f"{min(missing)[:30]!r} matches and was never handled" if missing else None
+
+
+def _matches(seen: Seen) -> bool:
+    return _is_match(seen.properties)
+
+
+def _is_match(properties: dict[str, str]) -> bool:
+    amount = properties.get("amount")
+    return amount is not None and (3 <= int(amount) <= 5 or properties.get("colour") == "red")

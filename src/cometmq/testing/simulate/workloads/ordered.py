@@ -1,0 +1,81 @@
+"""Ordered consumption: queue by queue, and message group by message group, over hand-overs.
+
+Must not: judge messages that were never acknowledged; where they lie is nobody's promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import ClassVar, Final, Literal
+
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.producer import Producer
+from cometmq.client.push_consumer import PushConsumer
+from cometmq.model import Message
+from cometmq.testing.simulate.workloads.base import Place, Workload, place_of
+
+__all__ = ["GroupOrderedWorkload", "OrderedWorkload"]
+
+GROUPS: Final = 4
+
+
+class OrderedWorkload(Workload):
+    """Handlers see each queue in its order, whoever holds it, and repeat nothing that is passed."""
+
+    name: ClassVar[str] = "ordered"
+    topic: ClassVar[str] = "Ordered"
+    order: ClassVar[Literal["queue", "group"]] = "queue"
+
+    def start(self) -> None:
+        cluster = self.cluster
+        self._passed: defaultdict[object, int] = defaultdict(lambda: -1)
+        cluster.watch(self.topic, self.never_twice)
+        self.readers = cluster.watch_group(f"{self.name}-readers")
+        first, second = cluster.clients
+        cluster.role(f"{self.name} send", first, lambda: self.send_all(first, self._step))
+        cluster.role(f"{self.name} one", second, lambda: self.consume(self._member(1)))
+        cluster.role(f"{self.name} two", first, lambda: self.come_and_go(lambda: self._member(0)))
+
+    async def _step(self, producer: Producer) -> None:
+        group = f"group-{self.chance.randrange(GROUPS)}"
+        await self.send_one(producer, Message(self.topic, self.new_body(), message_group=group))
+
+    def _member(self, number: int) -> PushConsumer:
+        node = self.cluster.clients[number]
+        return self.consumer(node, number, self.topic, self._handle, self.readers, order=self.order)
+
+    async def _handle(self, message: ReceivedMessage) -> None:
+        await asyncio.sleep(self.chance.uniform(0, 0.1))
+        self._check_order(place_of(message), message.properties.get("__SHARDINGKEY"))
+
+    def _check_order(self, place: Place, group: str | None) -> None:
+        """At the end of a handler: everything before it in its order has ended once."""
+        lane = place[:3] if self.order == "queue" else (*place[:3], group)
+        queue_offset = place[3]
+        earlier = [
+            seen
+            for seen in self.cluster.broker(place[0]).seen.get((place[1], place[2]), [])
+            if self._passed[lane] < seen.place[3] < queue_offset
+            and (self.order == "queue" or seen.properties.get("__SHARDINGKEY") == group)
+        ]
+        if earlier:
+            self.cluster.fail(
+                f"{self.name}: {place} was handled before {earlier[0].body[:30]!r} "
+                f"at {earlier[0].place[3]}"
+            )
+        self._passed[lane] = max(self._passed[lane], queue_offset)
+
+    def unsettled(self) -> str | None:
+        if not self.is_sent:
+            return "not everything is sent"
+        missing = self.acknowledged.keys() - self.readers.bodies
+        return f"{min(missing)[:30]!r} was never handled" if missing else None
+
+
+class GroupOrderedWorkload(OrderedWorkload):
+    """The same where only messages of one group wait for each other."""
+
+    name: ClassVar[str] = "group-ordered"
+    topic: ClassVar[str] = "GroupOrdered"
+    order: ClassVar[Literal["queue", "group"]] = "group"

@@ -1,0 +1,31 @@
+"""Messages with an exact time: never early, never lost.
+
+Must not: promise that a message comes once; a crash may repeat one that was just delivered.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from cometmq.client.producer import Producer
+from cometmq.model import Message
+from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
+
+__all__ = ["TimedWorkload"]
+
+
+class TimedWorkload(DelayedWorkload):
+    """No message is visible before the time it names."""
+
+    name: ClassVar[str] = "timed"
+    topic: ClassVar[str] = "Timed"
+
+    async def _step(self, producer: Producer) -> None:
+        body = self.new_body()
+        due_ms = self.cluster.world.clock.now_ms() + self.chance.randrange(SOON_MS, LATE_MS)
+        self._due_ms[body] = due_ms
+        await self.send_one(producer, Message(self.topic, body, deliver_time_ms=due_ms))
+
+
+SOON_MS: Final = 10
+LATE_MS: Final = 9_000
