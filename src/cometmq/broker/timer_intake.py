@@ -58,6 +58,7 @@ class TimerIntake:
         self._fresh: deque[Fresh] = deque()
         self._expected_end = 0
         self._is_reading = False
+        self._is_warm = False
         self._retry_ms = 0
         self.next_offset = next_offset
         """The next message to take up."""
@@ -108,7 +109,11 @@ class TimerIntake:
         if self._is_reading:
             return False
         try:
-            found = self._state.store.get(TIMER_TOPIC, 0, self.next_offset, TAKE_COUNT)
+            # What a worker has just read is there, also where the disk cannot tell.
+            found = self._state.store.get(
+                TIMER_TOPIC, 0, self.next_offset, TAKE_COUNT, allow_cold=self._is_warm
+            )
+            self._is_warm = False
         except StoreError as error:
             log.error("the timer topic cannot be read, next try in 0.1 s: %s", error)
             self._retry_ms = now_ms + RETRY_MS
@@ -127,6 +132,7 @@ class TimerIntake:
 
     def _warmed(self, result: object) -> None:
         self._is_reading = False
+        self._is_warm = True
         self._soon()
 
     def _hand_over(self, data: bytes, read_to: int, now_ms: int) -> None:
