@@ -27,7 +27,7 @@ SECURITY_OPTIONS: Final[dict[str, str]] = {
     "secretKey": "Its secret.",
     "securityToken": "A token beside the two, where there is one.",
     "tls": "`true`, `no-hostname` (any host of a trusted authority), `insecure` (any certificate),"
-    " or `false`. Default `true` with one of the files below, else `false`.",
+    " or `false`. Default `true` with one of the files below, else the worker's `COMETMQ_TLS`.",
     "tlsCaFile": "PEM file of the authorities to trust; the system's by default. These files lie"
     " under the same path on every node.",
     "tlsCertFile": "PEM file of our certificate, where servers ask for one.",
