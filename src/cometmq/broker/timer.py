@@ -167,22 +167,26 @@ class TimerService:
             self._book.wrote(work)
 
     def _leave_rest(self) -> None:
-        """Leave in slots that are partly delivered only the units of what is not."""
-        if self._is_loading:
+        """Leave nothing in the slots from the read time on that was delivered.
+
+        A Java broker puts units of the timer log into their slots again when it opens it.  So
+        what is not delivered of the slots up to the last one that is partly done with is placed
+        in that one, in a chain of its own, and reading goes on there.
+        """
+        touched = [slot_ms for slot_ms in self._touched if slot_ms >= self.read_ms]
+        if self._is_loading or not touched:
             return
-        rest: dict[int, list[Waiting]] = {slot_ms: [] for slot_ms in self._touched}
+        last_ms = max(touched)
         left = [ready.unit for ready in self._heap]
         left += [*self._waiting, *self._fetching, *self._recalls.values()]
         for opened in self._slots:
             left += [_unit(opened, number) for number in range(opened.next, len(opened.units))]
-        for unit in sorted(left, key=lambda unit: unit.place):
-            if unit.slot_ms in rest:
-                rest[unit.slot_ms].append(unit)
-        for slot_ms, units in rest.items():
-            if slot_ms >= self.read_ms:
-                self._book.clear(slot_ms)
-                for unit in units:
-                    self._book.add(slot_ms, unit.write_ms, unit.magic, unit.place, unit.size, 0)
+        rest = sorted((unit for unit in left if unit.slot_ms <= last_ms), key=lambda one: one.place)
+        self._book.clear(last_ms)
+        for unit in rest:
+            self._book.add(last_ms, unit.write_ms, unit.magic, unit.place, unit.size, 0)
+        is_done = all(unit.magic & TIMER_DELETE and not unit.magic & TIMER_ROLL for unit in rest)
+        self.read_ms = last_ms + self._precision_ms if is_done else last_ms
 
     # -- taking up -------------------------------------------------------------------------
 
