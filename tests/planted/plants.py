@@ -18,8 +18,6 @@ from cometmq.broker.transaction import TransactionService
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.delay import DelayLevels
 from cometmq.core.process_queue import ProcessQueue
-from cometmq.core.queue_locks import QueueLocks
-from cometmq.model import MessageQueue
 from cometmq.store.appender import Appender
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
@@ -79,17 +77,6 @@ def _without_hold(original: Any) -> Any:
     return hold_queue
 
 
-def _grants_all(original: Any) -> Any:
-    def lock(
-        self: QueueLocks, group: str, client_id: str, queues: Any, now_ms: int
-    ) -> list[MessageQueue]:
-        asked = list(queues)
-        original(self, group, client_id, asked, now_ms)
-        return asked
-
-    return lock
-
-
 def _early(original: Any) -> Any:
     def due_in_ms(self: DelayLevels, level: int, deliver_time_ms: int, now_ms: int) -> int:
         wait_ms: int = original(self, level, deliver_time_ms, now_ms)
@@ -143,7 +130,6 @@ PLANTS: Final = (
         "offsets are committed before messages are handled",
         ((ProcessQueue, "commit_offset", lambda _: property(lambda self: self.pull_offset)),),
     ),
-    Plant("a queue is locked for two", ((QueueLocks, "lock", _grants_all),)),
     Plant("a delayed message comes 40 ms early", ((DelayLevels, "due_in_ms", _early),)),
     Plant("a half message stays open after its end", ((TransactionService, "_close", _drop),)),
     Plant(
