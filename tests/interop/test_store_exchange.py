@@ -343,6 +343,8 @@ def story(tmp_path: Path) -> Iterator[Story]:
     path = relay.store_path / "config" / "subscriptionGroup.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"subscriptionGroupTable": {LONG_GROUP: group}}), "utf-8")
+    # What is only carried must come back as it went; the timers we serve have a test of their own.
+    relay.ours.settings["timerWheelEnable"] = "false"
     with relay, Peer(client, command, tmp_path / "client") as peer:
         yield Story(relay, peer)
 
@@ -385,6 +387,33 @@ def test_a_directory_changes_hands_twice(story: Story) -> None:
     assert relay.digests(*FOREIGN) == foreign
     with relay.held_by(java):
         second.check_same(relay.read(keys=story.keys))
+
+
+@pytest.mark.full
+def test_timers_change_hands(story: Story) -> None:
+    """Java's client sends them; whoever has the directory when they are due delivers each once."""
+    relay, java, ours = story.relay, story.relay.java, story.relay.ours
+    ours.settings["timerWheelEnable"] = "true"
+    java.settings["mappedFileSizeTimerLog"] = ours.settings["mappedFileSizeTimerLog"] = "4096"
+    with relay.held_by(java):
+        story.make_topics()
+        story.write_timed(1, 2, 30)
+        ours_has = story.due[TIMED].pop()
+        story.wait_delivered(TIMED)
+        story.due[TIMED].append(ours_has)
+    with relay.held_by(ours):
+        assert "carrying" not in relay.log_of(ours)
+        story.wait_delivered(TIMED)
+        story.write_timed(1, 2, 40, 3600)
+        story.due[TIMED].pop()
+        java_has = story.due[TIMED].pop()
+        story.wait_delivered(TIMED)
+        story.due[TIMED].append(java_has)
+    with relay.held_by(java):
+        story.wait_delivered(TIMED)
+        story.write_timed(40)
+    with relay.held_by(ours):
+        story.wait_delivered(TIMED)
 
 
 @pytest.mark.full
