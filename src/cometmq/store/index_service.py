@@ -473,6 +473,9 @@ class IndexService:
         def done(result: object) -> None:
             self._is_writing = False
             if isinstance(result, BaseException):
+                if slots is not None:
+                    # The entries before them may have failed, and the slots were not begun.
+                    self._write_slots_again()
                 level = logging.WARNING if isinstance(result, DiskFull) else logging.ERROR
                 _LOG.log(level, "writing the index failed and is tried again: %s", result)
             elif generation == self._generation:
@@ -487,8 +490,12 @@ class IndexService:
             pass
         if self._is_writing:
             # The job that does not begin any more may have had the slot table to write.
-            for file in self.files:
-                file.write_slots_again()
+            self._write_slots_again()
+
+    def _write_slots_again(self) -> None:
+        """A write of changed slots was promised and not done."""
+        for file in self.files:
+            file.write_slots_again()
 
     def write_all(self) -> None:
         """Write everything now, in the calling thread (load and close)."""
