@@ -31,7 +31,7 @@ NOTICE_PAUSE_S: Final = 0.05
 class QueueLockProcessor:
     """The processors of codes 41 and 42; `stop` ends its timers."""
 
-    __slots__ = ("_expiry", "_expiry_ms", "_notice", "_state", "_to_tell")
+    __slots__ = ("_expiry", "_expiry_ms", "_notice", "_state", "_to_tell", "notice_pause_s")
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -39,6 +39,7 @@ class QueueLockProcessor:
         self._notice: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_ms = 0
+        self.notice_pause_s = NOTICE_PAUSE_S
 
     def handlers(self) -> dict[int, Handler]:
         """Map each code to its processor."""
@@ -106,7 +107,7 @@ class QueueLockProcessor:
             return
         self._to_tell.setdefault(group, {}).update(dict.fromkeys(clients))
         if self._notice is None:
-            self._notice = asyncio.get_running_loop().call_later(NOTICE_PAUSE_S, self._tell)
+            self._notice = asyncio.get_running_loop().call_later(self.notice_pause_s, self._tell)
 
     def _tell(self) -> None:
         """Have each waiting client rebalance; one that is gone needs no queue."""
