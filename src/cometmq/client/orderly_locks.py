@@ -144,6 +144,6 @@ class QueueLockKeeper:
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
     found: dict[str, list[MessageQueue]] = {}
-    for queue in queues:
+    for queue in sorted(queues):  # one order in every process: simulations repeat themselves
         found.setdefault(queue.broker_name, []).append(queue)
     return found
