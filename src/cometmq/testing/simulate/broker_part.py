@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from cometmq.broker.broker import Broker
 from cometmq.broker.config import BrokerConfig
 from cometmq.codec.stored_message import decode_messages
@@ -100,7 +102,7 @@ class BrokerPart:
         self._is_sync = settings.get("flush_disk_type") == "SYNC_FLUSH"
         self._now_ms = now_ms
         self._committed: dict[tuple[str, str, int], int] = {}
-        self._floor: dict[tuple[str, str, int], int] = {}
+        self._saved: dict[tuple[str, str, int], int] = {}
         hooks.watch_disk(node)
 
     @property
@@ -142,6 +144,7 @@ class BrokerPart:
             CometError, OSError: it could not start.
         """
         disk: Disk = self.node.disk
+        self._check_saved_offsets()
         broker = Broker(self.config(), self.node.environment(), disk)
         hooks, node = self._hooks, self.node
 
@@ -246,16 +249,27 @@ class BrokerPart:
                         f"{self.name} {topic}/{queue_id} offset {before.place[3]}: readers saw "
                         f"{before.body[:40]!r} before the restart, now {now.body[:40]!r}"
                     )
-        committed = self._offsets()
-        alone = {group.name for group in self.groups if group.is_alone}
-        for key, floor in self._floor.items():
-            if key[0] in alone and committed.get(key, -1) < floor:
-                raise CheckFailed(
-                    f"{self.name}: the offset of {key} was {floor} at an earlier start, now "
-                    f"{committed.get(key)}"
-                )
-        self._floor = committed
-        self._committed = dict(committed)
+        self._committed = self._offsets()
+
+    def _check_saved_offsets(self) -> None:
+        """Before a start: what is saved of a group that is alone is never less than it was."""
+        path = f"{_ROOT}/config/consumerOffset.json"
+        if not self.node.disk.exists(path):
+            return
+        table = msgspec.json.decode(self.node.disk.read_bytes(path))["offsetTable"]
+        for group in self.groups:
+            for key, queues in table.items():
+                topic, _, name = key.partition("@")
+                if name != group.name or not group.is_alone:
+                    continue
+                for queue_id, consumer_offset in queues.items():
+                    place = (name, topic, int(queue_id))
+                    if consumer_offset < self._saved.get(place, 0):
+                        raise CheckFailed(
+                            f"{self.name}: the saved offset of {place} was {self._saved[place]} "
+                            f"at an earlier start, now {consumer_offset}"
+                        )
+                    self._saved[place] = consumer_offset
 
     # -- consumer offsets ------------------------------------------------------------------------
 
