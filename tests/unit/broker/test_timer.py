@@ -30,7 +30,7 @@ def test_messages_arrive_in_order_of_their_times_and_never_early(tmp_path: Path)
 
     async def story(broker: Broker, client: Client) -> None:
         now_ms = broker.env.clock.now_ms()
-        asked = {f"K{delay}": now_ms + delay for delay in (1900, 700, 1301, 1300, 250, 40)}
+        asked = {f"K{delay}": now_ms + delay for delay in (3900, 2700, 3301, 3300, 2250, 40)}
         for key, due_ms in asked.items():
             answer = await client.send(key.encode(), i=timed(key, due_ms))
             assert answer.code == 0
@@ -58,7 +58,7 @@ def test_pending_messages_are_delivered_by_the_next_life_of_the_broker_once(
 
     async def main() -> None:
         async with running(tmp_path) as broker:
-            base_ms = broker.env.clock.now_ms() // 1000 * 1000 + 2000
+            base_ms = broker.env.clock.now_ms() // 1000 * 1000 + 4000
             asked = {f"K{n}": base_ms + 100 * n for n in range(1, 30)}
             client = await Client(broker.env, broker.address).open()
             for key, due_ms in asked.items():
@@ -84,7 +84,7 @@ def test_a_recalled_message_does_not_arrive(tmp_path: Path) -> None:
     """Neither one whose slot is loaded nor one that is far away; others of its slot do."""
 
     async def story(broker: Broker, client: Client) -> None:
-        base_ms = broker.env.clock.now_ms() // 1000 * 1000 + 5000
+        base_ms = broker.env.clock.now_ms() // 1000 * 1000 + 9000
         handles = {}
         for number in range(4):
             for due_ms in (base_ms - 2000, base_ms):

@@ -13,7 +13,7 @@ from cometmq.errors import CodecError, InvalidParameter, LocalProtocolError, NoR
 from cometmq.sync import Producer as SyncProducer
 from cometmq.testing import EmbeddedCluster, embedded_cluster, threaded_cluster
 
-QUIET_MS = 4_000
+QUIET_MS = 8_000
 """Far enough that the second before it has not begun when the recall comes, also under load."""
 
 
