@@ -492,6 +492,11 @@ class TimerService:
         self._is_saving = True
         self._saved_ms = now_ms
         store = self._state.store
+        log_min = store.min_physical_offset
+
+        def write() -> None:
+            self._book.write(work)
+            self._book.drop_expired(log_min)
 
         def written(result: object) -> None:
             self._is_saving = False
@@ -503,7 +508,7 @@ class TimerService:
 
         def durable(is_durable: bool) -> None:
             if is_durable:
-                self._state.env.workers.submit(lambda: self._book.write(work), written)
+                self._state.env.workers.submit(write, written)
             else:
                 self._is_saving = False
                 self._book.failed(work)

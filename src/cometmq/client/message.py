@@ -119,8 +119,8 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     def deliver_time_ms(self) -> int | None:
         """The exact time it was to be delivered at, ms since 1970; None if it was sent without."""
         properties = self.properties
-        # A broker that held it until then has moved the time to TIMER_OUT_MS.
-        text = properties.get("TIMER_OUT_MS") or properties.get("TIMER_DELIVER_MS")
+        # Brokers note the slot of the wheel as TIMER_OUT_MS, up to a second before the exact time.
+        text = properties.get("TIMER_DELIVER_MS") or properties.get("TIMER_OUT_MS")
         return int(text) if text else None
 
     @property

@@ -72,6 +72,7 @@ class TimerBook:
         """The next message of the timer topic to take up."""
         self._wheel_file: RandomFile | None = None
         self._log_file: tuple[int, RandomFile] | None = None
+        self._dropped_below = 0
         self.at: Callable[[str], None] = lambda name: None
         """A hook for tests, called with the name of each step of a write, in the worker."""
 
@@ -255,6 +256,8 @@ class TimerBook:
     def drop_expired(self, min_physical_offset: int) -> int:
         """Remove log files whose last unit points before the log's begin; how many.  Blocks."""
         count = 0
+        if min_physical_offset <= self._dropped_below:
+            return count
         reader = self.log.reader(0)
         for start in self.log.starts()[:-1]:
             if start + self.log.file_bytes > self.log.written:
@@ -265,4 +268,5 @@ class TimerBook:
                 break
             self._disk.remove(f"{self.log.folder}/{start:0{TIMER_LOG_NAME_DIGITS}d}")
             count += 1
+        self._dropped_below = min_physical_offset
         return count

@@ -82,3 +82,26 @@ def test_a_slot_of_another_round_is_blank() -> None:
     assert wheel.add(later_ms, 156, 1) == -1
     assert wheel.get(NOW_MS) is None
     assert wheel.used(0) == [(later_ms, Slot(156, 156, 1))]
+
+
+def test_files_whose_messages_are_gone_go(tmp_path: Path) -> None:
+    """Those that point before the log's begin only; never the newest, nor what is not written."""
+    book = book_on(tmp_path)
+    fill(book, 300)
+
+    def names() -> list[int]:
+        return sorted(int(path.name) for path in (tmp_path / "timerlog").iterdir())
+
+    assert book.drop_expired(10_000) == 0
+    work = book.take(NOW_MS, 300, NOW_MS)
+    book.write(work)
+    book.wrote(work)
+    assert names() == [0, 4096, 8192, 12288]
+    # A file has 78 units, so the last one of the second points to 100 * 155.
+    assert book.drop_expired(15_500) == 1
+    assert names() == [4096, 8192, 12288]
+    assert book.drop_expired(15_501) == 1
+    assert book.drop_expired(1 << 40) == 1
+    assert names() == [12288]
+    again = book_on(tmp_path)
+    assert again.log.starts() == [12288]
