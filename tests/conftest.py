@@ -7,6 +7,7 @@ Tests marked ``full`` belong to the long lanes: ``make spark`` (``SPARK=full``) 
 (``INTEROP=full``); a plain run leaves them out and says how many.
 """
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -80,6 +81,16 @@ def keep_sigterm() -> Iterator[None]:
     yield
     if signal.getsignal(signal.SIGTERM) is not handler and handler is not None:
         signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture(autouse=True)
+def keep_logging() -> Iterator[None]:
+    """Commands that run in this process choose what is logged; later tests read their logs."""
+    disabled = logging.root.manager.disable
+    level = logging.getLogger("cometmq").level
+    yield
+    logging.disable(disabled)
+    logging.getLogger("cometmq").setLevel(level)
 
 
 class ExecutedCount:

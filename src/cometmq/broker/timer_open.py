@@ -56,6 +56,10 @@ class OldestTimer:
         self._is_looking = False
 
     def __call__(self) -> int | None:
+        intake = self._service.intake
+        if not (self._book.log.end or intake.is_behind or intake.message_count()):
+            # Nothing was ever placed in the wheel.
+            return None
         now_ms = self._state.env.clock.now_ms()
         is_old = self._looked_ms is None or now_ms - self._looked_ms >= LOOK_AGAIN_MS
         if is_old and not self._is_looking:

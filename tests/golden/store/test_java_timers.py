@@ -44,6 +44,8 @@ def timed(broker: Broker) -> list[StoredMessage]:
         for queue_id in store.queues(topic):
             first = store.min_queue_offset(topic, queue_id)
             for unit in store.units(topic, queue_id, first, 100_000):
+                if unit.physical_offset < store.min_physical_offset:
+                    continue  # expired with its log file
                 record = store.message_at(unit.physical_offset)
                 assert record is not None
                 message = decode_message(record)

@@ -175,13 +175,17 @@ def _many(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """The command; the number it exits with."""
     options = _parser().parse_args(arguments)
+    logger = logging.getLogger("cometmq")
+    level = logger.level
     if not options.verbose:
-        logging.getLogger("cometmq").setLevel(logging.CRITICAL + 1)
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         return _many(options) if options.seed is None else _one(options)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    finally:
+        logger.setLevel(level)
 
 
 if __name__ == "__main__":
