@@ -83,14 +83,15 @@ class TimerBook:
         rules = self.rules
         self.checkpoint = check = read_timer_checkpoint(self._disk, self._root)
         has_wheel = self._load_wheel()
-        last_place = self._load_log(check.log_flush_position if has_wheel else 0)
+        last_place, first_ms = self._load_log(check.log_flush_position if has_wheel else 0)
         low = store.min_queue_offset(TIMER_TOPIC, 0)
         high = store.max_queue_offset(TIMER_TOPIC, 0)
         taken_to = check.queue_offset
         if last_place is not None:
             taken_to = max(taken_to, first_behind(store, low, high, last_place))
         self.queue_offset = min(max(taken_to, low), high)
-        self.read_ms = rules.floor(check.read_time_ms or now_ms)
+        # A first life that ended before its first `timercheck` has left units whose time has come.
+        self.read_ms = rules.floor(check.read_time_ms or min(now_ms, first_ms or now_ms))
         self._gather_old(now_ms)
 
     def _load_wheel(self) -> bool:
@@ -110,22 +111,24 @@ class TimerBook:
         self.wheel.read(self._disk.open_random(path, WHEEL_BYTES, create=False))
         return True
 
-    def _load_log(self, flush_position: int) -> int | None:
+    def _load_log(self, flush_position: int) -> tuple[int | None, int | None]:
         """Find the end, put units behind `flush_position` into slots.
 
-        Returns the last place in the log of messages that they point to, None when there are none.
+        Returns the last place in the log of messages that they point to, and the time of their
+        first slot; None when there are none.
         """
         log, wheel = self.log, self.wheel
         starts = log.starts()
         if not starts:
             log.end = log.written = flush_position // log.file_bytes * log.file_bytes
-            return None
+            return None, None
         begin = min(max(flush_position, starts[0]), starts[-1] + log.file_bytes - 1)
         start = begin // log.file_bytes * log.file_bytes
         begin -= (begin - start) % TIMER_LOG_UNIT_BYTES
         end = starts[-1] + log.file_bytes
         reader = log.reader()
         last_place: int | None = None
+        first_ms: int | None = None
         behind = begin
         for position, raw in reader.blocks(begin, end):
             behind = position + len(raw)
@@ -134,8 +137,9 @@ class TimerBook:
                 change = -1 if unit.magic & TIMER_DELETE else 1
                 wheel.revise(unit.slot_time_ms, position + number * TIMER_LOG_UNIT_BYTES, change)
                 last_place = max(unit.physical_offset, last_place or 0)
+                first_ms = min(unit.slot_time_ms, first_ms or unit.slot_time_ms)
         log.end = log.written = behind
-        return last_place
+        return last_place, first_ms
 
     def _gather_old(self, now_ms: int) -> None:
         """Move slots that the wheel would soon use for other times to where reading goes on.
