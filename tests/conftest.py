@@ -30,7 +30,10 @@ settings.load_profile("default")
 TESTS = Path(__file__).resolve().parent
 ONE_PROCESS = {"interop", "spark"}
 REAL = {"adversity", "bench", "cli", "crash", "docs", "golden", "interop", "prefork", "spark"}
-REAL |= {f"unit/{room}" for room in ("arrow", "broker", "client", "net", "spark", "standalone")}
+REAL |= {
+    f"unit/{room}"
+    for room in ("arrow", "broker", "client", "gateway", "net", "spark", "standalone")
+}
 """Folders whose tests use real processes, sockets and clocks.  On a busy machine one of them may
 lose a race of its own making; it runs once more, and the summary names it as rerun (``R``)."""
 
