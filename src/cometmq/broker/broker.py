@@ -265,6 +265,10 @@ class Broker:
         self._bulk = BulkPullProcessor(state, self._pull)
         self._client = ClientProcessor(state, filters)
         self._queue_locks = QueueLockProcessor(state)
+        held = self._files.load_queue_locks()
+        if held is not None:
+            state.queue_locks.restore(held, now_ms)
+        self._files.attach_queue_locks(state.queue_locks, self._queue_locks)
         staging = StagingService(state, self._files.load_staging(), self._pull.hold.grown)
         self._staging = staging
         self._files.attach_staging(staging)

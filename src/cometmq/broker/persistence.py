@@ -13,6 +13,7 @@ config/delayOffset.json       dataVersion, offsetTable
 config/consumerFilter.json    filterDataByTopic
 config/transactionMetrics     dataVersion, transactionCount (`transaction_counts`)
 config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging_ledger`)
+config/cometmqQueueLocks.json renewedUntil, locks: our own (`queue_locks`)
 ======================== ======================================================
 
 The file rule is that of `cometmq.broker.config_file`.  Keys that are not ours (a newer RocketMQ's,
@@ -32,6 +33,7 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.broker.config_file import ConfigFile, load_config_file
 from cometmq.broker.filters import FilterService
 from cometmq.broker.foreign_keys import ForeignKeys
+from cometmq.broker.queue_locks import QueueLockFile, QueueLockProcessor
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.staging import StagingService
 from cometmq.broker.staging_ledger import LedgerFile
@@ -39,6 +41,7 @@ from cometmq.broker.transaction_counts import CountsFile, TransactionCounts, dec
 from cometmq.core.consumer_filter import ConsumerFilter, decode_filter_file
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group_table import SubscriptionGroupTable
+from cometmq.core.queue_locks import HeldQueues, QueueLocks
 from cometmq.core.topic_table import TopicTable
 from cometmq.errors import StoreCorrupt
 from cometmq.model.group import SubscriptionGroupConfig
@@ -63,6 +66,7 @@ log = logging.getLogger("cometmq.broker")
 
 _SETTLE_STEP_S = 0.005
 _STAGING = "cometmqStaging.json"
+_LOCKS = "cometmqQueueLocks.json"
 _FILTERS = "consumerFilter.json"
 _FILTERS_INTERVAL_MS = 10_000
 """RocketMQ writes them at this pace, and by default (transactionMetricFlushInterval) its counts of
@@ -161,6 +165,7 @@ class BrokerFiles:
             _FILTERS: ForeignKeys(("filterDataByTopic",)),
             _TRANSACTIONS: ForeignKeys(("dataVersion", "transactionCount")),
             _STAGING: ForeignKeys(LedgerFile.__struct_encode_fields__),
+            _LOCKS: ForeignKeys(QueueLockFile.__struct_encode_fields__),
         }
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.are_topics_sound = True
@@ -229,6 +234,17 @@ class BrokerFiles:
         """Read cometmqStaging.json; None where nothing was ever staged.  Blocks."""
         return self._load(_STAGING, LedgerFile.decode)
 
+    def load_queue_locks(self) -> HeldQueues | None:
+        """Read cometmqQueueLocks.json; None where nobody ever locked a queue.  Blocks.
+
+        Without the file locks are lost by a restart, as RocketMQ's are.
+        """
+        try:
+            return self._load(_LOCKS, QueueLockFile.decode)
+        except StoreCorrupt as error:
+            log.warning("going on without the queue locks of before: %s", error)
+            return None
+
     def _load(self, name: str, decode: Callable[[bytes], T]) -> T | None:
         self._disk.makedirs(self._folder)
 
@@ -271,6 +287,13 @@ class BrokerFiles:
         self._add(_STAGING, lambda: staging.ledger.revision, staging.snapshot)
         file = self._files[_STAGING]
         staging.attach(lambda: file.is_saved, file.save_if_changed)
+
+    def attach_queue_locks(self, locks: QueueLocks, processor: QueueLockProcessor) -> None:
+        """The same for the locks of queues, whose file is written before a lock is answered."""
+        self._add(_LOCKS, lambda: locks.revision, processor.snapshot)
+        file = self._files[_LOCKS]
+        processor.is_saved = lambda: file.is_saved
+        processor.when_saved = file.when_saved
 
     def _add(self, name: str, revision: Callable[[], int], snapshot: Callable[[], Encode]) -> None:
         path = f"{self._folder}/{name}"

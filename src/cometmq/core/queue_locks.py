@@ -8,20 +8,36 @@ again in time; nobody takes it away before, since the owner's handlers may still
 refused is remembered until told, so that a release need not wait for the next rebalance of the
 others (20 s in clients of RocketMQ before 5).
 
-Source: RebalanceLockManager of RocketMQ 5.4; waiters are ours.
+A broker that starts again must not give a queue to another client while the owner of before still
+believes in its lock.  So the owners are written down when they change (`revision` says when), with
+a time up to which locks may have been renewed; it is moved on ahead, once for many renewals, and
+what is read back counts as renewed then.
+
+Source: RebalanceLockManager of RocketMQ 5.4; waiters, and what outlives a restart, are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from cometmq.model import MessageQueue
 
-__all__ = ["LOCK_LIVE_MS", "QueueLocks"]
+__all__ = ["LOCK_LIVE_MS", "HeldQueues", "QueueLocks"]
 
 LOCK_LIVE_MS: Final = 60_000
 """``rocketmq.broker.rebalance.lockMaxLiveTime``; clients renew every 20 s."""
+AHEAD_MS: Final = 30_000
+"""Two members that renew every 20 s cost two writes a minute, not six."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldQueues:
+    """Who holds what, by group; no lock of these was renewed after ``renewed_until_ms``."""
+
+    owners: Mapping[str, Mapping[MessageQueue, str]]
+    renewed_until_ms: int
 
 
 class _Lock:
@@ -38,11 +54,41 @@ class _Lock:
 class QueueLocks:
     """All locks of a broker; a lock lives ``live_ms`` after its last renewal."""
 
-    __slots__ = ("_groups", "live_ms")
+    __slots__ = ("_groups", "_renewed_until_ms", "live_ms", "revision")
 
     def __init__(self, live_ms: int = LOCK_LIVE_MS) -> None:
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._renewed_until_ms = 0
         self.live_ms = live_ms
+        self.revision = 0
+        """Moves whenever `held` would tell something new."""
+
+    # -- what outlives a restart ----------------------------------------------------------
+
+    def held(self) -> HeldQueues:
+        """A copy of what a broker that starts again has to know."""
+        owners = {
+            group: {queue: held.client_id for queue, held in locks.items()}
+            for group, locks in self._groups.items()
+        }
+        return HeldQueues(owners, self._renewed_until_ms)
+
+    def restore(self, found: HeldQueues, now_ms: int) -> None:
+        """Take up the locks of the run before; each lives as long as its owner may rely on it."""
+        renewed_ms = min(found.renewed_until_ms, now_ms)
+        if now_ms - renewed_ms > self.live_ms:
+            return
+        for group, owners in found.owners.items():
+            self._groups[group] = {queue: _Lock(name, renewed_ms) for queue, name in owners.items()}
+        self._renewed_until_ms = found.renewed_until_ms
+
+    def ended(self, now_ms: int) -> None:
+        """Nothing is renewed from now on: the broker stops."""
+        if self._groups and now_ms < self._renewed_until_ms:
+            self._renewed_until_ms = now_ms
+            self.revision += 1
+
+    # -- locks ----------------------------------------------------------------------------
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int
@@ -50,22 +96,29 @@ class QueueLocks:
         """Grant or renew; the queues that are the client's now, in the order asked."""
         locks = self._groups.setdefault(group, {})
         granted: list[MessageQueue] = []
+        is_changed = False
         for queue in queues:
             held = locks.get(queue)
             if held is None:
                 locks[queue] = _Lock(client_id, now_ms)
+                is_changed = True
             elif held.client_id == client_id:
                 held.renewed_ms = now_ms
             elif self._is_expired(held, now_ms):
                 held.client_id = client_id
                 held.renewed_ms = now_ms
                 held.waiting.pop(client_id, None)
+                is_changed = True
             else:
                 held.waiting[client_id] = None
                 continue
             granted.append(queue)
         if not locks:
             del self._groups[group]
+        if granted and now_ms > self._renewed_until_ms:
+            self._renewed_until_ms = now_ms + AHEAD_MS
+            is_changed = True
+        self.revision += is_changed
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[str]:
@@ -79,6 +132,7 @@ class QueueLocks:
             if held is not None and held.client_id == client_id:
                 waiting.update(held.waiting)
                 del locks[queue]
+                self.revision += 1
         if not locks:
             del self._groups[group]
         return list(waiting)
@@ -100,6 +154,7 @@ class QueueLocks:
             for queue, held in list(locks.items()):
                 if self._is_expired(held, now_ms):
                     del locks[queue]
+                    self.revision += 1
                     if held.waiting:
                         told.setdefault(group, {}).update(held.waiting)
             if not locks:

@@ -143,3 +143,52 @@ def test_who_wants_no_notices_gets_none(tmp_path: Path) -> None:
         assert notice_count(client) == 0
 
     scenario(tmp_path, story, notifyConsumerIdsChangedEnable=False)
+
+
+def test_a_broker_that_starts_again_knows_the_owners(tmp_path: Path) -> None:
+    """Killed or stopped: the owner has its queue at once, another client has to wait.
+
+    For the kill the file is put back as it was when the lock was answered.
+    """
+    file = tmp_path / "config" / "cometmqQueueLocks.json"
+
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            client = await Client(broker.env, broker.address).open()
+            assert await lock(client, "c1", Q0, Q1) == [Q0, Q1]
+            answered = file.read_bytes()
+            await unlock(client, "c1", Q1)
+            await client.close()
+        assert b'"c1"' in answered
+        for content in (None, answered):
+            if content is not None:
+                file.write_bytes(content)
+            async with running(tmp_path) as broker:
+                client = await Client(broker.env, broker.address).open()
+                assert await lock(client, "c2", Q0) == []
+                assert await lock(client, "c1", Q0) == [Q0]
+                free = content is None
+                assert (await lock(client, "c2", Q1) == [Q1]) is free
+                await unlock(client, "c2", Q1)
+                await client.close()
+
+    asyncio.run(main())
+
+
+def test_damaged_locks_keep_no_broker_from_starting(tmp_path: Path) -> None:
+    """Then it is as with RocketMQ: all locks are free."""
+    file = tmp_path / "config" / "cometmqQueueLocks.json"
+
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            client = await Client(broker.env, broker.address).open()
+            assert await lock(client, "c1", Q0) == [Q0]
+            await client.close()
+        for path in file.parent.glob(file.name + "*"):
+            path.write_bytes(b'{"renewedUntil":1,"locks":[]}')
+        async with running(tmp_path) as broker:
+            client = await Client(broker.env, broker.address).open()
+            assert await lock(client, "c2", Q0) == [Q0]
+            await client.close()
+
+    asyncio.run(main())

@@ -55,3 +55,61 @@ def test_those_who_wait_are_told_at_expiry() -> None:
     assert locks.expire(151) == {"g": ["c2", "c3"]}
     assert locks.next_expiry_ms() is None
     assert locks.lock("g", "c2", [], 200) == []
+
+
+def test_a_restart_leaves_a_lock_to_its_owner_for_as_long_as_it_may_rely_on_it() -> None:
+    """What is written down is ahead of the renewals, once for many; a clean stop is exact."""
+    locks = QueueLocks()
+    assert locks.lock("g", "c1", [Q0], 1_000) == [Q0]
+    written, held = locks.revision, locks.held()
+    assert held.renewed_until_ms >= 1_000
+    locks.lock("g", "c1", [Q0], 21_000)
+    assert locks.revision == written
+    assert locks.held().renewed_until_ms >= 21_000
+    locks.lock("g", "c1", [Q0], 41_000)
+    assert locks.revision > written
+    assert locks.held().renewed_until_ms >= 41_000
+
+    killed = QueueLocks()
+    killed.restore(held, 5_000)
+    assert killed.lock("g", "c2", [Q0, Q1], 5_000) == [Q1]
+    assert killed.lock("g", "c1", [Q0], 6_000) == [Q0]
+    assert killed.lock("g", "c2", [Q0], 6_000 + LOCK_LIVE_MS) == []
+
+    late = QueueLocks()
+    late.restore(held, held.renewed_until_ms + LOCK_LIVE_MS)
+    assert late.lock("g", "c2", [Q0], held.renewed_until_ms + LOCK_LIVE_MS) == []
+    later = QueueLocks()
+    later.restore(held, held.renewed_until_ms + LOCK_LIVE_MS + 1)
+    assert later.lock("g", "c2", [Q0], held.renewed_until_ms + LOCK_LIVE_MS + 1) == [Q0]
+
+    locks.ended(42_000)
+    stopped = QueueLocks()
+    stopped.restore(locks.held(), 100_000)
+    assert stopped.owner("g", Q0, 42_000 + LOCK_LIVE_MS) == "c1"
+    assert stopped.owner("g", Q0, 42_001 + LOCK_LIVE_MS) is None
+
+
+def test_every_change_of_owners_is_written_down() -> None:
+    """Granting, taking over, giving back and expiring; a refusal and an idle unlock change none."""
+    locks = QueueLocks(live_ms=100)
+    seen = [locks.revision]
+
+    def is_new() -> bool:
+        seen.append(locks.revision)
+        return seen[-1] != seen[-2]
+
+    locks.lock("g", "c1", [Q0], 0)
+    assert is_new()
+    locks.lock("g", "c2", [Q0], 50)
+    locks.unlock("g", "c2", [Q0])
+    assert not is_new()
+    locks.lock("g", "c2", [Q0], 101)
+    assert is_new()
+    assert locks.held().owners == {"g": {Q0: "c2"}}
+    locks.unlock("g", "c2", [Q0])
+    assert is_new()
+    locks.lock("g", "c2", [Q0], 102)
+    locks.expire(203)
+    assert is_new()
+    assert locks.held().owners == {}
