@@ -211,7 +211,14 @@ class PushConsumer(OrderlyConsumer):
         if most is not None:
             # A copy that has to say it had one try too many must fit into 32 bits.
             most = min(most, RECONSUME_FOR_EVER - 1)
-        self._returns = SendBack(instance, self._calls, self.group, most, self._given_back)
+        self._returns = SendBack(
+            instance,
+            self._calls,
+            self.group,
+            most,
+            self._given_back,
+            is_orderly=self.is_orderly,
+        )
         if self.is_orderly:
             assert self._max_reconsume_times is not None
             policy = OrderPolicy(self._suspend_ms, self._max_reconsume_times, self._park_after)

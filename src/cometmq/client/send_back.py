@@ -3,6 +3,10 @@
 Job: code 36 to the message's broker; where that fails, a copy sent to the group's retry topic;
 where that fails too, both again after a pause.  Only then is the message finished here.
 Must not: decide which messages those are, or at which level.
+
+The tries of an ordered message are counted here, and the broker's record knows nothing of them.  So
+its dead letter is a copy with that count, as with Java's orderly consumers, and code 36, which
+would count one try, is the second choice.
 """
 
 import asyncio
@@ -14,7 +18,7 @@ from cometmq.client.calls import BrokerCalls
 from cometmq.client.instance import ClientInstance
 from cometmq.client.message import ReceivedMessage
 from cometmq.codec.properties import encode_properties_text
-from cometmq.core.consume_retry import fallback_properties
+from cometmq.core.consume_retry import DELAY_LEVEL_DEAD_LETTER, fallback_properties
 from cometmq.errors import CometError, NoRoute, remote_error
 from cometmq.model import SendStatus
 from cometmq.model.flags import BORN_HOST_V6, STORE_HOST_V6
@@ -46,12 +50,15 @@ class SendBack:
         group: str,
         max_reconsume_times: int | None,
         done: "Callable[[Assignment, ReceivedMessage], None]",
+        *,
+        is_orderly: bool,
     ) -> None:
         self._instance = instance
         self._calls = calls
         self._group = group
         self._max_reconsume_times = max_reconsume_times
         self._done = done
+        self._is_orderly = is_orderly
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._none_left = asyncio.Event()
         self._none_left.set()
@@ -102,6 +109,9 @@ class SendBack:
             address = self._instance.routes.address(message.broker_name)
             if address is None:
                 raise NoRoute(f"the master of {message.broker_name} is not known")
+            is_dead = self._is_orderly and delay_level == DELAY_LEVEL_DEAD_LETTER
+            if is_dead and await self._bury(message, address):
+                return True
             await self._calls.send_back(
                 address,
                 message.broker_name,
@@ -123,22 +133,35 @@ class SendBack:
             return False
         return True
 
-    async def _resend(self, message: ReceivedMessage, delay_level: int) -> None:
-        """Send a copy to the retry topic, as Java does when 36 fails."""
-        topic = retry_topic(self._group)
+    async def _bury(self, message: ReceivedMessage, address: str) -> bool:
+        """Make a dead letter that says how often it was tried again; False if that failed."""
+        tries = message.stored.reconsume_times
+        # One less than the count: every broker's rule makes that a dead letter.
+        command = self._copy(message, DELAY_LEVEL_DEAD_LETTER, tries - 1)
+        try:
+            answer = await self._instance.io.request(address, command, RESEND_TIMEOUT_MS)
+        except CometError as error:
+            log.info("%s: %s", message.message_queue, error)
+            return False
+        return answer.code in _STORED
+
+    def _copy(
+        self, message: ReceivedMessage, delay_level: int, most: int | None
+    ) -> RemotingCommand:
+        """The request that sends a copy to the retry topic; ``most`` tries are allowed."""
         stored = message.stored
         properties = fallback_properties(
             message.properties,
             topic=message.topic,
             message_id=message.message_id,
             reconsume_times=stored.reconsume_times,
-            max_reconsume_times=self._max_reconsume_times,
+            max_reconsume_times=most,
             delay_level=delay_level,
         )
-        most = properties.pop("MAX_RECONSUME_TIMES", None)
+        allowed = properties.pop("MAX_RECONSUME_TIMES", None)
         header = SendMessageHeader(
             producer_group=CLIENT_INNER_PRODUCER,
-            topic=topic,
+            topic=retry_topic(self._group),
             default_topic="TBW102",
             default_topic_queue_nums=4,
             queue_id=0,
@@ -146,10 +169,15 @@ class SendBack:
             born_timestamp_ms=self._instance.env.clock.now_ms(),
             flag=stored.flag,
             reconsume_times=int(properties.pop("RECONSUME_TIME")),
-            max_reconsume_times=None if most is None else int(most),
+            max_reconsume_times=None if allowed is None else int(allowed),
             properties=encode_properties_text(properties),
         )
-        command = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), stored.body)
+        return RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), stored.body)
+
+    async def _resend(self, message: ReceivedMessage, delay_level: int) -> None:
+        """Send a copy to the retry topic, as Java does when 36 fails."""
+        topic = retry_topic(self._group)
+        command = self._copy(message, delay_level, self._max_reconsume_times)
         route = await self._instance.routes.find(topic)
         fault: CometError = NoRoute(f"no broker of {topic} has a master")
         for broker in route.broker_datas:
