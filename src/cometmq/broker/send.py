@@ -21,9 +21,10 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.broker.batch_keys import BatchLook
-from cometmq.broker.delayed_send import DelayedRuns
+from cometmq.broker.delayed_send import DelayedKind
 from cometmq.broker.growing import GrowingTopics
-from cometmq.broker.half_send import HALF_MARK, HalfRuns, make_half_look, put_half
+from cometmq.broker.half_send import HALF_MARK, HalfKind, make_half_look, put_half
+from cometmq.broker.run_answers import RunAnswers
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_check import Destination, SendChecks, prepared, scheduled, timed
 from cometmq.broker.send_run import (
@@ -33,8 +34,9 @@ from cometmq.broker.send_run import (
     make_frame,
     make_look,
 )
+from cometmq.broker.special_send import SpecialKind, SpecialRuns
 from cometmq.broker.state import BrokerState, Refusal
-from cometmq.broker.timed_send import TimedRuns
+from cometmq.broker.timed_send import TimedKind
 from cometmq.broker.timer import TimerService
 from cometmq.broker.timer_intake import Fresh
 from cometmq.codec.batch import decode_batch
@@ -165,14 +167,25 @@ class SendProcessor:
         self.send: Processor = self._make_send(decode_plain_send)
         self.send_long: Processor = self._make_send(decode_plain_send_long)
         self._half_look = make_half_look(self._look)
-        given = (self._frame, self._suffix, self._stored)
-        self.half_runs = HalfRuns(state, self._limits, self._half_look, *given)
+        answers = RunAnswers(state, self._frame, self._stored)
+        self.half_runs = HalfKind(state, self._half_look, self._suffix)
         """Its `added` is told of every half message that was put the fast way."""
-        delayed = DelayedRuns(state, schedule, self._limits, self._look, *given[:2])
-        timed = TimedRuns(state, timers, self._limits, self._look, *given[:2])
-        self._other_runs: tuple[SendRun, ...] = self.half_runs.serve, delayed.serve, timed.serve
+        kinds: tuple[SpecialKind[Any], ...] = (
+            self.half_runs,
+            DelayedKind(state, schedule, self._look, self._suffix),
+            TimedKind(state, timers, self._look, self._suffix),
+        )
+        self._other_runs: tuple[SendRun, ...] = tuple(
+            SpecialRuns(state, self._limits, kind, answers).serve for kind in kinds
+        )
         self.send_run: SendRun = SendRuns(
-            state, self._limits, self._look, *given, self._other_run, self.growing.topics
+            state,
+            self._limits,
+            self._look,
+            self._suffix,
+            answers,
+            self._other_run,
+            self.growing.topics,
         ).serve
 
     def _other_run(

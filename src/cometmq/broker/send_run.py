@@ -17,13 +17,11 @@ from itertools import islice, takewhile
 from struct import Struct
 from typing import Any, Final
 
+from cometmq.broker.run_answers import RunAnswers
 from cometmq.broker.state import BrokerState
-from cometmq.codec.ids import offset_message_ids
 from cometmq.codec.java_hash import tags_code as hash_tags
-from cometmq.errors import ResponseCode
 from cometmq.model import flags
 from cometmq.net.server import SendRun, ServerConnection
-from cometmq.store.results import PutResult
 from cometmq.wire.codes import LANGUAGE, VERSION
 from cometmq.wire.command import encode_json_text
 from cometmq.wire.fast_decode import SendCommand
@@ -47,15 +45,10 @@ _FRAME_HEAD: Final = Struct(">II")
 _OWN_SYS_FLAGS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.TRANSACTION_MASK
 """Bits of sysFlag that say what the broker did; a client's own are not believed."""
 CLIENT_SYS_FLAGS: Final = ~_OWN_SYS_FLAGS
-_NO_WAIT: Final = b"WAIT\x01false"
 _RESPONSE: Final = 1
-_ONEWAY: Final = 2
 
 PlainItem = tuple[str, int, bytes, bytes, int, int, int, int, tuple[str, str | None, str | None]]
 """A `PutItem` whose index keys hold a UNIQ_KEY."""
-Stored = tuple[SendCommand, PlainItem, tuple[int, int]]
-"""Request, what was put, physical and queue offset."""
-
 
 Shape = tuple[str | None, int, bool]
 """What the properties of plain messages have in common: tags, their code, and whether a
@@ -175,17 +168,15 @@ class SendRuns:
     """Serves runs for one broker; `limits` maps the topics that passed all checks to their number
     of queues."""
 
-    __slots__ = ("_frame", "_growing", "_is_sync_flush", "_limits", "_look", "_others", "_state",
-                 "_stored", "_suffix")  # fmt: skip
+    __slots__ = ("_answers", "_growing", "_limits", "_look", "_others", "_state", "_suffix")
 
     def __init__(
         self,
         state: BrokerState,
         limits: dict[str, int],
         look: Look,
-        frame: Frame,
         suffix: bytes,
-        stored: Callable[[SendCommand, int, PutResult, int, str], bytes],
+        answers: RunAnswers,
         others: SendRun,
         growing: Container[str],
     ) -> None:
@@ -193,12 +184,10 @@ class SendRuns:
         has the topics whose message groups move."""
         self._growing = growing
         self._state = state
-        self._is_sync_flush = state.config.flush_disk_type == "SYNC_FLUSH"
         self._limits = limits
         self._look = look
-        self._frame = frame
         self._suffix = suffix
-        self._stored = stored
+        self._answers = answers
         self._others = others
 
     def serve(
@@ -209,49 +198,8 @@ class SendRuns:
         if not items:
             return self._others(commands, start, connection, now_ms)
         placed = self._state.store.put_many(items, born_host=connection.peer_host, store_ms=now_ms)
-        stored = list(zip(islice(commands, start, None), items, placed, strict=False))
-        if self._is_sync_flush and placed:
-            waiting = [one for one in stored if _NO_WAIT not in one[1][3]]
-            if waiting:
-                self._park(waiting, connection)
-                stored = [one for one in stored if _NO_WAIT in one[1][3]]
-        return start + len(placed), self._answers(stored)
-
-    def _answers(self, stored: list[Stored]) -> bytes:
-        frame = self._frame
-        ids = offset_message_ids(self._state.host, [placed[0] for _, _, placed in stored])
-        frames = [
-            frame(message_id, item[1], queue_offset, item[8][0], request.opaque)
-            for message_id, (request, item, (_, queue_offset)) in zip(
-                ids.split(","), stored, strict=False
-            )
-            if not request.flag & _ONEWAY
-        ]
-        return "".join(frames).encode("latin-1")
-
-    def _park(self, stored: list[Stored], connection: ServerConnection) -> None:
-        """Answer all of them when the last one is durable."""
-        state = self._state
-
-        def settle(is_durable: bool) -> None:
-            if is_durable:
-                answers = self._answers(stored)
-            else:
-                answers = b"".join(
-                    self._stored(
-                        request,
-                        ResponseCode.FLUSH_DISK_TIMEOUT,
-                        PutResult(physical_offset, queue_offset, 0),
-                        item[1],
-                        item[8][0],
-                    )
-                    for request, item, (physical_offset, queue_offset) in stored
-                    if not request.flag & _ONEWAY
-                )
-            if answers:
-                state.when_topics_saved(lambda: connection.send(answers))
-
-        state.store.when_durable(state.store.max_physical_offset, settle)
+        end = start + len(placed)
+        return end, self._answers.give(commands[start:end], items, placed, connection)
 
     def _plain(self, commands: Sequence[Any], start: int) -> list[PlainItem]:
         """Give what the store needs of the plain sends from `start` on, up to the first other."""

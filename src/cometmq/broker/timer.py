@@ -23,7 +23,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -74,9 +74,10 @@ class _Open:
 class TimerService:
     """One broker's timers."""
 
-    def __init__(self, state: BrokerState, book: TimerBook) -> None:
+    def __init__(self, state: BrokerState, book: TimerBook, moved: Container[int] = ()) -> None:
         self._state = state
         self._book = book
+        self._moved = moved
         self.rules: TimerRules = book.rules
         self._precision_ms = book.rules.precision_ms
         self.intake = TimerIntake(state, book.queue_offset, self._place, self._soon)
@@ -135,6 +136,11 @@ class TimerService:
         """Messages in one slot."""
         slot = self._book.wheel.get(out_ms)
         return 0 if slot is None else slot.message_count
+
+    @property
+    def open_to_ms(self) -> int:
+        """The first slot whose messages are not being read for delivery."""
+        return self._open_to
 
     # -- life ------------------------------------------------------------------------------
 
@@ -201,7 +207,20 @@ class TimerService:
         self.intake.added(fresh)
         self._soon()
 
+    def added_many(self, run: Sequence[Fresh]) -> None:
+        """Note messages, and no recalls, that were put into the timer topic one behind another."""
+        self.intake.added_many(run)
+        self._soon()
+
+    def put_again(self, queue_offset: int) -> None:
+        """Note that a message was appended to the timer topic again, so that its file can go."""
+        self.intake.expect(queue_offset + 1)
+        self._soon()
+
     def _place(self, fresh: Fresh, now_ms: int) -> None:
+        if fresh.place in self._moved:
+            # Taken up once more after a crash, and appended again before it.
+            return
         write_ms = self.rules.floor(now_ms)
         slot_ms, magic = self.rules.place(max(fresh.out_ms, self.read_ms), write_ms)
         if fresh.recalls is not None:
@@ -241,7 +260,7 @@ class TimerService:
 
     def _load(self, slot_ms: int, slot: Any) -> None:
         reader = self._book.log.reader(slot.last)
-        store = self._state.store
+        store, moved = self._state.store, self._moved
 
         def done(result: LoadedSlot | BaseException) -> None:
             if self._is_stopped:
@@ -259,7 +278,7 @@ class TimerService:
                 self._slots.append(_Open(slot_ms, result.units))
             self._soon()
 
-        self._state.env.workers.submit(lambda: load_slot(store, reader, slot_ms, slot), done)
+        self._state.env.workers.submit(lambda: load_slot(store, reader, slot_ms, slot, moved), done)
 
     def _close_slots(self, now_ms: int) -> None:
         """Move on past the slots that are done with."""

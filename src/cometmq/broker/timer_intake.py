@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from cometmq.broker.state import BrokerState
@@ -76,6 +76,12 @@ class TimerIntake:
         if len(self._fresh) < FRESH_MAX:
             self._fresh.append(fresh)
         self.expect(fresh.queue_offset + 1)
+
+    def added_many(self, run: Sequence[Fresh]) -> None:
+        """Note messages that were just put, one behind another."""
+        if len(self._fresh) < FRESH_MAX:
+            self._fresh += run
+        self.expect(run[-1].queue_offset + 1)
 
     @property
     def is_behind(self) -> bool:
