@@ -96,6 +96,7 @@ def show_result(result: cometmq.SendResult) -> Given:
         "offsetMsgId": result.offset_message_id,
         "queue": show_queue(result.message_queue),
         "queueOffset": result.queue_offset,
+        "recallHandle": result.recall_handle,
     }
 
 
@@ -110,6 +111,9 @@ def message_of(wanted: Given) -> cometmq.Message:
         flag=wanted.get("flag", 0),
         delay_level=wanted.get("delay", 0),
         message_group=wanted.get("shard"),
+        deliver_time_ms=wanted.get("deliverAt"),
+        # The client counts in milliseconds only.
+        delay_ms=wanted["delaySec"] * 1000 if "delaySec" in wanted else wanted.get("delayMs"),
     )
 
 
@@ -190,6 +194,10 @@ class Driver:
             return show_result(await producer.send(message, queue=queue))
         except Exception as error:
             return {"error": describe(error)}
+
+    async def do_recall(self, given: Given) -> Any:
+        """Take a timed message back; its id."""
+        return await self._producers[given["name"]].recall(given["topic"], given["handle"])
 
     async def do_request(self, given: Given) -> Any:
         """Send a request and show its reply."""

@@ -41,6 +41,9 @@ type wanted struct {
 	Keys       *string           `json:"keys"`
 	Flag       int32             `json:"flag"`
 	Delay      int               `json:"delay"`
+	DeliverAt  *int64            `json:"deliverAt"`
+	DelaySec   *int64            `json:"delaySec"`
+	DelayMs    *int64            `json:"delayMs"`
 	Properties map[string]string `json:"properties"`
 	Queue      *queue            `json:"queue"`
 	Shard      string            `json:"shard"`
@@ -165,6 +168,16 @@ func message(from wanted) (*primitive.Message, error) {
 	}
 	if from.Delay > 0 {
 		made.WithDelayTimeLevel(from.Delay)
+	}
+	// The client has no exact times of its own; it sends the properties a user writes.
+	for property, value := range map[string]*int64{
+		"TIMER_DELIVER_MS": from.DeliverAt,
+		"TIMER_DELAY_SEC":  from.DelaySec,
+		"TIMER_DELAY_MS":   from.DelayMs,
+	} {
+		if value != nil {
+			made.WithProperty(property, strconv.FormatInt(*value, 10))
+		}
 	}
 	if from.Shard != "" {
 		made.WithShardingKey(from.Shard)

@@ -1,5 +1,6 @@
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -33,6 +34,7 @@ final class Producing {
             return null;
         });
         commands.put("send", Producing::send);
+        commands.put("recall", Producing::recall);
         commands.put("request", Producing::request);
         commands.put("queues", given -> Driver.showQueues(
             producer(given).fetchPublishMessageQueues(given.getString("topic"))));
@@ -186,10 +188,9 @@ final class Producing {
         if (wanted.containsKey("delay")) {
             message.setDelayTimeLevel(wanted.getIntValue("delay"));
         }
-        if (wanted.containsKey("deliverAt")) { // 4.9 has no setter for it, and no broker for it
-            MessageAccessor.putProperty(
-                message, "TIMER_DELIVER_MS", String.valueOf(wanted.getLongValue("deliverAt")));
-        }
+        setTime(message, wanted, "deliverAt", "setDeliverTimeMs", "TIMER_DELIVER_MS");
+        setTime(message, wanted, "delaySec", "setDelayTimeSec", "TIMER_DELAY_SEC");
+        setTime(message, wanted, "delayMs", "setDelayTimeMs", "TIMER_DELAY_MS");
         JSONObject properties = wanted.getJSONObject("properties");
         if (properties != null) {
             for (String name : properties.keySet()) {
@@ -199,9 +200,47 @@ final class Producing {
         return message;
     }
 
+    /** An exact time; the client 4.9 has no setter for it, so there the property is written. */
+    private static void setTime(
+        Message message, JSONObject wanted, String key, String setter, String property) {
+        if (!wanted.containsKey(key)) {
+            return;
+        }
+        long value = wanted.getLongValue(key);
+        try {
+            Message.class.getMethod(setter, long.class).invoke(message, value);
+        } catch (NoSuchMethodException absent) {
+            MessageAccessor.putProperty(message, property, String.valueOf(value));
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /** Take a timed message back; a client that cannot fails with NoSuchMethodException. */
+    private static Object recall(JSONObject given) throws Exception {
+        try {
+            return DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
+                .invoke(producer(given), given.getString("topic"), given.getString("handle"));
+        } catch (InvocationTargetException error) {
+            throw (Exception) error.getCause();
+        }
+    }
+
+    /** The handle of a timed message; null where client or broker has none. */
+    private static Object recallHandle(SendResult result) {
+        try {
+            return SendResult.class.getMethod("getRecallHandle").invoke(result);
+        } catch (NoSuchMethodException absent) {
+            return null;
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
     static JSONObject show(SendResult result) {
         SendStatus status = result.getSendStatus();
         return new JSONObject(true)
+            .fluentPut("recallHandle", recallHandle(result))
             .fluentPut("status", status.name())
             .fluentPut("msgId", result.getMsgId())
             .fluentPut("offsetMsgId", result.getOffsetMsgId())
