@@ -91,7 +91,8 @@ class BrokerPart:
     ) -> None:
         self.node = node
         self.broker: Broker | None = None
-        self.topics: list[str] = []
+        self.topics: dict[str, int] = {}
+        """Watched topics, and how many queues each has at most."""
         self.groups: list[Group] = []
         self.seen: dict[tuple[str, int], list[Seen]] = {}
         self.lives = 0
@@ -156,6 +157,7 @@ class BrokerPart:
         await node.run(begin)
         self.broker = broker
         self.lives += 1
+        self._check_behind_the_log()
         self._compare_with_before()
         # What is only missing is still being derived or waits for the timers.
         self._verify(frozenset({FindingKind.NOTE, FindingKind.MISSING}), is_serving=True)
@@ -180,8 +182,8 @@ class BrokerPart:
         if self.broker is None or not self.node.is_alive:
             return
         self.look_count += 1
-        for topic in self.topics:
-            for queue_id in range(QUEUE_COUNT):
+        for topic, queue_count in self.topics.items():
+            for queue_id in range(queue_count):
                 self._look_at_queue(topic, queue_id)
         self._look_at_offsets()
 
@@ -250,6 +252,19 @@ class BrokerPart:
                         f"{before.body[:40]!r} before the restart, now {now.body[:40]!r}"
                     )
         self._committed = self._offsets()
+
+    def _check_behind_the_log(self) -> None:
+        """After a start: nothing lies behind the log's end that a later life would take for new."""
+        assert self.broker is not None
+        log = self.broker.state.store._log
+        for mapped in log.files:
+            place = max(mapped.start, log.wrote)
+            behind = bytes(log.read(place, mapped.end - place)) if place < mapped.end else b""
+            if behind.strip(b"\0"):
+                raise CheckFailed(
+                    f"{self.name}: the log ends at {log.wrote}, and behind that lie "
+                    f"{len(behind.strip(bytes(1)))} bytes of an earlier life"
+                )
 
     def _check_saved_offsets(self) -> None:
         """Before a start: what is saved of a group that is alone is never less than it was."""

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import CometError
 from cometmq.namesrv import NameServer, NameServerConfig
-from cometmq.testing.simulate.broker_part import BrokerPart, CheckFailed, Group, Seen
+from cometmq.testing.simulate.broker_part import (
+    QUEUE_COUNT,
+    BrokerPart,
+    CheckFailed,
+    Group,
+    Seen,
+)
+from cometmq.testing.simulate.holders import Holders
 from cometmq.testing.simulate.hooks import Hooks
 from cometmq.testing.simulation import Node, NodeGone, World
 
@@ -71,6 +78,7 @@ class Cluster:
         self.is_peace = False
         self.on_look: list[Callable[[], None]] = []
         """Called after every look; a kind of message checks across queues here."""
+        self.holders = Holders(self.fail)
         self._roles: list[Role] = []
         self._down_until: dict[str, float] = {}
         self._starts_in_peace = 0
@@ -87,10 +95,15 @@ class Cluster:
 
     # -- what kinds of message ask for -----------------------------------------------------------
 
-    def watch(self, topic: str, on_seen: Callable[[Seen], None] | None = None) -> None:
+    def watch(
+        self,
+        topic: str,
+        on_seen: Callable[[Seen], None] | None = None,
+        queue_count: int = QUEUE_COUNT,
+    ) -> None:
         """Follow a topic's queues from now on; `on_seen` is told each message that appears."""
         for part in self.brokers:
-            part.topics.append(topic)
+            part.topics[topic] = queue_count
         if on_seen is not None:
             self._on_topic[topic] = on_seen
 
@@ -221,6 +234,7 @@ class Cluster:
         """Every promise that can be checked at any time."""
         for part in self.brokers:
             part.look()
+        self.holders.look()
         for look in self.on_look:
             look()
 

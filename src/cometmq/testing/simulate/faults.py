@@ -154,8 +154,11 @@ async def _slow_power(cluster: Cluster, chance: random.Random) -> None:
 
 async def _full_disk(cluster: Cluster, chance: random.Random) -> None:
     """A broker's disk takes no byte more for a while."""
-    disk = chance.choice(cluster.brokers).node.disk
+    node = chance.choice(cluster.brokers).node
+    disk = node.disk
     cluster.injected["full-disk"] += 1
+    # Locks are given all the same, and a crash forgets those that no file has.
+    cluster.holders.excused.add(node.name)
     disk.capacity_bytes = disk.allocated_bytes()
     await asyncio.sleep(chance.uniform(0.5, 4))
     disk.capacity_bytes = 1 << 40

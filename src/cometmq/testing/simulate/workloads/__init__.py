@@ -12,8 +12,10 @@ from cometmq.testing.simulate.workloads.base import Workload
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
 from cometmq.testing.simulate.workloads.filtered import FilteredWorkload
 from cometmq.testing.simulate.workloads.ordered import GroupOrderedWorkload, OrderedWorkload
+from cometmq.testing.simulate.workloads.parked import ParkedWorkload
 from cometmq.testing.simulate.workloads.plain import PlainWorkload
 from cometmq.testing.simulate.workloads.queue_order import QueueOrderWorkload
+from cometmq.testing.simulate.workloads.recalled import RecalledWorkload
 from cometmq.testing.simulate.workloads.retries import RetriesWorkload
 from cometmq.testing.simulate.workloads.staging import StagingWorkload
 from cometmq.testing.simulate.workloads.timed import TimedWorkload
@@ -28,8 +30,10 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         FilteredWorkload,
         GroupOrderedWorkload,
         OrderedWorkload,
+        ParkedWorkload,
         PlainWorkload,
         QueueOrderWorkload,
+        RecalledWorkload,
         RetriesWorkload,
         StagingWorkload,
         TimedWorkload,

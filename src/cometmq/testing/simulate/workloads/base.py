@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.producer import Producer
 from cometmq.client.push_consumer import PushConsumer
+from cometmq.core.order import SUSPEND_MS
 from cometmq.core.subscription import Sql92
 from cometmq.errors import CometError
 from cometmq.model import Message, SendResult, SendStatus
@@ -134,17 +135,20 @@ class Workload:
         expression: str | Sql92 = "*",
         tries_max: int | None = None,
         order: Literal["none", "queue", "group"] = "none",
+        park_after: int | None = None,
+        suspend_ms: int = SUSPEND_MS,
     ) -> PushConsumer:
         """A member of a watched group, whose handler's end is what its offsets may tell."""
 
         async def handler(message: ReceivedMessage) -> None:
+            self.cluster.holders.look()
             await handle(message)
             body = bytes(message.body)
             self.cluster.world.record("handled", f"{group.name} {body[:20]!r}")
             group.decided.add(place_of(message))
             group.bodies.add(body)
 
-        return PushConsumer(
+        member = PushConsumer(
             group.name,
             {topic: expression},
             handler,
@@ -154,8 +158,13 @@ class Workload:
             consume_from="first",
             max_reconsume_times=tries_max,
             order=order,
+            park_after=park_after,
+            suspend_ms=suspend_ms,
             env=node.environment(),
         )
+        if order != "none":
+            self.cluster.holders.add(member, node)
+        return member
 
     async def consume(self, consumer: PushConsumer) -> None:
         """Run a member until the simulation ends."""

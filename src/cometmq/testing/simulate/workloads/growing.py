@@ -1,0 +1,145 @@
+"""A topic that gets more queues and fewer while message groups are sent to it and consumed.
+
+Must not: judge sends that were never acknowledged, nor the order between message groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import ClassVar, Final
+
+from cometmq.client.admin import Admin
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.producer import Producer
+from cometmq.client.push_consumer import PushConsumer
+from cometmq.errors import CometError
+from cometmq.model import Message
+from cometmq.testing.simulate.broker_part import QUEUE_COUNT
+from cometmq.testing.simulate.workloads.base import Workload
+
+__all__ = ["GrowingWorkload"]
+
+TOPIC: Final = "Growing"
+READERS: Final = "growing-readers"
+GROUPS: Final = 5
+QUEUES_MAX: Final = 6
+GROWTHS_MAX: Final = 4
+BURST: Final = 3
+"""Messages of a step, on average."""
+
+
+class GrowingWorkload(Workload):
+    """Each message group is handled in the order of its sends, whatever queue it has moved to."""
+
+    name: ClassVar[str] = "growing"
+
+    def start(self) -> None:
+        cluster = self.cluster
+        self._numbers: defaultdict[str, int] = defaultdict(int)
+        self._lanes: dict[bytes, tuple[str, int]] = {}
+        """Body to its message group and its number there."""
+        self._handled: defaultdict[str, list[bytes]] = defaultdict(list)
+        """Bodies in the order in which their handlers ended for the first time."""
+        self._is_growing = False
+        self._growths = 0
+        self._queue_count = QUEUE_COUNT
+        cluster.watch(TOPIC, self.never_twice, queue_count=QUEUES_MAX)
+        self.readers = cluster.watch_group(READERS)
+        first, second = cluster.clients
+        cluster.role("growing send", first, lambda: self.send_all(first, self._step))
+        cluster.role("growing one", second, lambda: self.consume(self._member(1)))
+        cluster.role("growing two", first, lambda: self.come_and_go(lambda: self._member(0)))
+        cluster.role("growing operator", second, self._operate)
+
+    @property
+    def is_sent(self) -> bool:
+        return self.acknowledged_count >= self.steps * BURST
+
+    # -- messages ------------------------------------------------------------------------------
+
+    async def _step(self, producer: Producer) -> None:
+        """Some messages of one group, each sent before the one before is acknowledged."""
+        group = f"group-{self.chance.randrange(GROUPS)}"
+        sends = []
+        for _ in range(self.chance.randint(1, 2 * BURST - 1)):
+            body = self.new_body()
+            self._numbers[group] += 1
+            self._lanes[body] = group, self._numbers[group]
+            sends.append(self.send_one(producer, Message(TOPIC, body, message_group=group)))
+        for sent in await asyncio.gather(*sends, return_exceptions=True):
+            if isinstance(sent, BaseException):
+                raise sent
+
+    def _member(self, number: int) -> PushConsumer:
+        node = self.cluster.clients[number]
+        return self.consumer(node, number, TOPIC, self._handle, self.readers, order="group")
+
+    async def _handle(self, message: ReceivedMessage) -> None:
+        await asyncio.sleep(self.chance.uniform(0, 0.4))
+        body = bytes(message.body)
+        if body not in self.readers.bodies:
+            self._handled[self._lanes[body][0]].append(body)
+
+    # -- the operator --------------------------------------------------------------------------
+
+    async def _operate(self) -> None:
+        """Grow and shrink while there are faults; then see to it that every growth ends."""
+        node = self.cluster.clients[1]
+        servers = self.cluster.name_server_address
+        async with Admin(name_server=servers, timeout_ms=1_500, env=node.environment()) as admin:
+            while self._is_growing or not self.is_sent:
+                await asyncio.sleep(self.chance.uniform(0.3, 2))
+                try:
+                    await self._change(admin)
+                except CometError as error:
+                    self.cluster.world.record("refused", f"growth {type(error).__name__}: {error}")
+
+    async def _change(self, admin: Admin) -> None:
+        if not self.readers.bodies:
+            return
+        status = await admin.topic_growth(TOPIC)
+        self.cluster.world.record("growth", status)
+        self._is_growing = not status.is_complete
+        if status.new:
+            self._queue_count = int(status.new.partition(";")[0].rpartition(":")[2])
+        if self._is_growing:
+            if status.phase == "prepared":
+                await self._grow(admin)
+            elif self.cluster.is_peace or self.chance.random() < 0.3:
+                await admin.close_topic_growth(TOPIC)
+        elif self._growths < GROWTHS_MAX:
+            await self._grow(admin)
+
+    async def _grow(self, admin: Admin) -> None:
+        others = set(range(1, QUEUES_MAX + 1)) - {self._queue_count}
+        wanted = self.chance.choice(sorted(others))
+        change = admin.grow_topic if wanted > self._queue_count else admin.shrink_topic
+        self._is_growing = True
+        await change(TOPIC, wanted)
+        self._growths += 1
+
+    # -- promises ------------------------------------------------------------------------------
+
+    def unsettled(self) -> str | None:
+        if not self.is_sent:
+            return "not everything is sent"
+        if self._is_growing:
+            return "a growth has not ended"
+        missing = self.acknowledged.keys() - self.readers.bodies
+        return f"{min(missing)[:30]!r} was never handled" if missing else None
+
+    def check(self) -> None:
+        self.check_places()
+        for group, bodies in self._handled.items():
+            last, before = 0, b""
+            for body in bodies:
+                if body not in self.acknowledged:
+                    continue
+                number = self._lanes[body][1]
+                if number < last:
+                    self.cluster.fail(
+                        f"growing: {body[:30]!r} of {group}, at {self.acknowledged[body]}, was "
+                        f"handled after {before[:30]!r}, at {self.acknowledged[before]}"
+                    )
+                last, before = number, body
