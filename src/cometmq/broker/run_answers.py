@@ -19,13 +19,21 @@ from cometmq.wire.fast_decode import SendCommand
 if TYPE_CHECKING:
     from cometmq.broker.send_run import Frame
 
-__all__ = ["RunAnswers"]
+__all__ = ["RunAnswers", "waits_for_flush"]
 
-_NO_WAIT: Final = b"WAIT\x01false"
 _ONEWAY: Final = 2
 _One = tuple[SendCommand, PutItem, tuple[int, int], str | None]
 """Request, what was put, physical and queue offset, recall handle."""
 Stored = Callable[[SendCommand, int, PutResult, int, str, str | None], bytes]
+
+
+def waits_for_flush(text: str) -> bool:
+    """Whether the sender waits for a synchronous flush: its last WAIT is not false.
+
+    Names that only end alike ("AWAIT") are the sender's own and must not cost durability.
+    """
+    _, name, rest = f"\x02{text}".rpartition("\x02WAIT\x01")
+    return not name or rest.partition("\x02")[0] != "false"
 
 
 class RunAnswers:
@@ -52,10 +60,10 @@ class RunAnswers:
         if self._is_sync_flush and placed:
             known: Sequence[str | None] = handles or [None] * len(placed)
             run = list(zip(requests, items, placed, known, strict=False))
-            waiting = [one for one in run if _NO_WAIT not in one[1][3]]
+            waiting = [one for one in run if waits_for_flush(one[0].ext.properties)]
             if waiting:
                 self._park(waiting, connection)
-                ready = [one for one in run if _NO_WAIT in one[1][3]]
+                ready = [one for one in run if not waits_for_flush(one[0].ext.properties)]
                 return self._text(ready).encode("latin-1")
         frame = self._frame
         ids = offset_message_ids(self._state.host, [place[0] for place in placed]).split(",")

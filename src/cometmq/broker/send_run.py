@@ -17,7 +17,7 @@ from itertools import islice, takewhile
 from struct import Struct
 from typing import Any, Final
 
-from cometmq.broker.run_answers import RunAnswers
+from cometmq.broker.run_answers import RunAnswers, waits_for_flush
 from cometmq.broker.state import BrokerState
 from cometmq.codec.java_hash import tags_code as hash_tags
 from cometmq.model import flags
@@ -125,7 +125,7 @@ def _look_closer(text: str) -> tuple[tuple[str, str | None, str | None], Shape] 
     # An empty value is no value, and then an earlier entry of the same name counts.
     if not uniq_key or keys == "" or tags == "":
         return None
-    return (uniq_key, keys, tags), (tags, code, "WAIT\x01false" not in text)
+    return (uniq_key, keys, tags), (tags, code, waits_for_flush(text))
 
 
 def is_plain_id(text: str) -> bool:
