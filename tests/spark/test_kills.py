@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.spark.clusters import Cluster
 from tests.spark.conftest import quick_settings
-from tests.spark.faulty_source import arm
+from tests.spark.faulty_source import PLACES, arm
 
 from cometmq.spark.live_options import LiveOptions
 from cometmq.spark.live_source import LiveReader
@@ -209,9 +209,7 @@ def test_killed_query_loses_and_repeats_nothing(what: str, two: Two, tmp_path: P
     """Its Python worker, or the whole driver, at each place of a micro-batch."""
     source, target, _ = filled(two)
     job = Job(two, tmp_path, source, target, "local[2]")
-    places = ["before-staging", "after-staging"]
-    if what == "driver":
-        places += ["before-publish", "inside-publish", "after-publish"]
+    places = PLACES if what == "driver" else PLACES[:2]
     for number, place in enumerate(places):
         hit = arm(job.faults, place, 2 + 2 * number, what)
         assert job.run() != 0, job.log()
@@ -220,7 +218,7 @@ def test_killed_query_loses_and_repeats_nothing(what: str, two: Two, tmp_path: P
     assert bodies(two, target) == Counter(range(ROWS))
 
 
-@pytest.mark.parametrize("place", ["after-staging", "before-publish", "inside-publish"])
+@pytest.mark.parametrize("place", PLACES)
 def test_killed_broker_loses_and_repeats_nothing(place: str, two: Two, tmp_path: Path) -> None:
     """It comes back; the query waits for it, or is started again."""
     source, target, _ = filled(two)
@@ -238,11 +236,12 @@ def test_killed_broker_loses_and_repeats_nothing(place: str, two: Two, tmp_path:
     assert bodies(two, target) == Counter(range(ROWS))
 
 
-def test_killed_executor_is_replaced(two: Two, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["before-staging", "after-staging"])
+def test_killed_executor_is_replaced(place: str, two: Two, tmp_path: Path) -> None:
     """On a cluster Spark runs the task again; what the dead one staged is never seen."""
     source, target, _ = filled(two)
     job = Job(two, tmp_path, source, target, "local-cluster[2,1,1024]")
-    hit = arm(job.faults, "after-staging", 3, "executor")
+    hit = arm(job.faults, place, 3, "executor")
     assert job.run() == 0, job.log()
     assert hit.exists(), job.log()
     assert bodies(two, target) == Counter(range(ROWS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,21 +155,26 @@ def test_query_writes_each_row_once(spark: SparkSession, cluster: Cluster, tmp_p
     assert read(spark, cluster, target) == sorted(str(n) for n in range(60))
 
 
+@pytest.mark.parametrize("batches", [1, 2])
 def test_new_checkpoint_under_an_old_name_is_refused(
-    spark: SparkSession, cluster: Cluster, tmp_path: Path
+    spark: SparkSession, cluster: Cluster, tmp_path: Path, batches: int
 ) -> None:
     """Its batches would be taken for repeats and dropped without a word."""
     source, target = cluster.create(queues=1), cluster.create(queues=1)
-    cluster.send(source, [b"%d" % n for n in range(5)], queues=1)
-    sink = new_topic("sink-")
-    with Staging(cluster.name_server, sink) as staging:
-        part = staging.part(7, "0")
-        part.add(target, b"7")
-        staging.publish(7, [part.finish()])
-    copy = Copy(spark, cluster, tmp_path, source, target, sinkId=sink)
-    with pytest.raises(PySparkException, match="has published batch 7 already"):
+    cluster.send(source, [b"%02d" % n for n in range(20 * batches)], queues=1)
+    copy = Copy(spark, cluster, tmp_path, source, target, sinkId=new_topic("sink-"))
+    copy()
+    copied = read(spark, cluster, target)
+    assert len(copied) == 20 * batches
+    copy.checkpoint.rename(tmp_path / "old")
+    with pytest.raises(PySparkException, match=r"belongs to query .* has published batch"):
         copy()
-    assert read(spark, cluster, target) == ["7"]
+    assert read(spark, cluster, target) == copied
+    shutil.rmtree(copy.checkpoint)
+    (tmp_path / "old").rename(copy.checkpoint)
+    cluster.send(source, [b"new"], queues=1)
+    copy()
+    assert read(spark, cluster, target) == [*copied, "new"]
 
 
 def test_mistake_is_one_clear_error(spark: SparkSession, cluster: Cluster) -> None:
@@ -218,7 +224,7 @@ def test_big_batches_are_staged_by_columns(
         add(part, topic, body, **more)
 
     monkeypatch.setattr(PartWriter, "add", note)
-    with Staging(cluster.name_server, "by-columns") as staging:
+    with Staging(cluster.name_server, new_topic("by-columns-")) as staging:
         part = staging.part(0, "0")
         stage_rows(part, iter([plain, odd.slice(0, 2_500)]), options)
         assert len(added) == 2_500

@@ -17,6 +17,7 @@ from cometmq.spark.live_options import LiveOptions
 from cometmq.spark.live_source import QueueRange, SmallRanges
 from cometmq.spark.stream_source import LiveStreamReader
 from cometmq.sync import Admin
+from cometmq.testing import threaded_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,6 +144,26 @@ def test_new_queues_and_topics_are_picked_up(cluster: Cluster) -> None:
     end = made.latestOffset(start, ALL)
     assert end == {topic: {"broker-a:0": 1, "broker-a:1": 1}, other: {"broker-a:0": 1}}
     assert ranges(made, start, end) == [(0, 0, 1), (1, 0, 1), (0, 0, 1)]
+
+
+def test_a_new_broker_is_picked_up() -> None:
+    """One that joins the cluster while the stream runs: its queues from their first message on."""
+    with threaded_cluster() as first:
+        cluster = Cluster(first.name_server_address, "", "")
+        topic = cluster.create(queues=1)
+        made = reader(cluster, subscribe=topic)
+        start = {topic: {"broker-a:0": 0}}
+        assert made.latestOffset(start, ALL) is start
+        settings = {"brokerName": "broker-z", "namesrvAddr": first.name_server_address}
+        with threaded_cluster(settings):
+            with Admin(name_server=cluster.name_server) as admin:
+                admin.create_topic(topic, queue_count=1)
+            joined = Cluster(cluster.name_server, "", "", "broker-z")
+            joined.send(topic, [b"1", b"2"], queues=1)
+            end = made.latestOffset(start, ALL)
+            assert end == {topic: {"broker-a:0": 0, "broker-z:0": 2}}
+            assert ranges(made, start, end) == [(0, 0, 2)]
+            joined.close()
 
 
 def test_topic_made_anew_is_data_loss(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:

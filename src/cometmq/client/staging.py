@@ -23,13 +23,13 @@ from cometmq.client.routes import RouteBook
 from cometmq.client.security import SecurityOptions
 from cometmq.client.staging_calls import (
     BLOCK_BYTES,
-    PartCore,
     PublishResult,
     PublishState,
     StagedPart,
     StagedToken,
     StagingCalls,
 )
+from cometmq.client.staging_part import PartCore
 from cometmq.client.transport import BlockingIo, run_inline
 from cometmq.net.env import Environment
 
@@ -112,6 +112,8 @@ class Staging:
         publish_timeout_ms: for the publish on one broker; one that takes longer goes on there,
             and publishing again tells its outcome.
         block_bytes: messages are sent in blocks of about this size.
+        owner: who publishes under this name; while brokers know another owner's batch as the
+            sink's last, `publish` refuses. By default nobody is asked.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Staging:
         timeout_ms: int = 10_000,
         publish_timeout_ms: int = 100_000,
         block_bytes: int = BLOCK_BYTES,
+        owner: str = "",
         env: Environment | None = None,
         **security: Unpack[SecurityOptions],
     ) -> None:
@@ -134,6 +137,7 @@ class Staging:
             sink,
             publish_timeout_ms=publish_timeout_ms,
             block_bytes=block_bytes,
+            owner=owner,
         )
         fork.register(self)
 
@@ -163,7 +167,7 @@ class Staging:
         again, with the same parts or with parts staged anew.
 
         Raises:
-            ConfigError: a part belongs to another batch or sink.
+            ConfigError: a part belongs to another batch or sink, or the sink to another owner.
             RemoteError: a broker refused: a part is incomplete or gone (`QueryNotFound`), the
                 disk is full (`ServiceNotAvailable`), or it is not CometMQ's
                 (`RequestNotSupported`).

@@ -19,11 +19,11 @@ from cometmq.client.routes import RouteBook
 from cometmq.client.security import SecurityOptions
 from cometmq.client.staging_calls import (
     BLOCK_BYTES,
-    PartCore,
     PublishResult,
     StagedPart,
     StagingCalls,
 )
+from cometmq.client.staging_part import PartCore
 from cometmq.client.transport import AsyncIo
 from cometmq.errors import RequestNotSupported
 from cometmq.net.channel import Channel, ChannelPool
@@ -79,6 +79,7 @@ class Staging:
         timeout_ms: int = 10_000,
         publish_timeout_ms: int = 100_000,
         block_bytes: int = BLOCK_BYTES,
+        owner: str = "",
         env: Environment | None = None,
         **security: Unpack[SecurityOptions],
     ) -> None:
@@ -88,6 +89,7 @@ class Staging:
         self._sink = sink
         self._publish_timeout_ms = publish_timeout_ms
         self._block_bytes = block_bytes
+        self._owner = owner
         self._connect()
         fork.register(self)
 
@@ -101,6 +103,7 @@ class Staging:
             self._sink,
             publish_timeout_ms=self._publish_timeout_ms,
             block_bytes=self._block_bytes,
+            owner=self._owner,
         )
 
     @property

@@ -13,11 +13,18 @@ Publishing on several brokers.  One of them, the sink's *home*, decides:
 A producer that dies between 2 and 3 leaves a home that is ahead.  The next call, whoever makes
 it, finishes the home's plan before anything else; what it staged itself for that batch is
 dropped, since the rows of a replay may lie on other brokers than those of the first attempt.
+
+Whoever comes next has to find the home, also when it is down and the name server has forgotten
+it.  So every broker has a line that names it: before the first decision of a sink, and whenever a
+broker is new, the others are told by publishing an empty batch, the one before this.  There is
+none before batch 0; after it the others are told with batch 0 itself.
+
+A sink may have an *owner*, a Spark query for example.  Tokens carry its name into the home's
+plan, and another owner is refused.
 """
 
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -26,21 +33,17 @@ from cometmq.client.options import ClientOptions
 from cometmq.client.routes import MASTER_ID, RouteBook
 from cometmq.client.send import SendCodec
 from cometmq.client.transport import Io
-from cometmq.codec.batch import encode_batch
-from cometmq.core.batching import BATCH_ITEM_OVERHEAD_BYTES
-from cometmq.core.selector import RoundRobin, publish_queues, select_by_hash
+from cometmq.core.selector import RoundRobin, publish_queues
 from cometmq.errors import (
     ClientError,
     ConfigError,
     ConnectFailed,
-    LocalProtocolError,
     NoRoute,
     RequestNotSupported,
     ResponseCode,
     remote_error,
 )
-from cometmq.model import Message, MessageQueue
-from cometmq.model import properties as prop
+from cometmq.model import MessageQueue
 from cometmq.model.names import check_sink
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
@@ -64,20 +67,19 @@ from cometmq.wire.staging import (
 )
 
 __all__ = [
-    "PartCore",
+    "OpenToken",
     "PublishResult",
     "PublishState",
     "StagedPart",
     "StagedToken",
     "StagingCalls",
+    "TopicQueues",
 ]
 
 BLOCK_BYTES: Final = 128 * 1024
 """A block is sent when it has this many bytes: large enough that its request costs nothing."""
-BUFFERED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Parts that write to very many queues send half-full blocks above this."""
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-PART_CHARS_MAX: Final = 200
+OWNER_CHARS_MAX: Final = 120
 
 
 class PublishState(StrEnum):
@@ -117,7 +119,7 @@ class PublishResult:
 
 
 @dataclass(slots=True)
-class _Token:
+class OpenToken:
     """A token while it is written."""
 
     token: str
@@ -129,15 +131,9 @@ class _Token:
 
 
 @dataclass(slots=True)
-class _Block:
-    """Messages of one queue that wait to be sent."""
+class TopicQueues:
+    """Where messages of a topic can go, and whose turn it is."""
 
-    items: list[tuple[int, bytes, bytes]] = field(default_factory=list)
-    size_bytes: int = 0
-
-
-@dataclass(slots=True)
-class _Topic:
     queues: tuple[MessageQueue, ...]
     addresses: dict[str, str]
     turn: RoundRobin
@@ -155,10 +151,16 @@ class StagingCalls:
         *,
         publish_timeout_ms: int,
         block_bytes: int,
+        owner: str = "",
     ) -> None:
         fault = check_sink(sink)
         if fault is not None:
             raise ConfigError(fault)
+        if "/" in owner or len(owner) > OWNER_CHARS_MAX or (owner and not owner.isprintable()):
+            raise ConfigError(
+                f"owner {owner!r:.60} is not accepted: at most {OWNER_CHARS_MAX} printable"
+                " characters without a slash"
+            )
         if publish_timeout_ms <= 0 or not 0 < block_bytes <= MESSAGE_BYTES_MAX:
             raise ConfigError(
                 f"publish_timeout_ms ({publish_timeout_ms}) must be positive and block_bytes "
@@ -168,6 +170,7 @@ class StagingCalls:
         self._routes = routes
         self.options = options
         self.sink = sink
+        self.owner = owner
         self.block_bytes = block_bytes
         self._publish_timeout_ms = publish_timeout_ms
         self.codec = SendCodec(sink, uniq_ids_of(options).next_id, options.env.clock.now_ms)
@@ -197,7 +200,7 @@ class StagingCalls:
             )
         return found
 
-    async def topic(self, name: str) -> _Topic:
+    async def topic(self, name: str) -> TopicQueues:
         """Where messages of a topic can go.
 
         Raises:
@@ -218,7 +221,7 @@ class StagingCalls:
             if MASTER_ID in broker.broker_addrs
         }
         start = self.options.env.chance.randrange(len(queues))
-        return _Topic(queues, addresses, RoundRobin(start))
+        return TopicQueues(queues, addresses, RoundRobin(start))
 
     async def _ask(
         self, address: str, command: RemotingCommand, timeout_ms: int | None = None
@@ -254,12 +257,25 @@ class StagingCalls:
     async def last_published(self) -> int | None:
         """The highest batch id any broker has published for this sink, None for none."""
         entries = await self._entries(await self.masters(), ())
-        return max((entry.batch_id for entry in entries.values() if entry), default=None)
+        # Elsewhere than at home, a line without messages says no more than where home is.
+        return max(
+            (
+                entry.batch_id
+                for name, entry in entries.items()
+                if entry is not None and (entry.rows or entry.home == name)
+            ),
+            default=None,
+        )
 
     # -- staging ----------------------------------------------------------------------------
 
+    def token_name(self, batch_id: int, part: str, attempt: str) -> str:
+        """The name of a token on its broker; the owner's, if there is one, is its end."""
+        name = f"{self.sink}/{batch_id}/{part}/{attempt}"
+        return f"{name}/{self.owner}" if self.owner else name
+
     async def stage(
-        self, token: _Token, batch_id: int, part: str, queue: MessageQueue, block: bytes
+        self, token: OpenToken, batch_id: int, part: str, queue: MessageQueue, block: bytes
     ) -> None:
         """Send one block."""
         header = StageHeader(
@@ -301,21 +317,46 @@ class StagingCalls:
         home = self._home_of(masters, entries)
         decided = entries[home]
         if decided is not None:
+            self._check_owner(decided)
             await self._finish(home, decided, masters, entries)
             if batch_id <= decided.batch_id:
                 await self.drop(given)
-                rows = _rows(decided.plan) if decided.plan else decided.rows
+                rows = _rows(decided.plan) if decided.plan.keys() - {home} else decided.rows
                 is_same = batch_id == decided.batch_id
                 return PublishResult(PublishState.ALREADY, rows if is_same else 0)
         others = sorted(plan.keys() - {home})
+        unaware = [name for name, entry in entries.items() if entry is None and name != home]
+        told_at = PublishBody([], home)
+        if batch_id > 0:
+            for name in unaware:
+                await self._publish_at(masters[name], batch_id - 1, told_at)
         for name in others:
             await self._publish_at(masters[name], batch_id, PublishBody(plan[name], home), True)
+        tokens = plan.get(home, [])
         # A plan is for who finishes on other brokers: ledgers stay small where there are none.
-        body = PublishBody(plan.get(home, []), home, plan if others else {})
+        kept = plan if others else {home: tokens[:1]} if self.owner else {}
+        body = PublishBody(tokens, home, kept)
         status = await self._publish_at(masters[home], batch_id, body)
+        if status == PublishStatus.ALREADY:
+            # Somebody was faster; their plan holds.
+            return await self.publish(batch_id, given)
         for name in others:
             await self._publish_at(masters[name], batch_id, PublishBody(plan[name], home))
+        if batch_id == 0:
+            for name in set(unaware).difference(others):
+                await self._publish_at(masters[name], 0, told_at)
         return PublishResult(PublishState(status), _rows(plan))
+
+    def _check_owner(self, decided: SinkEntry) -> None:
+        """A sink is its owner's: batches of another would be taken for repeats, and dropped."""
+        found = next((_owner_of(claim) for claims in decided.plan.values() for claim in claims), "")
+        if self.owner and found and found != self.owner:
+            raise ConfigError(
+                f"sink {self.sink!r} belongs to {found}, which has published batch"
+                f" {decided.batch_id}, and this is {self.owner}. Nothing was published: go on as"
+                f" the former (a Spark query does with its checkpoint), take another name for the"
+                f" sink, or begin anew with: cometmq staged forget {self.sink}"
+            )
 
     def _check_parts(self, batch_id: int, parts: Sequence[StagedPart]) -> None:
         if batch_id < 0:
@@ -436,160 +477,11 @@ def _plan_of(parts: Sequence[StagedPart]) -> dict[str, list[TokenClaim]]:
     return plan
 
 
+def _owner_of(claim: TokenClaim) -> str:
+    """The end of a token's name, behind sink, batch, part, and an attempt's time and number."""
+    names = claim.token.split("/", 5)
+    return names[5] if len(names) > 5 else ""
+
+
 def _rows(plan: Mapping[str, Sequence[TokenClaim]]) -> int:
     return sum(claim.rows for claims in plan.values() for claim in claims)
-
-
-class PartCore:
-    """One attempt at one part of a batch."""
-
-    def __init__(self, calls: StagingCalls, batch_id: int, part: str) -> None:
-        if batch_id < 0:
-            raise ConfigError(f"batch id {batch_id} is negative; batches count from 0")
-        if not part.isprintable() or not 0 < len(part) <= PART_CHARS_MAX or "/" in part:
-            raise ConfigError(
-                f"part {part!r:.60} is not accepted: 1 to {PART_CHARS_MAX} printable characters "
-                "without a slash"
-            )
-        self._calls = calls
-        self._batch_id = batch_id
-        self._part = part
-        self.block_bytes = calls.block_bytes
-        self.message_bytes_max = calls.codec.message_bytes_max
-        attempt = calls.options.env.chance.getrandbits(64)
-        self._attempt = f"{calls.options.env.clock.now_ms():x}/{attempt:016x}"
-        self._topics: dict[str, _Topic] = {}
-        self._tokens: dict[str, _Token] = {}
-        self._blocks: dict[MessageQueue, _Block] = {}
-        self._buffered_bytes = 0
-        self._rows = 0
-        self._is_finished = False
-
-    async def add(
-        self,
-        topic: str,
-        body: bytes,
-        tags: str | None,
-        keys: tuple[str, ...] | str | None,
-        properties: Mapping[str, str] | None,
-        message_group: str | None,
-        queue_id: int | None,
-        deliver_time_ms: int | None,
-    ) -> None:
-        """Put a message into its queue's block, and send the block when it is full."""
-        if self._is_finished:
-            raise LocalProtocolError(
-                f"part {self._part!r} of batch {self._batch_id} is finished; open a new part"
-            )
-        calls = self._calls
-        known = self._topics.get(topic)
-        if known is None:
-            known = self._topics[topic] = await calls.topic(topic)
-        message = Message(topic, body, tags, keys or (), properties or {}, 0, 0, message_group)
-        item, _ = calls.codec.batch_item(message)
-        if deliver_time_ms is not None:
-            timer = f"{prop.TIMER_DELIVER_MS}\x01{deliver_time_ms}\x02".encode()
-            item = (item[0], item[1], item[2] + timer)
-        queue = self._queue_of(known, topic, message_group, queue_id)
-        block = self._blocks.get(queue)
-        if block is None:
-            block = self._blocks[queue] = _Block()
-        size_bytes = BATCH_ITEM_OVERHEAD_BYTES + len(item[1]) + len(item[2])
-        if block.items and block.size_bytes + size_bytes > calls.block_bytes:
-            await self._send(queue, block)
-        block.items.append(item)
-        block.size_bytes += size_bytes
-        self._buffered_bytes += size_bytes
-        self._rows += 1
-        if block.size_bytes >= calls.block_bytes:
-            await self._send(queue, block)
-        elif self._buffered_bytes > BUFFERED_BYTES_MAX:
-            await self._send_all()
-
-    def new_ids(self, count: int) -> list[str]:
-        """Unique ids for rows of `add_block`."""
-        new_id = self._calls.codec.new_id
-        return [new_id() for _ in range(count)]
-
-    async def add_block(self, topic: str, data: bytes, rows: int) -> None:
-        """Send rows that are laid out as a batch already to the topic's next queue."""
-        if self._is_finished:
-            raise LocalProtocolError(
-                f"part {self._part!r} of batch {self._batch_id} is finished; open a new part"
-            )
-        known = self._topics.get(topic)
-        if known is None:
-            known = self._topics[topic] = await self._calls.topic(topic)
-        self._rows += rows
-        await self._stage(self._queue_of(known, topic, None, None), data, rows)
-
-    def _queue_of(
-        self, known: _Topic, topic: str, message_group: str | None, queue_id: int | None
-    ) -> MessageQueue:
-        queues = known.queues
-        if queue_id is not None:
-            for queue in queues:
-                if queue.queue_id == queue_id:
-                    return queue
-            raise LocalProtocolError(
-                f"the topic {topic} has no queue {queue_id}; its {len(queues)} queues are "
-                f"numbered from 0 to {max(queue.queue_id for queue in queues)}"
-            )
-        if message_group:
-            return select_by_hash(queues, message_group)
-        turn = known.turn
-        place = turn.next
-        turn.next = place + 1
-        return queues[place % len(queues)]
-
-    async def _send(self, queue: MessageQueue, block: _Block) -> None:
-        items, size_bytes = block.items, block.size_bytes
-        block.items, block.size_bytes = [], 0
-        self._buffered_bytes -= size_bytes
-        await self._stage(queue, encode_batch(items), len(items))
-
-    async def _stage(self, queue: MessageQueue, data: bytes, rows: int) -> None:
-        token = self._token_of(queue)
-        if token.is_refused:
-            return
-        await self._calls.stage(token, self._batch_id, self._part, queue, data)
-        token.rows += rows
-        token.crc = zlib.crc32(data, token.crc)
-
-    def _token_of(self, queue: MessageQueue) -> _Token:
-        token = self._tokens.get(queue.broker_name)
-        if token is None:
-            calls = self._calls
-            name = f"{calls.sink}/{self._batch_id}/{self._part}/{self._attempt}"
-            address = self._topics[queue.topic].addresses[queue.broker_name]
-            token = self._tokens[queue.broker_name] = _Token(name, address)
-        return token
-
-    async def _send_all(self) -> None:
-        for queue, block in self._blocks.items():
-            if block.items:
-                await self._send(queue, block)
-
-    async def finish(self) -> StagedPart:
-        """Send what waits; the part may be published from then on."""
-        await self._send_all()
-        self._is_finished = True
-        return StagedPart(
-            self._calls.sink,
-            self._batch_id,
-            self._part,
-            {
-                name: StagedToken(token.token, token.rows, token.crc)
-                for name, token in self._tokens.items()
-                if token.rows and not token.is_refused
-            },
-            self._rows,
-        )
-
-    def staged(self) -> StagedPart:
-        """What has been sent so far, so that an abandoned part can be dropped."""
-        tokens = {
-            name: StagedToken(token.token, token.rows, token.crc)
-            for name, token in self._tokens.items()
-        }
-        return StagedPart(self._calls.sink, self._batch_id, self._part, tokens, self._rows)

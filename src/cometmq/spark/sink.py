@@ -47,6 +47,9 @@ __all__ = ["BatchSink", "SentTask", "StagedTask", "StreamSink", "batch_writer", 
 
 _LOGGER: Final = logging.getLogger(__name__)
 _PAUSE_S: Final = 0.5
+#: The ledgers' number of a named batch write. Before the first decision of a batch above 0 every
+#: broker learns who decides.
+_JOB_BATCH: Final = 1
 _PASSING: Final = (ConnectFailed, RequestTimeout, BrokerBusy, ServiceNotAvailable)
 _STAGING_CLUSTERS: Final[set[Connection]] = set()
 _AT_LEAST_ONCE: Final = (
@@ -57,9 +60,10 @@ _AT_LEAST_ONCE: Final = (
 
 @dataclass(frozen=True)
 class StagedTask(WriterCommitMessage):
-    """What a task staged."""
+    """What a task staged, and the query it belongs to (a batch write to none)."""
 
     part: StagedPart
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,22 +103,24 @@ def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bo
 
 
 class BatchSink(DataSourceArrowWriter):
-    """One batch write: batch 0 of a sink of its own, or of the user's job."""
+    """One batch write: the only batch of a sink of its own, or of the user's job."""
 
     def __init__(self, options: SinkOptions, *, can_stage: bool) -> None:
         self._options = options
         self._can_stage = can_stage
+        self._batch_id = _JOB_BATCH if options.is_named else 0
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage one task's rows."""
-        return _write(iterator, self._options, self._options.sink or "", 0, self._can_stage)
+        sink = self._options.sink or ""
+        return _write(iterator, self._options, sink, self._batch_id, self._can_stage)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish them all."""
         parts = _parts(messages)
         if not parts:
             return
-        result = _publish(self._options, self._options.sink or "", 0, parts)
+        result = _publish(self._options, self._options.sink or "", self._batch_id, parts)
         if result.status is PublishState.ALREADY:
             _LOGGER.warning("job %s was published before: nothing was written", self._options.sink)
         if not self._options.is_named:
@@ -144,8 +150,8 @@ class StreamSink(DataSourceStreamArrowWriter):
                 "this Spark does not tell tasks which micro-batch they write: use PySpark 4.2 or"
                 " later"
             )
-        sink = self._options.sink or query_id
-        return _write(iterator, self._options, sink, int(batch_id), self._can_stage)
+        sink, owner = self._options.sink or query_id, f"query {query_id}"
+        return _write(iterator, self._options, sink, int(batch_id), self._can_stage, owner)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the micro-batch, or find that it was published before a crash."""
@@ -154,7 +160,8 @@ class StreamSink(DataSourceStreamArrowWriter):
             # An empty batch leaves no trace; run again it is as empty.
             return
         sink = parts[0].sink
-        result = _publish(self._options, sink, batchId, parts)
+        owner = next(message.owner for message in messages if isinstance(message, StagedTask))
+        result = _publish(self._options, sink, batchId, parts, owner)
         if result.status is PublishState.ALREADY:
             _check_ledger(self._options, sink, batchId)
 
@@ -175,17 +182,23 @@ def _can_stage(connection: Connection) -> bool:
     return False
 
 
-def _staging(connection: Connection, sink: str) -> Staging:
+def _staging(connection: Connection, sink: str, owner: str = "") -> Staging:
     return Staging(
         connection.name_server,
         sink,
+        owner=owner,
         timeout_ms=connection.timeout_ms,
         **connection.security.arguments(),
     )
 
 
 def _write(
-    iterator: Iterator[Any], options: SinkOptions, sink: str, batch_id: int, can_stage: bool
+    iterator: Iterator[Any],
+    options: SinkOptions,
+    sink: str,
+    batch_id: int,
+    can_stage: bool,
+    owner: str = "",
 ) -> WriterCommitMessage:
     if not can_stage:
         from cometmq.sync import Producer
@@ -199,11 +212,11 @@ def _write(
             return SentTask(send_plainly(producer, rows_of(iterator, options)))
     task = TaskContext.get()
     number = task.partitionId() if task is not None else 0
-    with _staging(options.connection, sink) as staging:
+    with _staging(options.connection, sink, owner) as staging:
         part = staging.part(batch_id, str(number))
         try:
             stage_rows(part, iterator, options)
-            return StagedTask(part.finish())
+            return StagedTask(part.finish(), owner)
         except Exception:
             _drop(options, [part.staged()])
             raise
@@ -215,13 +228,13 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
 
 
 def _publish(
-    options: SinkOptions, sink: str, batch_id: int, parts: Sequence[StagedPart]
+    options: SinkOptions, sink: str, batch_id: int, parts: Sequence[StagedPart], owner: str = ""
 ) -> PublishResult:
     """Publish; again while a broker does not answer, which the ledger makes harmless."""
     deadline_s = time.monotonic() + options.connection.retry_ms / 1000
     while True:
         try:
-            with _staging(options.connection, sink) as staging:
+            with _staging(options.connection, sink, owner) as staging:
                 return staging.publish(batch_id, parts)
         except _PASSING:
             if time.monotonic() >= deadline_s:
@@ -236,8 +249,8 @@ def _check_ledger(options: SinkOptions, sink: str, batch_id: int) -> None:
     if last is not None and last > batch_id:
         raise ConfigError(
             f"sink {sink!r} has published batch {last} already, and this query is at batch"
-            f" {batch_id}: its checkpoint is new or an old copy. Nothing was written; give it"
-            f" another sinkId, or begin anew with: cometmq staged forget {sink}"
+            f" {batch_id}: its checkpoint is an old copy. Nothing was written; give it another"
+            f" sinkId, or begin anew with: cometmq staged forget {sink}"
         )
 
 

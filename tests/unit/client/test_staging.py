@@ -292,20 +292,91 @@ def test_a_decided_batch_is_finished_before_the_next(
 
 
 def test_a_home_that_is_gone_is_waited_for(tmp_path: Path) -> None:
-    """It may have decided about this very batch, so nobody publishes without it."""
+    """It may have decided about this very batch, so nobody publishes without it.
+
+    The other broker had no part in batch 0, and knows where home is all the same.
+    """
 
     async def main() -> None:
         async with two_brokers(tmp_path) as (address, a, b):
             async with cometmq.Staging(address, "sink") as staging:
-                await staging.publish(0, [await staged(staging, 0, ROWS)])
+                part = staging.part(0, "0")
+                await part.add("T", b"first")
+                home_only = await part.finish()
+                while home_only.tokens.keys() != {"broker-a"}:
+                    await staging.drop([home_only])
+                    part = staging.part(0, "0")
+                    await part.add("T", b"first")
+                    home_only = await part.finish()
+                await staging.publish(0, [home_only])
                 await a.stop()
                 part = staging.part(1, "0")
                 await part.add("T", b"next")
                 with pytest.raises(ConnectFailed, match="broker-a decides about the batches"):
                     await staging.publish(1, [await part.finish()])
-            assert b"next" not in bodies_of(b)
+            assert bodies_of(b) == []
 
     asyncio.run(main())
+
+
+def test_a_home_that_is_gone_with_the_first_batch_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It decided, the producer died, and the name server forgot it: the replay still knows."""
+
+    async def main() -> None:
+        async with two_brokers(tmp_path) as (address, a, b):
+            async with cometmq.Staging(address, "sink") as staging:
+                part = await staged(staging, 1, ROWS)
+                ask = staging._calls._publish_at
+
+                async def dying(
+                    to: str, batch_id: int, body: PublishBody, prepare: bool = False
+                ) -> str:
+                    if to == b.address and not prepare and batch_id == 1:
+                        raise ConnectFailed("the producer died")
+                    return await ask(to, batch_id, body, prepare)
+
+                monkeypatch.setattr(staging._calls, "_publish_at", dying)
+                with pytest.raises(ConnectFailed):
+                    await staging.publish(1, [part])
+                assert 0 < len(bodies_of(a)) < len(ROWS)
+            await a.stop()
+            async with cometmq.Staging(address, "sink") as staging:
+                assert await staging.last_published() is None
+                with pytest.raises(ConnectFailed, match="broker-a decides about the batches"):
+                    await staging.publish(1, [await staged(staging, 1, ROWS)])
+            assert bodies_of(b) == []
+
+    asyncio.run(main())
+
+
+def test_a_sink_has_one_owner(cluster: EmbeddedCluster) -> None:
+    """A batch of somebody else is no repeat, whatever its number, and never published."""
+    address = cluster.name_server_address
+    with pytest.raises(ConfigError, match="without a slash"):
+        cometmq.sync.Staging(address, "sink", owner="a/b")
+    with cometmq.sync.Staging(address, "sink", owner="query 1") as staging:
+        part = staging.part(1, "0")
+        for number in range(3):
+            part.add("T", b"%d" % number)
+        whole = part.finish()
+        assert staging.publish(1, [whole]).rows == 3
+        again = staging.publish(1, [whole])
+        assert (again.status, again.rows) == (cometmq.PublishState.ALREADY, 3)
+    with cometmq.sync.Staging(address, "sink", owner="query 2") as other:
+        for batch_id in (0, 1, 2):
+            foreign = other.part(batch_id, "0")
+            foreign.add("T", b"x")
+            with pytest.raises(
+                ConfigError, match="belongs to query 1, which has published batch 1"
+            ):
+                other.publish(batch_id, [foreign.finish()])
+        other.forget()
+        part = other.part(1, "0")
+        part.add("T", b"anew")
+        assert other.publish(1, [part.finish()]).status is cometmq.PublishState.PUBLISHED
+    assert bodies_of(cluster.standalone.broker) == [b"0", b"1", b"2", b"anew"]
 
 
 def test_a_broker_of_another_make_cannot() -> None:
