@@ -1,15 +1,27 @@
 """Timed messages of our client against our broker: delayed, taken back, moved."""
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 from tests.unit.client.waiting import until
 
 from cometmq import Message, Producer
+from cometmq.client.recall import reschedule
 from cometmq.codec.recall import RecallHandle, decode_recall_handle, encode_recall_handle
 from cometmq.codec.stored_message import StoredMessage, decode_message
-from cometmq.errors import CodecError, InvalidParameter, LocalProtocolError, NoRoute, RemoteError
+from cometmq.errors import (
+    CodecError,
+    InvalidParameter,
+    LocalProtocolError,
+    NoRoute,
+    RemoteError,
+    RequestTimeout,
+    SendFailed,
+    remote_error,
+)
+from cometmq.model import MessageQueue, SendResult, SendStatus
 from cometmq.sync import Producer as SyncProducer
 from cometmq.testing import EmbeddedCluster, embedded_cluster, threaded_cluster
 
@@ -75,6 +87,45 @@ def test_recalled_and_rescheduled_messages() -> None:
                 assert broker.timers.pending_count() == 0
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("stored_as", "answers", "taken_back", "raised"),
+    [
+        ("SEND_OK", [None], ["old"], None),
+        ("SEND_OK", [remote_error(604), None], ["old", "new"], RemoteError),
+        ("SEND_OK", [remote_error(10)], ["old"], RemoteError),
+        ("SEND_OK", [RequestTimeout("no answer")], ["old"], RequestTimeout),
+        ("FLUSH_DISK_TIMEOUT", [], [], SendFailed),
+    ],
+)
+def test_moving_a_message_never_leaves_none_of_the_two(
+    stored_as: str,
+    answers: list[Exception | None],
+    taken_back: list[str],
+    raised: type[Exception] | None,
+) -> None:
+    """The new one is taken back only where the old stands for sure, and the other way."""
+    old = encode_recall_handle(RecallHandle("t", "broker-a", 1, "OLD"))
+    asked: list[str | None] = []
+    queue = MessageQueue("t", "broker-a", 0)
+
+    async def send(_: Message) -> SendResult:
+        return SendResult(SendStatus[stored_as], "NEW", queue, 7, "", recall_handle="new")
+
+    async def take_back(handle: str | None) -> str:
+        asked.append("old" if handle == old else handle)
+        answer = answers[len(asked) - 1]
+        if answer is not None:
+            raise answer
+        return "id"
+
+    async def story() -> None:
+        await reschedule(Message("t", b"new", delay_ms=1), old, send, take_back)
+
+    with pytest.raises(raised) if raised else nullcontext():
+        asyncio.run(story())
+    assert asked == taken_back
 
 
 def test_what_cannot_be_recalled_is_said() -> None:
