@@ -373,7 +373,7 @@ class Broker:
         self._staging.start()
         self._transactions.start()
         assert self._send is not None
-        self._send.growing.start()
+        self._send.growing.start(self._transactions.halves)
         self._state.stats.start()
         self._files.start()
         self._files.topics_changed()

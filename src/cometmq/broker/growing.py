@@ -6,6 +6,14 @@ decide (``core.growing`` does) and must not put messages.
 
 A mark is durable before anybody learns of it: GET_TOPIC_CONFIG answers after topics.json is
 written (``admin.get_topic``), and a refused producer asks that.
+
+A half message of a group is stored where the group is at home, and its bucket stays there until the
+transaction is ended and what it committed is consumed.  Of transactions that were open already when
+this broker began to look, neither queue nor group is known: all buckets wait for them.
+
+A delayed message, or the commit of a transaction without a group, may come to a queue that has
+vanished meanwhile.  A queue whose newest messages no group has passed is readable again until they
+are consumed.
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ from dataclasses import replace
 from typing import Final
 
 from cometmq.broker.state import BrokerState, Refusal
+from cometmq.codec.properties import decode_properties
 from cometmq.core.growing import (
     ALL_MOVED,
     PLACE_FIELD,
@@ -29,7 +38,9 @@ from cometmq.core.growing import (
     decide_store,
     parse_place,
 )
+from cometmq.core.transactions import OpenHalves
 from cometmq.errors import ConfigError, ResponseCode
+from cometmq.model import properties as prop
 from cometmq.model.topic import TopicConfig
 from cometmq.wire.command import RemotingCommand
 
@@ -39,23 +50,32 @@ log = logging.getLogger("cometmq.broker")
 
 LOOK_INTERVAL_S: Final = 0.5
 """Consumers commit every few seconds; looking more often finds nothing new."""
+GONE_INTERVAL_S: Final = 2.0
+"""Queues that have vanished get a late message rarely."""
 
 
 class GrowingTopics:
     """The growths of one broker; `topics` is live, and read by the hot path as a set of names."""
 
-    __slots__ = ("_drains", "_state", "_timer", "topics")
+    __slots__ = ("_drains", "_halves", "_open", "_state", "_timer", "_unknown", "topics")
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self._halves = OpenHalves()
+        self._open: dict[tuple[str, int], dict[int, int]] = {}
+        """By queue: places of half messages that a bucket waits for, and the bucket."""
+        self._unknown: dict[str, list[int]] = {}
+        """By topic: places of those that were open before."""
         self._drains: dict[tuple[str, int], QueueDrain] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.topics: dict[str, Growth] = {}
 
     # -- life -----------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, halves: OpenHalves) -> None:
         """Take up what the topics of the last run say."""
+        self._halves = halves
+        self._unknown.clear()
         for config in list(self._state.topics.all().values()):
             self.topic_changed(config)
 
@@ -80,11 +100,17 @@ class GrowingTopics:
         if before is None or before.epoch != growth.epoch:
             self._forget_drains(config.topic)
         if growth.phase is not Phase.PREPARED:
+            if config.topic not in self._unknown:
+                self._unknown[config.topic] = self._halves.places_of(config.topic)
             for queue_id in growth.queues_left_at(self._broker_name):
                 if (config.topic, queue_id) not in self._drains:
-                    end = self._state.store.end_of_queue(config.topic, queue_id)
-                    self._drains[config.topic, queue_id] = QueueDrain(end)
+                    self._begin_drain(config.topic, queue_id)
             self._look_soon()
+
+    def _begin_drain(self, topic: str, queue_id: int) -> None:
+        """From now on; every bucket waits for what the queue holds."""
+        end = self._state.store.end_of_queue(topic, queue_id)
+        self._drains[topic, queue_id] = QueueDrain(end)
 
     def topic_deleted(self, topic: str) -> None:
         """A topic is gone, or has no growth any more."""
@@ -92,8 +118,10 @@ class GrowingTopics:
         self._forget_drains(topic)
 
     def _forget_drains(self, topic: str) -> None:
+        self._unknown.pop(topic, None)
         for key in [key for key in self._drains if key[0] == topic]:
             del self._drains[key]
+            self._open.pop(key, None)
 
     @property
     def _broker_name(self) -> str:
@@ -123,7 +151,10 @@ class GrowingTopics:
         if verdict is Verdict.STORE_AND_NOTE:
             assert group_hash is not None
             bucket = bucket_of(group_hash)
-            return lambda: self._note(topic, queue_id, bucket)
+            properties = request.ext_fields.get("i") or request.ext_fields.get("properties") or ""
+            is_half = decode_properties(properties).get(prop.TRANSACTION_PREPARED) == "true"
+            note = self._note_half if is_half else self._note
+            return lambda: note(topic, queue_id, bucket)
         if verdict is Verdict.WAIT:
             raise Refusal(
                 ResponseCode.GROUP_MOVED,
@@ -143,12 +174,34 @@ class GrowingTopics:
         if drain is not None:
             drain.note(bucket, self._state.store.end_of_queue(topic, queue_id))
 
+    def _note_half(self, topic: str, queue_id: int, bucket: int) -> None:
+        half = self._halves.last()
+        if half is not None and (topic, queue_id) in self._drains:
+            self._open.setdefault((topic, queue_id), {})[half.queue_offset] = bucket
+
+    def _note_ended(self, topic: str, queue_ids: list[int]) -> None:
+        """What ended transactions committed lies before the end of its queue now."""
+        unknown = self._unknown.get(topic, [])
+        left = [place for place in unknown if self._halves.find(place) is not None]
+        if len(left) != len(unknown):
+            self._unknown[topic] = left
+            for queue_id in queue_ids:
+                self._begin_drain(topic, queue_id)
+        for queue_id in queue_ids:
+            waiting = self._open.get((topic, queue_id), {})
+            for place, bucket in list(waiting.items()):
+                if self._halves.find(place) is None:
+                    del waiting[place]
+                    self._note(topic, queue_id, bucket)
+
     # -- moving ---------------------------------------------------------------------------
 
-    def _look_soon(self) -> None:
+    def _look_soon(self, pause_s: float = LOOK_INTERVAL_S) -> None:
+        if self._timer is not None and pause_s == LOOK_INTERVAL_S:
+            self._timer.cancel()
+            self._timer = None
         if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(LOOK_INTERVAL_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -156,6 +209,8 @@ class GrowingTopics:
             self.look_at(topic)
         if any(self._has_work(topic, growth) for topic, growth in self.topics.items()):
             self._look_soon()
+        elif any(self._gone(topic, growth) for topic, growth in self.topics.items()):
+            self._look_soon(GONE_INTERVAL_S)
 
     def _has_work(self, topic: str, growth: Growth) -> bool:
         if growth.phase is Phase.PREPARED:
@@ -166,16 +221,27 @@ class GrowingTopics:
             config is not None and config.read_queue_count > new_count
         )
 
+    def _gone(self, topic: str, growth: Growth) -> list[int]:
+        """Queues that are not in the new layout and have had messages."""
+        new_count = growth.new.count_of(self._broker_name)
+        return [queue_id for queue_id in self._state.store.queues(topic) if queue_id >= new_count]
+
     def look_at(self, topic: str) -> None:
         """Mark what has drained, and let drained queues vanish."""
         growth = self.topics[topic]
         config = self._state.topics.get(topic)
-        if config is None or not self._has_work(topic, growth):
+        if config is None or not (self._has_work(topic, growth) or self._gone(topic, growth)):
             return
         grown = growth
-        for queue_id in growth.queues_left_at(self._broker_name):
+        queue_ids = growth.queues_left_at(self._broker_name)
+        self._note_ended(topic, queue_ids)
+        if queue_ids and self._unknown.get(topic):
+            return
+        for queue_id in queue_ids:
             drain = self._drains[topic, queue_id]
             moved = growth.moved.get((self._broker_name, queue_id), 0)
+            for bucket in self._open.get((topic, queue_id), {}).values():
+                moved |= 1 << bucket
             bits = drain.drained(self._consumed(topic, queue_id), moved)
             if bits:
                 grown = grown.marked(self._broker_name, queue_id, bits)
@@ -194,8 +260,12 @@ class GrowingTopics:
         """The number of queues to read: those that are to go stay until they are consumed."""
         new_count = growth.new.count_of(self._broker_name)
         count = config.read_queue_count
-        if count <= new_count or growth.queues_left_at(self._broker_name):
+        if growth.phase is Phase.PREPARED or growth.queues_left_at(self._broker_name):
             return count
+        for queue_id in self._gone(config.topic, growth):
+            if queue_id >= count and self._is_unseen(config.topic, queue_id):
+                log.info("topic %s: a late message came to queue %d", config.topic, queue_id)
+                count = queue_id + 1
         while count > new_count:
             end = self._state.store.end_of_queue(config.topic, count - 1)
             if self._consumed(config.topic, count - 1) < end:
@@ -204,6 +274,11 @@ class GrowingTopics:
         if count < config.read_queue_count:
             log.info("topic %s: %d queues remain to be read", config.topic, count)
         return count
+
+    def _is_unseen(self, topic: str, queue_id: int) -> bool:
+        """Whether the newest message of a queue is one that no group has passed."""
+        seen = [own for own in self._offsets(topic, queue_id).values() if own is not None]
+        return max(seen, default=0) < self._state.store.end_of_queue(topic, queue_id)
 
     def _consumed(self, topic: str, queue_id: int) -> int:
         store = self._state.store

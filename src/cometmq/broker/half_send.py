@@ -135,7 +135,6 @@ def put_half(
         or not 0 < len(body) <= state.config.max_message_size
         or header.batch
         or header.reconsume_times
-        or header.place
         or state.config.reject_transaction_message
         or header.topic.startswith(RETRY_PREFIX)
     ):

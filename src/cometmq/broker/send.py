@@ -176,7 +176,8 @@ class SendProcessor:
             TimedKind(state, timers, self._look, self._suffix),
         )
         self._other_runs: tuple[SendRun, ...] = tuple(
-            SpecialRuns(state, self._limits, kind, answers).serve for kind in kinds
+            SpecialRuns(state, self._limits, kind, answers, self.growing.topics).serve
+            for kind in kinds
         )
         self.send_run: SendRun = SendRuns(
             state,
@@ -285,6 +286,8 @@ class SendProcessor:
         now_ms: int,
     ) -> bytes | None:
         """Store a half message to a known topic; anything special takes the checked way."""
+        if header.place and header.topic in self.growing.topics:
+            return self.send_checked(request, connection, now_ms)
         stored = put_half(
             self._state,
             self._half_look,

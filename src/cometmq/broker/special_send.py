@@ -10,7 +10,7 @@ what the kind adds is appended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -64,9 +64,10 @@ class SpecialKind(Protocol[M]):
 
 
 class SpecialRuns(Generic[M]):
-    """Serves the runs of one kind; `limits` maps topics that passed all checks to their queues."""
+    """Serves the runs of one kind; `limits` maps topics that passed all checks to their queues,
+    `growing` has those whose message groups move."""
 
-    __slots__ = ("_answers", "_kind", "_limits", "_state")
+    __slots__ = ("_answers", "_growing", "_kind", "_limits", "_state")
 
     def __init__(
         self,
@@ -74,8 +75,10 @@ class SpecialRuns(Generic[M]):
         limits: dict[str, int],
         kind: SpecialKind[M],
         answers: RunAnswers,
+        growing: Container[str],
     ) -> None:
         self._state = state
+        self._growing = growing
         self._limits = limits
         self._kind = kind
         self._answers = answers
@@ -104,6 +107,7 @@ class SpecialRuns(Generic[M]):
     ) -> tuple[list[PutItem], list[M]]:
         mark, make = self._kind.mark, self._kind.item
         limit_of = self._limits.get
+        growing = self._growing
         body_bytes_max = self._state.config.max_message_size
         items: list[PutItem] = []
         more: list[M] = []
@@ -123,7 +127,7 @@ class SpecialRuns(Generic[M]):
                 or header.batch
                 or header.reconsume_times
                 # The group may be at home elsewhere; see `growing`.
-                or header.place
+                or (header.place and header.topic in growing)
             ):
                 break
             try:

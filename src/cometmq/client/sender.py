@@ -23,7 +23,6 @@ from cometmq.errors import (
     RequestTimeout,
 )
 from cometmq.model import Message, MessageQueue, SendResult
-from cometmq.model.flags import TRANSACTION_PREPARED
 from cometmq.net.channel import Channel
 
 __all__ = ["Sender"]
@@ -134,9 +133,8 @@ class Sender:
 
     def pin(self, sending: Sending, message: Message, selector: QueueSelector | None) -> None:
         """Fix the queue of a message that must not move, then send it."""
-        # What waits at the broker first takes no part in the moves of its group.
-        waits = message.is_delayed or sending.prepared.sys_flag & TRANSACTION_PREPARED
-        if selector is None and message.message_group and not waits:
+        # What comes later than what is sent after it has no order, and takes no part in moves.
+        if selector is None and message.message_group and not message.is_delayed:
             self.groups.begin(sending, message.message_group)
             return
         topic = self.core.topics.get(sending.prepared.topic)

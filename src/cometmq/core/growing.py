@@ -33,7 +33,9 @@ forgotten counts as the end of the queue), and for consumer groups that are offl
 offset counts.  A bucket that always has something under way moves in ``closing`` only: then its
 sends wait, at most as long as consumers need for what they have.
 
-Messages without epoch and hash (Java's producers, transactions, delays) are left alone.
+A transactional message is placed when its half message is stored, and a bucket with an open
+transaction stays where it is.  Messages without epoch and hash (Java's producers, delays) are left
+alone.
 """
 
 from collections.abc import Iterable, Mapping

@@ -208,6 +208,14 @@ class OpenHalves:
         """The one with the lowest place."""
         return next(iter(self._open.values()), None)
 
+    def last(self) -> HalfMessage | None:
+        """The one that was added last, or put back."""
+        return next(reversed(self._open.values()), None)
+
+    def places_of(self, topic: str) -> list[int]:
+        """Newest places of those that are for a topic, ascending."""
+        return [place for place, half in self._open.items() if half.topic == topic]
+
     def places(self, half: HalfMessage) -> list[int]:
         """Every queue offset it is known by, the newest last."""
         return [*self._earlier.get(half.queue_offset, ()), half.queue_offset]
@@ -219,6 +227,11 @@ class OpenHalves:
         self.changes += 1
         for place in self._earlier.pop(half.queue_offset, ()):
             self._newest.pop(place, None)
+
+    def known_at(self, half: HalfMessage, place: int) -> None:
+        """Let an open half message be found by an earlier place, whose record may be gone."""
+        self._newest[place] = half.queue_offset
+        self._earlier.setdefault(half.queue_offset, []).append(place)
 
     def replace(self, half: HalfMessage, newer: HalfMessage) -> None:
         """Note that a message was put back at a place behind all others."""
