@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="this seed alone, with its trace's hash")
     parser.add_argument("--flush", choices=FLUSHES, help="with --seed: instead of what it draws")
     parser.add_argument("--brokers", type=int, help="with --seed: as many brokers")
+    parser.add_argument("--name-servers", type=int, help="with --seed: as many name servers")
     parser.add_argument("--steps", type=int, help="with --seed: as many messages of each kind")
     parser.add_argument("--workloads", help="with --seed: kinds of message, joined by commas")
     parser.add_argument("--faults", help="with --seed: kind@milliseconds, joined by commas")
@@ -106,7 +107,8 @@ def _plan(options: argparse.Namespace) -> Plan:
     if options.workloads is not None:
         names = tuple(filter(None, options.workloads.split(",")))
         _check(names, WORKLOADS.keys(), "kind of message")
-        plan = replace(plan, workloads=names)
+        # Plans written down before there was a choice had one.
+        plan = replace(plan, workloads=names, name_servers=1)
     if options.faults is not None:
         faults = tuple(FaultAt.parse(text) for text in filter(None, options.faults.split(",")))
         _check(tuple(fault.kind for fault in faults), FAULTS.keys(), "kind of fault")
@@ -115,6 +117,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         plan,
         flush=options.flush or plan.flush,
         brokers=options.brokers or plan.brokers,
+        name_servers=options.name_servers or plan.name_servers,
         steps=options.steps or plan.steps,
     )
 

@@ -61,17 +61,17 @@ class Cluster:
         self.hooks.on_step = self._look_at_step
         self.injected: Counter[str] = Counter()
         self.chance = random.Random(f"{plan.seed}/cluster")
-        self.name_server = world.node("name-server")
+        self.name_servers = [world.node("name-server")]
+        nodes = [world.node(f"broker-{number}") for number in range(plan.brokers)]
+        self.clients = [world.node(f"client-{number}") for number in range(CLIENT_COUNT)]
+        for number in range(1, plan.name_servers):
+            self.name_servers.append(world.node(f"name-server-{number}"))
         settings = {"flush_disk_type": plan.flush, "namesrv_addr": self.name_server_address}
         self.brokers = [
-            BrokerPart(
-                world.node(f"broker-{number}"), self.hooks, dict(settings), world.clock.now_ms
-            )
-            for number in range(plan.brokers)
+            BrokerPart(node, self.hooks, dict(settings), world.clock.now_ms) for node in nodes
         ]
         for part in self.brokers:
             part.on_seen = self._seen
-        self.clients = [world.node(f"client-{number}") for number in range(CLIENT_COUNT)]
         self.ended = asyncio.Event()
         """The clients are to leave."""
         self.failure: asyncio.Future[None] = world.loop.create_future()
@@ -87,7 +87,7 @@ class Cluster:
     @property
     def name_server_address(self) -> str:
         """Where clients ask for routes."""
-        return f"{self.name_server.address}:{NAME_SERVER_PORT}"
+        return ";".join(f"{server.address}:{NAME_SERVER_PORT}" for server in self.name_servers)
 
     def broker(self, name: str) -> BrokerPart:
         """The broker of this name."""
@@ -142,6 +142,10 @@ class Cluster:
         queue = self.broker(broker_name).seen.get((topic, queue_id), [])
         return queue[queue_offset] if queue_offset < len(queue) else None
 
+    def keep_down(self, node: Node, seconds: float) -> None:
+        """A machine that ended comes back only then."""
+        self._down_until[node.name] = self.world.loop.time() + seconds
+
     def fail(self, text: str) -> None:
         """A promise is broken: the simulation ends with this."""
         if not self.failure.done():
@@ -151,13 +155,13 @@ class Cluster:
 
     async def start(self) -> None:
         """All servers."""
-        await self._start_name_server()
+        for node in self.name_servers:
+            await self._start_name_server(node)
         for part in self.brokers:
             await self._start_broker(part)
 
-    async def _start_name_server(self) -> None:
+    async def _start_name_server(self, node: Node) -> None:
         config = NameServerConfig(listen_port=NAME_SERVER_PORT, kv_config_path="/ns/kv.json")
-        node = self.name_server
         await node.run(lambda: NameServer(config, node.environment(), node.disk).start())
 
     async def _start_broker(self, part: BrokerPart) -> None:
@@ -200,8 +204,8 @@ class Cluster:
             return
         del self._down_until[node.name]
         node.restart()
-        if node is self.name_server:
-            await self._start_name_server()
+        if node in self.name_servers:
+            await self._start_name_server(node)
         for part in self.brokers:
             if part.node is node:
                 part.broker = None

@@ -31,10 +31,22 @@ CALM: Final = NetworkFaults()
 
 
 async def _name_server_kill(cluster: Cluster, chance: random.Random) -> None:
-    """The name server dies and forgets every route."""
-    if cluster.name_server.is_alive:
+    """A name server dies and forgets every route."""
+    node = cluster.name_servers[0]
+    if len(cluster.name_servers) > 1:
+        node = chance.choice(cluster.name_servers)
+    if node.is_alive:
         cluster.injected["name-server-kill"] += 1
-        cluster.name_server.crash(power_cut=chance.random() < 0.5)
+        node.crash(power_cut=chance.random() < 0.5)
+
+
+async def _name_server_away(cluster: Cluster, chance: random.Random) -> None:
+    """A name server dies and comes back much later; without others nobody learns routes."""
+    node = chance.choice(cluster.name_servers)
+    if node.is_alive:
+        cluster.injected["name-server-away"] += 1
+        node.crash(power_cut=False)
+        cluster.keep_down(node, chance.uniform(4, 40))
 
 
 async def _client_kill(cluster: Cluster, chance: random.Random) -> None:
@@ -180,6 +192,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "cuts": _cuts,
     "full-disk": _full_disk,
     "half-close": _half_close,
+    "name-server-away": _name_server_away,
     "name-server-kill": _name_server_kill,
     "part": _part,
     "slow-disk": _slow_disk,

@@ -59,6 +59,7 @@ class Plan:
     steps: int
     workloads: tuple[str, ...]
     faults: tuple[FaultAt, ...]
+    name_servers: int = 1
 
     @classmethod
     def of(cls, seed: int, workloads: Sequence[str], kinds: Sequence[str]) -> Plan:
@@ -80,6 +81,7 @@ class Plan:
             STEPS,
             tuple(sorted(chosen)),
             tuple(sorted(faults)),
+            chance.choice([1, 1, 2]),
         )
 
     def arguments(self) -> str:
@@ -87,8 +89,8 @@ class Plan:
         faults = ",".join(str(fault) for fault in self.faults)
         return (
             f"--seed {self.seed} --flush {self.flush} --brokers {self.brokers} "
-            f"--steps {self.steps} --workloads {','.join(self.workloads)} "
-            f"--faults {shlex.quote(faults)}"
+            f"--name-servers {self.name_servers} --steps {self.steps} "
+            f"--workloads {','.join(self.workloads)} --faults {shlex.quote(faults)}"
         )
 
     def command(self) -> str:
@@ -112,6 +114,8 @@ class Plan:
             yield replace(self, faults=self.faults[:place] + self.faults[place + 1 :])
         if self.brokers > 1:
             yield replace(self, brokers=1)
+        if self.name_servers > 1:
+            yield replace(self, name_servers=1)
         for steps in (self.steps // 4, self.steps // 2, self.steps - 1):
             if 0 < steps < self.steps:
                 yield replace(self, steps=steps)
