@@ -5,6 +5,7 @@ are skipped and say so.  A store into a page that has no block is SIGBUS, so wha
 is also that the process lives.
 """
 
+import contextlib
 import re
 import subprocess
 import time
@@ -52,10 +53,9 @@ PULL = {
 }
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own."""
-    place = tmp_path / "disk"
+@contextlib.contextmanager
+def mounted(place: Path) -> Iterator[Path]:
+    """A file system of its own; the test is skipped where none can be mounted."""
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
     try:
@@ -68,6 +68,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system."""
+    with mounted(tmp_path / "disk") as place:
+        yield place
 
 
 def read_all(client: RawClient) -> list[bytes]:
