@@ -239,7 +239,7 @@ class Broker:
         schedule = ScheduleService(state, *self._files.load_delay_offsets())
         self._schedule = schedule
         self._files.attach(topics, groups, offsets, schedule)
-        self._timers = open_timers(state, self._disk)
+        self._timers = open_timers(state, self._disk, schedule)
         self.carried = carry(
             store, self._disk, schedule, self.env.workers, has_timers=self._timers is not None
         )

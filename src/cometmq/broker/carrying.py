@@ -1,8 +1,8 @@
 """What a Java broker left in the store that this one does not serve: told at start, kept for it.
 
-Job: count pending timer messages, say so in one line, and hold the commit log for them and for
-delayed ones that are still to be delivered.  It must not write: the wheel, the timer log and
-``timercheck`` go back to a Java broker as they came.
+Job: where timers are switched off, count pending timer messages, say so in one line, and hold the
+commit log for them and for delayed ones that are still to be delivered.  It must not write: the
+wheel, the timer log and ``timercheck`` go back to a Java broker as they came.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def carry(
     `has_timers`: this broker serves timers itself, so none are carried.
     """
     goods = CarriedGoods(Carried() if has_timers else count_timer_messages(store, disk))
-    oldest = _OldestDelayed(store, schedule, workers)
-    store.hold_log("delayed messages that are not due yet", oldest)
+    if not has_timers:
+        oldest = _OldestDelayed(store, schedule, workers)
+        store.hold_log("delayed messages that are not due yet", oldest)
     if goods.timers.oldest is not None:
         store.hold_log("timer messages for a Java broker", _always(goods.timers.oldest))
     if not goods.is_empty:

@@ -11,6 +11,9 @@ The delivered copy (store.md 5.1) keeps body, flags, born host and time, try cou
 bytes as they are, DELAY, REAL_TOPIC and REAL_QID included; topic, queue and tag code are the real
 ones.  Progress is stored after delivery and, with SYNC_FLUSH, after the flush of what was
 delivered, so a crash can deliver twice, never not at all.
+
+What still waits in a log file that is to go becomes an exact timer (`delay_moving`): the level goes
+on behind it, as if it had been delivered.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ class _Level:
     """The cursor of one level: `due_ms` is the next look at its head, None when nothing waits.
 
     `unflushed` holds (next offset, end in the log) of deliveries that may not be durable yet, and
-    `safe_offset` is the progress behind which everything is.
+    `safe_offset` is the progress behind which everything is.  Up to `moved_offset` the messages are
+    timers now, and durable means flushed.
     """
 
     __slots__ = (
@@ -59,6 +63,7 @@ class _Level:
         "expected_end",
         "is_reading",
         "level",
+        "moved_offset",
         "next_offset",
         "queue_id",
         "safe_offset",
@@ -72,6 +77,7 @@ class _Level:
         self.safe_offset = next_offset
         self.unflushed: deque[tuple[int, int]] = deque()
         self.expected_end = 0
+        self.moved_offset = 0
         self.due_ms: int | None = None
         self.is_reading = False
 
@@ -157,6 +163,21 @@ class ScheduleService:
         cursor.expected_end = queue_offset + 1
         if cursor.due_ms is None and not cursor.is_reading:
             cursor.due_ms = now_ms + self._state.delay.delay_ms(level)
+            self._arm(now_ms)
+
+    def next_offsets(self) -> dict[int, int]:
+        """Map every level to the queue offset of the next message it delivers."""
+        return {level: cursor.next_offset for level, cursor in self._levels.items()}
+
+    def moved(self, level: int, next_offset: int, now_ms: int) -> None:
+        """Go on at an offset: what is before it was appended to the log as timers."""
+        cursor = self._levels.get(level)
+        if cursor is None or next_offset <= cursor.next_offset:
+            return
+        cursor.moved_offset = next_offset
+        self._advance(cursor, next_offset, now_ms)
+        if cursor.next_offset < cursor.expected_end and not cursor.is_reading:
+            cursor.due_ms = now_ms
             self._arm(now_ms)
 
     def _arm(self, now_ms: int) -> None:
@@ -283,9 +304,14 @@ class ScheduleService:
 
     def _settle(self, cursor: _Level) -> None:
         """Bring `safe_offset` up to what cannot be lost any more."""
-        confirmed, unflushed = self._state.store.confirmed_offset, cursor.unflushed
-        while unflushed and unflushed[0][1] <= confirmed:
-            cursor.safe_offset = unflushed.popleft()[0]
+        store, unflushed = self._state.store, cursor.unflushed
+        while unflushed:
+            next_offset, end = unflushed[0]
+            is_moved = next_offset <= cursor.moved_offset
+            if end > (store.flushed_offset if is_moved else store.confirmed_offset):
+                break
+            cursor.safe_offset = next_offset
+            unflushed.popleft()
 
     def _deliver_run(self, due: list[StoredMessage], start: int, now_ms: int) -> int:
         """Put the messages from `start` on that one step of the store takes; how many it took."""

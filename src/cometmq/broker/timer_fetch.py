@@ -10,20 +10,23 @@ counts its rolls.
 
 A crash can leave messages delivered whose slot is not done with in ``timercheck``.  Their copies
 are in the queue they went to, stored after the slot's time: `Settled` looks there, so that nothing
-is delivered twice.
+is delivered twice.  What was appended again for its log file to go is `MovedPlaces`' matter, and
+what lies in front of the log's begin needs nothing: no file goes before what waits in it is
+delivered or appended again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import ensure_trailing_separator, find_property
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.codec.timer import TIMER_DELETE, TIMER_ROLL
+from cometmq.codec.timer_moved import as_delivered, with_due
 from cometmq.codec.timer_slots import due_ms_of
 from cometmq.errors import CodecError, StoreError
 from cometmq.model.names import HALF_TOPIC, TIMER_TOPIC
@@ -79,14 +82,28 @@ def recall_keys(topic: str, uniq_key: str) -> tuple[str, str]:
     return uniq_key, f"{topic}+{uniq_key}"
 
 
-def load_slot(store: MessageStore, reader: TimerLogReader, slot_ms: int, slot: Slot) -> LoadedSlot:
-    """Read the units of a slot, each message once, and what its recalls name.  Blocks."""
+def load_slot(
+    store: MessageStore,
+    reader: TimerLogReader,
+    slot_ms: int,
+    slot: Slot,
+    moved: Container[int] = (),
+) -> LoadedSlot:
+    """Read the units of a slot, each message once, and what its recalls name.  Blocks.
+
+    `moved` has the places of records that newer ones replace.
+    """
     found = reader.slot(slot_ms, slot)
     kept = SlotUnits()
     recalls: dict[str, Waiting] = {}
     seen: set[int] = set()
+    log_min = store.min_physical_offset
+    gone_count = 0
     for number, (place, magic) in enumerate(zip(found.places, found.magics, strict=True)):
-        if place in seen:
+        if place < log_min:
+            gone_count += 1
+            continue
+        if place in seen or place in moved:
             continue
         seen.add(place)
         if magic & TIMER_DELETE and not magic & TIMER_ROLL:
@@ -103,6 +120,13 @@ def load_slot(store: MessageStore, reader: TimerLogReader, slot_ms: int, slot: S
         kept.write_times_ms.append(found.write_times_ms[number])
         kept.places.append(place)
         kept.sizes.append(found.sizes[number])
+    if gone_count:
+        log.info(
+            "%d units of slot %d point in front of the log's begin: their messages were delivered"
+            " or appended again, unless a Java broker let the log file expire",
+            gone_count,
+            slot_ms,
+        )
     return LoadedSlot(kept, recalls)
 
 
@@ -164,11 +188,16 @@ def _ready(message: StoredMessage, unit: Waiting, precision_ms: int, number: int
     if unit.magic & TIMER_ROLL:
         times = find_property(raw, b"TIMER_ROLL_TIMES") or b"0"
         raw += b"TIMER_ROLL_TIMES\x01%d\x02" % (int(times) + 1 if times.isdigit() else 1)
+        if b"TIMER_DELAY_" in raw:
+            # The delay counts from a store time that the next record does not have.
+            due_ms = due_ms_of(raw, int(out), message.store_timestamp_ms, precision_ms)
+            raw = with_due(raw, due_ms)
         name, target_id, due_ms = TIMER_TOPIC, 0, unit.slot_ms
     elif find_property(raw, b"TIMER_DEL_UNIQKEY") is not None:
         return None
     else:
         due_ms = due_ms_of(raw, int(out), message.store_timestamp_ms, precision_ms)
+        raw = as_delivered(raw)
     item = (
         name,
         target_id,

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from cometmq.broker.half_moving import PendingHalves
 from cometmq.broker.lookup import in_worker
 from cometmq.broker.send import store_failure
 from cometmq.broker.state import BrokerState, Refusal, answer
@@ -81,7 +82,7 @@ class TransactionService:
         """The newest half messages, the oldest first; among them ended ones."""
         self._kept_bytes = 0
         self._at: Callable[[str], None] = lambda name: None
-        state.store.hold_log("open transactions", self._oldest)
+        state.store.mover.kinds.append(PendingHalves(state, self.halves, self.ops, self.check))
         if self.halves:
             log.info("%d transactions are open; their producers are asked", len(self.halves))
 
@@ -103,10 +104,6 @@ class TransactionService:
         """Check no more, and write down what is ended."""
         self.check.stop()
         self.ops.stop()
-
-    def _oldest(self) -> int | None:
-        first = self.halves.first()
-        return None if first is None else first.physical_offset
 
     # -- half messages ------------------------------------------------------------------------
 
@@ -157,6 +154,11 @@ class TransactionService:
             if message is not None:
                 return self._settle(request, header, message, connection)
         place, store = header.commit_log_offset, self._state.store
+        is_moved = place < store.min_physical_offset and self._is_moved(header)
+        if is_moved:
+            newest = self.halves.find(header.tran_state_table_offset)
+            assert newest is not None
+            place = newest.physical_offset
 
         def read() -> StoredMessage | None:
             try:
@@ -170,9 +172,14 @@ class TransactionService:
             request,
             connection,
             read,
-            lambda found: self._settle(request, header, found, connection),
+            lambda found: self._settle(request, header, found, connection, is_moved=is_moved),
         )
         return None
+
+    def _is_moved(self, header: EndTransactionHeader) -> bool:
+        """Whether an end names an earlier place of an open transaction."""
+        half = self.halves.find(header.tran_state_table_offset)
+        return half is not None and half.queue_offset != header.tran_state_table_offset
 
     def _read_resident(self, queue_offset: int) -> StoredMessage | None:
         """The half message at an offset if reading it does not block."""
@@ -190,9 +197,11 @@ class TransactionService:
         header: EndTransactionHeader,
         message: StoredMessage | None,
         connection: ServerConnection,
+        *,
+        is_moved: bool = False,
     ) -> bytes | None:
         try:
-            checked = self._checked(header, message)
+            checked = self._checked(header, message, is_moved=is_moved)
             half = self.halves.find(header.tran_state_table_offset)
             if half is None:
                 self._repeated(header)
@@ -228,9 +237,13 @@ class TransactionService:
             return answer(request, *store_failure(self._state, error))
 
     def _checked(
-        self, header: EndTransactionHeader, message: StoredMessage | None
+        self, header: EndTransactionHeader, message: StoredMessage | None, *, is_moved: bool
     ) -> StoredMessage:
-        """Check the request against the record it names, in Java's order."""
+        """Check the request against the record it names, in Java's order.
+
+        `is_moved`: that record's file has expired, and this is the newest one of the same
+        transaction, which the request has to name by its id.
+        """
         if message is None or message.topic != HALF_TOPIC:
             raise Refusal(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         raw = message.raw_properties
@@ -249,6 +262,10 @@ class TransactionService:
         group = find_property(raw, b"PGROUP")
         if group is None or group.decode("utf-8", "replace") != header.producer_group:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if is_moved:
+            if not (header.msg_id or header.transaction_id) or not _is_meant(header, message):
+                raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction id wrong")
+            return message
         if message.queue_offset != header.tran_state_table_offset:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
         if message.physical_offset != header.commit_log_offset:

@@ -189,7 +189,7 @@ class CheckBack:
                 self._give_up(half, message, now_ms)
             else:
                 is_asked = rules.is_due(half, now_ms) and self._producer(half.group, is_next=False)
-                push = self._put_back(half, message, now_ms, 1 if is_asked else 0)
+                push = self.put_back(half, message, now_ms, 1 if is_asked else 0)
                 if is_asked:
                     pushes.append(push)
         if not pushes:
@@ -201,8 +201,8 @@ class CheckBack:
         end = self._state.store.max_physical_offset
         self._state.store.when_durable(end, lambda _: self._push(pushes))
 
-    def _put_back(
-        self, half: HalfMessage, message: StoredMessage, now_ms: int, more_checks: int
+    def put_back(
+        self, half: HalfMessage, message: StoredMessage, now_ms: int, more_checks: int = 0
     ) -> Push:
         """Give a half message a new place; the old one counts as ended."""
         first = half.first_offset if half.first_offset >= 0 else half.queue_offset

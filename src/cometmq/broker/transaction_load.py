@@ -126,6 +126,9 @@ def _take_halves(store: MessageStore, loaded: LoadedTransactions, ended: set[int
                     loaded.found_ended.append(earlier.queue_offset)
             else:
                 halves.add(half)
+                if half.first_offset >= 0:
+                    # Its first place is no longer read, and its producer may still name it.
+                    halves.known_at(half, half.first_offset)
         elif earlier is not None and halves.at(earlier.queue_offset) is not None:
             # Ended at its newer place before the op message for the older one was written.
             halves.remove(earlier)

@@ -21,6 +21,7 @@ from typing import Final
 
 from cometmq.codec.properties import find_property
 from cometmq.codec.timer import TIMER_DEFAULT, TIMER_ROLL
+from cometmq.codec.timer_moved import DUE
 from cometmq.model import properties as prop
 
 __all__ = [
@@ -121,6 +122,9 @@ def due_ms_of(raw_properties: bytes, out_ms: int, store_ms: int, precision_ms: i
     fall into the slot is not believed, and the end of the slot is never early.
     """
     last_ms = out_ms + precision_ms
+    known = find_property(raw_properties, DUE)
+    if known is not None and _is_number(known) and out_ms < int(known) <= last_ms:
+        return int(known)
     for name, scale in ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1)):
         text = find_property(raw_properties, name)
         if text is not None:

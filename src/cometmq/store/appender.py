@@ -13,6 +13,7 @@ A message is visible when it is *confirmed*: at once with asynchronous flush, af
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
@@ -24,7 +25,7 @@ from cometmq.store.record_encoder import LENGTHS_COUNT, RecordEncoder, record_pa
 from cometmq.store.results import PutResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from cometmq.errors import StoreError
     from cometmq.store.commit_log import CommitLog
@@ -469,6 +470,19 @@ class Appender:
             self.look_for_space()
             raise
 
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Let puts pass the watermarks: for what is appended again so that a file can go."""
+        refusal = self._refusal
+        is_watermark = isinstance(refusal, DiskFull) and not self._log.is_full
+        if is_watermark:
+            self.refuse(None)
+        try:
+            yield
+        finally:
+            if is_watermark and self._refusal is None:
+                self.refuse(refusal)
+
     def look_for_space(self) -> None:
         """Writes are refused while the disk is full, and accepted again by themselves."""
         log, retention, config = self._log, self._retention, self._config
@@ -479,6 +493,7 @@ class Appender:
                 DiskFull(
                     f"no space for the next commit-log file in {log.path};"
                     " free space on this file system, writing starts again by itself"
+                    + (f"; {retention.kept}" if retention.kept else "")
                 )
             )
         elif retention.is_full:
@@ -487,8 +502,11 @@ class Appender:
                     f"disk of {config.root} is used to {retention.used_percent} %, above"
                     f" {config.disk_warning_percent} %: writes are refused until it is below"
                     f" {config.disk_clean_forcibly_percent} %"
+                    + (f"; {retention.kept}" if retention.kept else "")
                 )
             )
+        elif retention.is_stuck:
+            self.refuse(DiskFull(f"{retention.kept}; writes are refused until it can go"))
         elif isinstance(self._refusal, DiskFull):
             self.refuse(None)
 

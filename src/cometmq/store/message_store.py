@@ -27,6 +27,7 @@ from cometmq.store.consume_queue import ConsumeQueues, hold, release
 from cometmq.store.disk import make_durable_directory
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
+from cometmq.store.moving import Mover
 from cometmq.store.queue_ext import QueueExt
 from cometmq.store.queue_mender import QueueMender
 from cometmq.store.queue_search import QueueSearch
@@ -77,6 +78,13 @@ class MessageStore:
             config, self._log, self._queues, self._search, self._mender, self._ext
         )
         self._reader.confirmed_offset = lambda: self.confirmed_offset
+        self.mover = Mover(
+            workers,
+            self._reader.message_at,
+            lambda then: self._flusher.when_durable(self._log.wrote, then),
+            lambda: self._appender.lifted(),  # noqa: PLW0108 - made further down
+        )
+        """Appends again what still waits in a log file that is to go."""
         self._retention = Retention(
             config,
             disk,
@@ -87,6 +95,7 @@ class MessageStore:
             self._index,
             self._search.min_of,
             self._ext.expire,
+            self.mover,
         )
         self._appender = Appender(
             config,

@@ -4,6 +4,10 @@ Job: decide by age, hour and watermarks (``CleanCommitLogService``; store.md 2.1
 expire, and have what points only at them deleted too.  It must not delete the last file of
 anything, nor a file somebody holds, nor touch the log's content.
 
+What still waits in the oldest file, for a time of delivery or for the end of a transaction, is
+appended again before the file goes (`moving`).  When that cannot be done the file stays and writes
+are refused, with the reason.  Some hold their files instead (`holds`).
+
 =================  =============================================================================
 used share         what happens
 =================  =============================================================================
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
     from cometmq.store.disk import Disk, Workers
     from cometmq.store.index_service import IndexService
+    from cometmq.store.moving import Mover, MoveResult
     from cometmq.store.queue_writer import QueueWriter
 
 __all__ = ["DiskUse", "Retention", "RetentionDecision", "decide_retention"]
@@ -59,6 +64,8 @@ class RetentionDecision:
 
     file_count: int
     is_full: bool
+    is_forced: bool = False
+    """Files go for want of space, whatever their age."""
 
 
 def used_percent(total: int, used: int) -> int:
@@ -76,14 +83,14 @@ def decide_retention(
     is_forced = use.used_percent > config.disk_clean_forcibly_percent and config.is_clean_forced
     is_time = hour in config.delete_when or is_manual
     if not (is_time or is_forced or use.used_percent > config.disk_used_percent_max):
-        return RetentionDecision(0, is_full)
+        return RetentionDecision(0, is_full, is_forced)
     reserved_ms = config.file_reserved_hours * _HOUR_MS
     count = 0
     for age_ms in use.ages_ms[: config.delete_batch_max]:
         if not is_forced and age_ms <= reserved_ms:
             break
         count += 1
-    return RetentionDecision(count, is_full)
+    return RetentionDecision(count, is_full, is_forced)
 
 
 class Retention:
@@ -100,6 +107,7 @@ class Retention:
         index: IndexService,
         min_of: Callable[[ConsumeQueue], int],
         expire_ext: Callable[[list[ConsumeQueue]], None],
+        mover: Mover,
     ) -> None:
         self._config = config
         self._disk = disk
@@ -110,12 +118,19 @@ class Retention:
         self._index = index
         self._min_of = min_of
         self._expire_ext = expire_ext
+        self._mover = mover
+        self._left = 0
+        self._is_for_space = False
         self._next_ms = 0
         self._is_looking = False
         self._is_finding = False
         self._is_manual = False
         self._cleaned_min = -1
         self._told_held: tuple[str, str] | None = None
+        self.kept = ""
+        """Why the oldest log file stays although it is to go; "" when none does."""
+        self.is_stuck = False
+        """Whether it stays because what waits in it could not be appended again."""
         self.holds: dict[str, Callable[[], int | None]] = {}
         """By what needs it: the oldest physical offset that must stay, None for nothing."""
         self.is_full = False
@@ -136,7 +151,8 @@ class Retention:
         """Look at the disk when it is time."""
         if self._is_looking or now_ms < self._next_ms:
             return
-        interval_ms = _FULL_INTERVAL_MS if self.is_full else self._config.clean_interval_ms
+        is_urgent = self.is_full or self.is_stuck
+        interval_ms = _FULL_INTERVAL_MS if is_urgent else self._config.clean_interval_ms
         self._next_ms = now_ms + interval_ms
         self._is_looking = True
         paths = [file.path for file in self._log.files[:-1]][: self._config.delete_batch_max]
@@ -171,17 +187,68 @@ class Retention:
                 use.used_percent,
                 "refused" if decision.is_full else "accepted again",
             )
-        self.drop_files(decision.file_count)
+        self.drop_files(decision.file_count, is_for_space=decision.is_forced)
 
-    def drop_files(self, count: int) -> None:
-        """Delete the oldest log files, then what pointed only at them."""
+    def drop_files(self, count: int, *, is_for_space: bool = False) -> None:
+        """Delete the oldest log files, then what pointed only at them.
+
+        At once where nothing ever waits for its time, else file by file as each becomes free.
+        """
+        wanted = min(count, len(self._log.files) - 1)
+        if self._mover.is_busy:
+            # What was decided before is still being done.
+            self._left = max(self._left, wanted)
+            return
+        self._left = wanted
+        self._is_for_space = is_for_space
+        if not self._left:
+            self._keep("", is_stuck=False)
+        self._drop()
+
+    def _drop(self) -> None:
         paths: list[str] = []
-        for _ in range(min(count, len(self._log.files) - 1)):
-            if self._is_first_held():
+        while self._left > 0 and not self._mover.is_busy and not self._is_first_held():
+            if not self._mover.is_needless():
+                self._free_first()
                 break
-            mapped = self._log.drop_first_file()
-            paths.append(mapped.path)
-            _LOG.info("log file %s expired", mapped.path)
+            paths.append(self._drop_first())
+        self._dropped(paths)
+
+    def _drop_first(self) -> str:
+        mapped = self._log.drop_first_file()
+        self._left -= 1
+        self._keep("", is_stuck=False)
+        _LOG.info("log file %s expired", mapped.path)
+        return mapped.path
+
+    def _free_first(self) -> None:
+        """Have what waits in the oldest file appended again; then it goes, and the next one."""
+        first = self._log.files[0]
+
+        def done(result: MoveResult) -> None:
+            is_first = self._log.files[0] is first and len(self._log.files) > 1
+            if result.is_free and is_first and self._left > 0 and not self._is_first_held():
+                self._dropped([self._drop_first()])
+                self._mover.at("retention.dropped")
+                self._drop()
+            elif not result.is_free:
+                text = f"log file {first.path} is to go and stays: {result.reason}"
+                self._keep(text, is_stuck=result.is_failure)
+
+        size = first.end - first.start
+        self._mover.free(first.end, size, done, is_for_space=self._is_for_space)
+
+    def _keep(self, text: str, *, is_stuck: bool) -> None:
+        if is_stuck != self.is_stuck:
+            if is_stuck:
+                _LOG.error("%s; writes are refused until it can go", text)
+            else:
+                _LOG.warning("the oldest log file holds up writes no more")
+            self._next_ms = 0
+        self.kept, self.is_stuck = text, is_stuck
+
+    def _dropped(self, paths: list[str]) -> None:
+        """Remove log files and what points only at them."""
         is_moved = self._cleaned_min != self._log.min_offset
         if is_moved:
             self._cleaned_min = self._log.min_offset

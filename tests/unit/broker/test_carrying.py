@@ -1,4 +1,4 @@
-"""What is still to be delivered keeps its log files, whoever is to deliver it."""
+"""Without timers, what is still to be delivered keeps its log files, whoever is to deliver it."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.carried import Carried
 from cometmq.store.message_store import MessageStore
 
-LEVELS = {"messageDelayLevel": "1s 1h"}
+LEVELS = {"messageDelayLevel": "1s 1h", "timerWheelEnable": False}
 
 
 async def fill(client: Client, count: int = 15) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.unit.broker.harness import Client, eventually, running, scenario
+from tests.unit.broker.harness import Client, eventually, scenario
 from tests.unit.broker.transacting import (
     COMMIT,
     GROUP,
@@ -239,22 +239,30 @@ def test_a_restart_knows_what_is_open(tmp_path: Path) -> None:
     scenario(tmp_path, second)
 
 
-def test_an_open_transaction_keeps_its_log_file(tmp_path: Path) -> None:
-    """And lets it go when it is ended."""
+def test_an_open_transaction_outlives_its_log_file(tmp_path: Path) -> None:
+    """It is put back before the file goes, and ended by its first place, also after a restart."""
+    sent: list[Half] = []
 
-    async def main() -> None:
-        async with running(tmp_path) as broker:
-            client = await Client(broker.env, broker.address).open()
-            await client.send(bytes(1000))
-            sent = await half(client)
-            for _ in range(15):
-                await client.send(bytes(100_000))
-            store = broker.state.store
-            store._retention.drop_files(100)
-            assert store.min_physical_offset == 0
-            assert (await end(client, sent)).code == 0
-            store._retention.drop_files(100)
-            assert store.min_physical_offset > 0
-            await client.close()
+    async def first(broker: Broker, client: Client) -> None:
+        await client.send(bytes(1000))
+        sent.extend([await half(client, b"%d" % number) for number in range(3)])
+        for _ in range(15):
+            await client.send(bytes(100_000))
+        store = broker.state.store
+        store._retention.drop_files(100)
+        await eventually(lambda: store.min_physical_offset > 0)
+        assert broker.transactions.halves.offsets() == [3, 4, 5]
+        other = await end(client, sent[1], msgId="other", transactionId="other")
+        assert other.remark == "The transaction id wrong"
+        assert (await end(client, sent[1])).code == 0
+        assert [message.body for message in stored(broker, "t", 2)] == [b"1"]
 
-    asyncio.run(main())
+    scenario(tmp_path, first)
+
+    async def second(broker: Broker, client: Client) -> None:
+        assert (await end(client, sent[0])).code == 0
+        assert (await end(client, sent[2], ROLLBACK)).code == 0
+        assert [message.body for message in stored(broker, "t", 2)] == [b"1", b"0"]
+        assert not broker.transactions.halves
+
+    scenario(tmp_path, second)
