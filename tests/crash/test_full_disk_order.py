@@ -99,6 +99,11 @@ async def test_the_gateway_takes_what_it_could_not_hold_when_there_is_room(tmp_p
             assert gateway.status.dead == 0
 
 
+async def parked(lanes: ParkedLanes) -> int:
+    """How many messages."""
+    return sum(len(one.lane.messages) for one in await lanes.all())
+
+
 @on_loop
 async def test_what_cannot_be_parked_waits_and_keeps_its_order(tmp_path: Path) -> None:
     """A full broker takes no parked message: the group waits, the others flow on."""
@@ -142,12 +147,7 @@ async def test_what_cannot_be_parked_waits_and_keeps_its_order(tmp_path: Path) -
                     assert await lanes.all() == []
                     filler.empty()
                     async with asyncio.timeout(LIMIT_S):
-                        while (
-                            sum(  # noqa: ASYNC110 - brokers do not call back
-                                len(one.lane.messages) for one in await lanes.all()
-                            )
-                            < 4
-                        ):
+                        while await parked(lanes) < 4:  # noqa: ASYNC110 - brokers do not call back
                             await asyncio.sleep(0.05)
                     refused.clear()
                     (lane,) = await lanes.all()
