@@ -7,8 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests import sql92_cases as reference
 
+from cometmq.codec.properties import decode_properties
 from cometmq.core.sql92_expression import Expression
 from cometmq.errors import ExpressionIllegal, NotComparable
+from cometmq.store.record_search import places_with
 
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 WORDS = (
@@ -54,6 +56,31 @@ def test_a_filter_means_what_the_reference_says(seed: int) -> None:
             assert answer(expression, message) is wanted or wanted == "thrown", (text, message)
             assert answer(expression, message) == wanted, (text, message)
             assert expression.matches(message) is (wanted is True), (text, message)
+
+
+def has_one(needles: tuple[bytes, ...], raw: bytes) -> bool:
+    """Whether a property string has one of the needles, as a reader looks for them."""
+    return bool(places_with(needles, raw, [len(raw)]))
+
+
+@given(seeds)
+def test_what_matches_has_a_needle(seed: int) -> None:
+    """No reader may pass by what a filter wants, with and without the last separator."""
+    chance = random.Random(seed)
+    generator = reference.Generator(chance)
+    for _ in range(20):
+        text, tree = generator.filter()
+        try:
+            reference.check(tree)
+        except reference.Refused:
+            continue
+        expression = Expression(text)
+        for _ in range(10):
+            message = reference.properties(chance)
+            raw = "".join(f"{name}\x01{value}\x02" for name, value in message.items()).encode()
+            if expression.needles and expression.matches(decode_properties(raw)):
+                assert has_one(expression.needles, raw), (text, raw)
+                assert has_one(expression.needles, raw[:-1]), (text, raw)
 
 
 def test_the_generator_draws_all_kinds() -> None:

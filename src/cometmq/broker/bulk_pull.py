@@ -31,6 +31,7 @@ from cometmq.wire.bulk_pull import (
 from cometmq.wire.command import RemotingCommand, encode_response_parts
 
 if TYPE_CHECKING:
+    from cometmq.broker.filters import RecordFilter
     from cometmq.broker.pull import Frame, PullProcessor
     from cometmq.model.group import SubscriptionGroupConfig
     from cometmq.model.topic import TopicConfig
@@ -56,6 +57,7 @@ class _Job(NamedTuple):
     topic: TopicConfig
     group: SubscriptionGroupConfig
     codes: frozenset[int] | None
+    filtered: RecordFilter | None
 
 
 class _Lane:
@@ -99,8 +101,8 @@ class BulkPullProcessor:
             )
         except Refusal as refusal:
             return answer(request, refusal.code, refusal.remark, refusal.ext)
-        if filtered is not None:
-            # A filter looks at each record; what it leaves is as little as an ordinary pull has.
+        if filtered is not None and codes is not None:
+            # A retry topic by tags and the filters of its messages' topics: rare, and short.
             return self._pull.pull_with(request, header, connection, now_ms)
         lane = self._lanes.get(connection)
         if lane is None:
@@ -116,7 +118,7 @@ class BulkPullProcessor:
         if header.sys_flag & PULL_COMMIT_OFFSET:
             header.sys_flag &= ~PULL_COMMIT_OFFSET
             state.offsets.commit(group, topic, queue_id, header.commit_offset, now_ms)
-        lane.waiting.append(_Job(request, header, topic_config, group_config, codes))
+        lane.waiting.append(_Job(request, header, topic_config, group_config, codes, filtered))
         self._next(lane)
         return None
 
@@ -147,22 +149,31 @@ class BulkPullProcessor:
         header, store = job.header, self._state.store
         wanted_bytes = header.max_msg_bytes
         max_bytes = BYTES_DEFAULT if not wanted_bytes or wanted_bytes < 0 else wanted_bytes
-        end = store.max_queue_offset(header.topic, header.queue_id)
-        confirmed = store.confirmed_offset
-        spans = store.spans
-        self._state.env.workers.submit(
-            lambda: spans.read(
-                header.topic,
-                header.queue_id,
-                header.queue_offset,
-                end,
-                confirmed,
-                min(header.max_msg_nums, _COUNT_MAX),
-                min(max_bytes, BYTES_MAX),
-                job.codes,
+        place = (
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            store.max_queue_offset(header.topic, header.queue_id),
+            store.confirmed_offset,
+            min(header.max_msg_nums, _COUNT_MAX),
+            min(max_bytes, BYTES_MAX),
+        )
+        spans, wanted, has_sizes = store.spans, job.filtered, bool(header.with_sizes)
+
+        def read() -> Span | None:
+            if wanted is None:
+                return spans.read(*place, job.codes, head_bytes=_HEAD_BYTES, has_sizes=has_sizes)
+            return spans.read_matching(
+                *place,
+                wanted.matches,
+                wanted.hint,
+                wanted.needles,
                 head_bytes=_HEAD_BYTES,
-                has_sizes=bool(header.with_sizes),
-            ),
+                has_sizes=has_sizes,
+            )
+
+        self._state.env.workers.submit(
+            read,
             lambda found: self._gathered(lane, job, found),
         )
         if self._timer is None:

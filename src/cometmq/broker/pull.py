@@ -237,6 +237,7 @@ class PullProcessor:
                 codes,
                 None if filtered is None else filtered.matches,
                 None if filtered is None else filtered.hint,
+                () if filtered is None else filtered.needles,
                 allow_cold=allow_cold,
             )
         except StoreError as error:
@@ -339,6 +340,7 @@ class PullProcessor:
                 1,
                 match=filtered.matches,
                 hint=filtered.hint,
+                needles=filtered.needles,
             )
         except StoreError:
             return True

@@ -440,7 +440,6 @@ class PullLoop:
             backlog < enough
             or settings.max_count < COUNT_DEFAULT
             or begin < self._one_by_one_until
-            or self.subscription.expression_type == SQL92
             or not self._instance.knows(address, BULK_PULL_FEATURE)
         ):
             return None

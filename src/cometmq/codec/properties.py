@@ -6,7 +6,7 @@ drops entries with an empty name or an empty value and lets the last of two equa
 escape: 0x01 and 0x02 inside a name or value would corrupt the map, so the writer refuses them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from cometmq.errors import LocalProtocolError
@@ -20,6 +20,8 @@ __all__ = [
     "encode_properties_text",
     "ensure_trailing_separator",
     "find_property",
+    "pick_properties",
+    "property_marks",
     "remove_property",
 ]
 
@@ -100,6 +102,34 @@ def find_property(raw: bytes, name: bytes) -> bytes | None:
     if end > start and (position == 0 or raw[position - 1] == 2) and raw.find(needle, end) < 0:
         return raw[start:end]
     return _find_last(raw, needle, position)
+
+
+def property_marks(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Names with the text before their values, for `pick_properties`."""
+    return [(name, f"\x02{name}\x01") for name in sorted(names)]
+
+
+def pick_properties(raw: bytes, wanted: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return some of the properties of a property string; as decode_properties, of few names; HOT.
+
+    Args:
+        raw: the property string.
+        wanted: what `property_marks` made of their names.
+    """
+    text = "\x02" + raw.decode("utf-8", "replace")
+    found: dict[str, str] = {}
+    for name, mark in wanted:
+        place = text.rfind(mark)
+        if place < 0:
+            continue
+        place += len(mark)
+        end = text.find("\x02", place)
+        value = text[place:end] if end >= 0 else text[place:]
+        if not value:
+            # Empty values count for nothing: an earlier one may have been given.
+            return decode_properties(raw)
+        found[name] = value
+    return found
 
 
 def _find_last(raw: bytes, needle: bytes, position: int) -> bytes | None:

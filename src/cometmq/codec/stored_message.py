@@ -102,6 +102,8 @@ TOPIC_BYTES_MAX_V1: Final = 127
 BORN_HOST_V6_FLAG: Final = 0x10
 STORE_HOST_V6_FLAG: Final = 0x20
 _ANY_V6: Final = 0x30
+# What leads to the properties: the magic's last byte, the flags', the body's length.
+_FOR_PROPERTIES: Final = struct.Struct(">7xB31xB44xI")
 _HOST_V6_EXTRA: Final = HOST_V6_BYTES - HOST_V4_BYTES
 _TOPIC_BYTES_MAX_V2: Final = 32767
 
@@ -299,17 +301,19 @@ def properties_of(record: _Buffer) -> bytes:
     CodecError where its lengths lead out of it.
     """
     try:
-        if record[SYS_FLAG_POSITION + 3] & _ANY_V6:
-            place = _unpack_head(record, 0)[-1] - 4
+        magic, flags, body_bytes = _FOR_PROPERTIES.unpack_from(record)
+        if flags & _ANY_V6:
+            place = _unpack_head(record, 0)[-1]
+            body_bytes = int.from_bytes(record[place - 4 : place], "big")
         else:
-            place = BODY_POSITION_V4 - 4
-        topic = place + 4 + int.from_bytes(record[place : place + 4], "big")
-        if record[7] == MAGIC_V2 & 0xFF:
+            place = BODY_POSITION_V4
+        topic = place + body_bytes
+        if magic == MAGIC_V2 & 0xFF:
             start = topic + 4 + int.from_bytes(record[topic : topic + 2], "big")
         else:
             start = topic + 3 + record[topic]
         length = record[start - 2] << 8 | record[start - 1]
-    except IndexError:
+    except (IndexError, struct.error):
         raise CodecError("the lengths of a record lead out of it") from None
     found = bytes(record[start : start + length])
     if len(found) != length:

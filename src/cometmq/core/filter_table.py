@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from cometmq.codec.consume_queue import CqExtUnit
-from cometmq.codec.properties import decode_properties, find_property
+from cometmq.codec.properties import decode_properties, pick_properties, property_marks
 from cometmq.core.bloom_filter import BloomFilter
 from cometmq.core.consumer_filter import ConsumerFilter
 from cometmq.core.sql92_expression import compile_expression
@@ -199,18 +199,11 @@ class FilterTable:
         names = set().union(
             *[one.expression.properties for one in self._by_topic.get(topic, ()) if one.expression]
         )
-        wanted = [(name, name.encode()) for name in sorted(names)]
+        wanted = property_marks(names) if len(names) <= _NAMES_MAX else []
         size = self.bloom.bit_count // 8
 
         def bitmap(raw: bytes) -> bytes:
-            if len(wanted) > _NAMES_MAX:
-                properties = decode_properties(raw)
-            else:
-                properties = {}
-                for name, key in wanted:
-                    value = find_property(raw, key)
-                    if value is not None:
-                        properties[name] = value.decode("utf-8", "replace")
+            properties = pick_properties(raw, wanted) if wanted else decode_properties(raw)
             bits = 0
             for matches, mask in filters:
                 if matches(properties):

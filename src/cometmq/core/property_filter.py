@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.cq_ext import BitmapHint
-from cometmq.codec.properties import decode_properties, find_property
+from cometmq.codec.properties import decode_properties, pick_properties, property_marks
 from cometmq.codec.stored_message import properties_of
 from cometmq.core.sql92_expression import compile_expression
 from cometmq.errors import CodecError
@@ -35,14 +35,14 @@ _RETRY_TOPIC: Final = "RETRY_TOPIC"
 class PropertyFilter:
     """A filter over stored records."""
 
-    __slots__ = ("_names", "expression", "hint")
+    __slots__ = ("_wanted", "expression", "hint")
 
     def __init__(self, expression: Expression, hint: BitmapHint | None = None) -> None:
         self.expression = expression
         self.hint = hint
         """What extension units must have; None when they say nothing about this filter."""
-        names = sorted(expression.properties)
-        self._names = [(name, name.encode()) for name in names] if len(names) <= _NAMES_MAX else []
+        names = expression.properties
+        self._wanted = property_marks(names) if len(names) <= _NAMES_MAX else []
 
     @classmethod
     def of(cls, one: ConsumerFilter) -> PropertyFilter | None:
@@ -59,20 +59,21 @@ class PropertyFilter:
         """Make the filter of a pull's own text; raises ExpressionIllegal."""
         return cls(compile_expression(text))
 
+    @property
+    def needles(self) -> tuple[bytes, ...]:
+        """Bytes of which a record that matches has at least one; none when nothing is known."""
+        return self.expression.needles
+
     def matches(self, record: memoryview) -> bool:
         """Say whether a stored record matches; one that cannot be read does not."""
         try:
             raw = properties_of(record)
         except CodecError:
             return False
-        if not self._names:
-            return self.expression.matches(decode_properties(raw))
-        found: dict[str, str] = {}
-        for name, key in self._names:
-            value = find_property(raw, key)
-            if value is not None:
-                found[name] = value.decode("utf-8", "replace")
-        return self.expression.matches(found)
+        wanted = self._wanted
+        return self.expression.matches(
+            pick_properties(raw, wanted) if wanted else decode_properties(raw)
+        )
 
 
 class RetryFilter:
@@ -81,6 +82,7 @@ class RetryFilter:
     __slots__ = ("_find",)
 
     hint: BitmapHint | None = None
+    needles: tuple[bytes, ...] = ()
 
     def __init__(self, find: Callable[[str], ConsumerFilter | None]) -> None:
         """`find` gives the group's filter of a topic."""

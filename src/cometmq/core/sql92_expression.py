@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Final
 
 from cometmq.core.sql92_compiler import Evaluate, Matches, compile_evaluation, compile_match
+from cometmq.core.sql92_needles import needles_of
 from cometmq.core.sql92_parser import parse
 from cometmq.core.sql92_tree import (
     Comparison,
@@ -36,7 +37,7 @@ pull; RocketMQ keeps 100."""
 class Expression:
     """A filter, ready for use; make one with `compile_expression`."""
 
-    __slots__ = ("_evaluate", "_tree", "matches", "properties", "text")
+    __slots__ = ("_evaluate", "_tree", "matches", "needles", "properties", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -45,6 +46,8 @@ class Expression:
         """Say whether a message with these properties matches. Never raises."""
         self.properties: frozenset[str] = frozenset(_names(self._tree))
         """The names of the properties it looks at."""
+        self.needles: tuple[bytes, ...] = needles_of(self._tree)
+        """Bytes of which a message that matches has at least one; none when nothing is known."""
         self._evaluate: Evaluate | None = None
 
     def __repr__(self) -> str:

@@ -15,6 +15,8 @@ from __future__ import annotations
 import struct
 from enum import Enum
 from functools import partial
+from itertools import accumulate, repeat
+from operator import add
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import (
@@ -29,7 +31,13 @@ from cometmq.codec.consume_queue import (
 from cometmq.codec.cq_ext import may_match_places
 from cometmq.errors import CodecError
 from cometmq.store.queue_ext import ADDRESS_MARK, CODE_POSITION
-from cometmq.store.record_runs import SPAN_BYTES_MAX
+from cometmq.store.record_runs import SPAN_BYTES_MAX, units_struct
+from cometmq.store.record_search import (
+    SEARCHED_BYTES_MAX,
+    SEARCHED_TOGETHER,
+    is_in_vain,
+    places_with,
+)
 from cometmq.store.results import ColdRead, GetResult, GetStatus
 
 if TYPE_CHECKING:
@@ -39,7 +47,13 @@ if TYPE_CHECKING:
     from cometmq.store.commit_log import CommitLog
     from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
     from cometmq.store.queue_ext import QueueExt
-    from cometmq.store.record_runs import RecordRuns
+    from cometmq.store.record_search import (
+        SEARCHED_BYTES_MAX,
+        SEARCHED_TOGETHER,
+        is_in_vain,
+        places_with,
+    )
+from cometmq.store.record_runs import RecordRuns
 
 __all__ = ["FilteredReader"]
 
@@ -51,6 +65,8 @@ _SINGLY_MAX: Final = 1024
 """Units of one read that may be looked up one by one."""
 _TOGETHER: Final = 32
 """Records that are read at once where they lie close together."""
+_SEARCHED_MAX: Final = 4096
+"""Units of one read whose records are searched: a millisecond."""
 _SPARSE: Final = 4
 """Where more than so many times their bytes lie around records, each is read for itself."""
 _WARM_BYTES_MAX: Final = 32 << 20
@@ -58,6 +74,9 @@ _BLOCKING_MAX: Final = 64
 """Records of one read that are waited for where a worker was to have brought them."""
 _EXT_BYTES_MAX: Final = 32_767
 _CODE: Final = struct.Struct(">q")
+_MAGIC: Final = b"\xda\xa3\x20"
+"""What both kinds of record begin with, behind their size."""
+_MAGIC_POSITION: Final = 4
 
 
 class _End(Enum):
@@ -76,6 +95,7 @@ class _Look:
         max_count: int,
         max_bytes: int,
         match: Callable[[memoryview], bool],
+        needles: tuple[bytes, ...],
         records_max: int,
         *,
         allow_cold: bool,
@@ -83,6 +103,8 @@ class _Look:
         self.max_count = max_count
         self.max_bytes = max_bytes
         self.match = match
+        self.needles = needles
+        self.together = _TOGETHER
         self.records_left = records_max
         self.singly_left = _SINGLY_MAX
         self.blocking_left = _BLOCKING_MAX if allow_cold else 0
@@ -122,14 +144,16 @@ class FilteredReader:
         max_bytes: int,
         match: Callable[[memoryview], bool],
         hint: BitmapHint | None,
+        needles: tuple[bytes, ...],
         first: int,
         end: int,
         *,
         allow_cold: bool,
     ) -> GetResult | ColdRead | None:
         """Read from a queue offset on; None where the first unit wants the closer look."""
-        count = min(end - queue_offset, self._records_max if hint is None else UNITS_MAX)
-        look = _Look(max_count, max_bytes, match, self._records_max, allow_cold=allow_cold)
+        most = _SEARCHED_MAX if needles else self._records_max
+        count = min(end - queue_offset, most if hint is None else UNITS_MAX)
+        look = _Look(max_count, max_bytes, match, needles, self._records_max, allow_cold=allow_cold)
         examined = 0
         while examined < count:
             here, units = queue_offset + examined, min(BLOCK_UNITS, count - examined)
@@ -160,46 +184,96 @@ class FilteredReader:
 
     def _take(self, look: _Look, part: bytes, places: Sequence[int]) -> tuple[int, _End | None]:
         """Look at the records of these units; where that ended before the last one, and why."""
-        for begin in range(0, len(places), _TOGETHER):
-            group = places[begin : begin + _TOGETHER]
-            units = [CQ_UNIT.unpack_from(part, place * CQ_UNIT_BYTES) for place in group]
-            around, base = self._around(units)
-            for place, (position, size, _) in zip(group, units, strict=True):
-                if look.records_left <= 0 or look.is_full(size):
-                    return place, _End.ENOUGH
-                if not self._is_usual(position, size):
-                    return place, _End.UNUSUAL
-                start = position - base
-                if around is not None and start >= 0 and start + size <= len(around):
-                    record = around[start : start + size]
-                else:
-                    found = self._log.read_resident(position, size)
-                    if found is None:
-                        if look.blocking_left <= 0:
-                            return place, _End.COLD
-                        look.blocking_left -= 1
-                        found = self._log.read(position, size)
-                    record = found
-                if not self._runs.holds(record, 0, position, size):
-                    return place, _End.UNUSUAL
-                look.records_left -= 1
-                if look.match(record):
-                    look.picked.append(record)
-                    look.byte_count += size
+        begin, count = 0, len(places)
+        while begin < count:
+            together = min(look.together, count - begin)
+            group = places[begin : begin + together]
+            positions, sizes = _columns(part, group)
+            records = self._records(look, positions, sizes)
+            if records is None:
+                done, why = self._take_singly(look, group, positions, sizes)
+                if why is not None:
+                    return done, why
+            else:
+                for index, record in records:
+                    if look.records_left <= 0 or look.is_full(len(record)):
+                        return group[index], _End.ENOUGH
+                    look.records_left -= 1
+                    if look.match(record):
+                        look.picked.append(record)
+                        look.byte_count += len(record)
+            begin += together
         return 0, None
+
+    def _take_singly(
+        self, look: _Look, group: Sequence[int], positions: Sequence[int], sizes: Sequence[int]
+    ) -> tuple[int, _End | None]:
+        """As `_take` where records are cold, damaged, large, or lie far from each other."""
+        around, base = self._around(positions, sizes)
+        for place, position, size in zip(group, positions, sizes, strict=True):
+            if look.records_left <= 0 or look.is_full(size):
+                return place, _End.ENOUGH
+            if not self._is_usual(position, size):
+                return place, _End.UNUSUAL
+            start = position - base
+            if around is not None and start >= 0 and start + size <= len(around):
+                record = around[start : start + size]
+            else:
+                found = self._log.read_resident(position, size)
+                if found is None:
+                    if look.blocking_left <= 0:
+                        return place, _End.COLD
+                    look.blocking_left -= 1
+                    found = self._log.read(position, size)
+                record = found
+            if not self._runs.holds(record, 0, position, size):
+                return place, _End.UNUSUAL
+            look.records_left -= 1
+            if look.match(record):
+                look.picked.append(record)
+                look.byte_count += size
+        return 0, None
+
+    def _records(
+        self, look: _Look, positions: Sequence[int], sizes: Sequence[int]
+    ) -> list[tuple[int, memoryview]] | None:
+        """Those of these records that may match, by number; None: look at one after the other."""
+        byte_count = sum(sizes)
+        if look.needles and byte_count > SEARCHED_BYTES_MAX:
+            return None
+        chunks = self._runs.chunks(positions, sizes, byte_count)
+        if chunks is None:
+            return None
+        raw = _whole(chunks)
+        ends = list(accumulate(sizes))
+        # Of adjacent records only the first and the last were looked at; none may be passed by
+        # because its page was lost.
+        heads = map(add, repeat(_MAGIC_POSITION), [0, *ends[:-1]])
+        if not all(map(raw.startswith, repeat(_MAGIC), heads)):
+            return None
+        numbers: Sequence[int] = range(len(ends))
+        if look.needles:
+            numbers = places_with(look.needles, raw, ends)
+            if is_in_vain(len(numbers), len(ends)):
+                look.needles = ()
+            look.together = SEARCHED_TOGETHER if 8 * len(numbers) <= len(ends) else _TOGETHER
+        view = memoryview(raw)
+        return [(number, view[ends[number] - sizes[number] : ends[number]]) for number in numbers]
 
     def _is_usual(self, position: int, size: int) -> bool:
         if position < self._log.min_offset or not 0 < size < PRE_BLANK_SIZE:
             return False
         return not (self._runs.damaged and self._runs.touches_damage(position, position + size))
 
-    def _around(self, units: list[tuple[int, int, int]]) -> tuple[memoryview | None, int]:
+    def _around(
+        self, positions: Sequence[int], sizes: Sequence[int]
+    ) -> tuple[memoryview | None, int]:
         """What these records lie in, read at once, and where it begins; None where that is far."""
-        base = units[0][0]
-        span = units[-1][0] + units[-1][1] - base
-        if len(units) < 2 or base < self._log.min_offset or not 0 < span <= SPAN_BYTES_MAX:
+        base = positions[0]
+        span = positions[-1] + sizes[-1] - base
+        if len(sizes) < 2 or base < self._log.min_offset or not 0 < span <= SPAN_BYTES_MAX:
             return None, base
-        if span > _SPARSE * sum([unit[1] for unit in units]):
+        if span > _SPARSE * sum(sizes):
             return None, base
         return self._log.read_resident(base, span), base
 
@@ -214,6 +288,12 @@ class FilteredReader:
                 return
 
     # -- bitmaps -----------------------------------------------------------------------------
+
+    def may_match(self, queue: ConsumeQueue, part: bytes, hint: BitmapHint) -> Sequence[int]:
+        """In a worker: numbers of the units whose messages may match."""
+        look = _Look(0, 0, lambda _: True, (), 0, allow_cold=True)
+        found = self._may_match(queue, part, hint, look, may_block=True)
+        return range(len(part) // CQ_UNIT_BYTES) if found is None else found
 
     def _may_match(
         self, queue: ConsumeQueue, part: bytes, hint: BitmapHint, look: _Look, *, may_block: bool
@@ -310,6 +390,23 @@ class FilteredReader:
             length = min(last - first + _EXT_BYTES_MAX, _WARM_BYTES_MAX)
             if length > 0:
                 self._ext.read(queue, first, length, may_block=True)
+
+
+def _columns(part: bytes, places: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Positions and sizes of these units."""
+    if isinstance(places, range):
+        units = units_struct(len(places)).unpack_from(part, places[0] * CQ_UNIT_BYTES)
+        return units[0::3], units[1::3]
+    found = [CQ_UNIT.unpack_from(part, place * CQ_UNIT_BYTES) for place in places]
+    return [unit[0] for unit in found], [unit[1] for unit in found]
+
+
+def _whole(chunks: list[memoryview]) -> bytes | bytearray:
+    """The bytes of adjacent chunks."""
+    whole = chunks[0].obj
+    if len(chunks) == 1 and isinstance(whole, bytes | bytearray) and len(whole) == len(chunks[0]):
+        return whole
+    return b"".join(chunks)
 
 
 def _address(part: bytes, place: int) -> int:

@@ -309,13 +309,15 @@ class MessageStore:
         codes: frozenset[int] | None = None,
         match: Callable[[memoryview], bool] | None = None,
         hint: BitmapHint | None = None,
+        needles: tuple[bytes, ...] = (),
         *,
         allow_cold: bool = False,
     ) -> GetResult | ColdRead:
         """Read from a queue offset on, with the statuses of RocketMQ (store.md 3.9).
 
         `codes` filters by tags code, `match` by the record; `hint` says of which messages
-        extension units let `match` be left out, since they do not match.  Returns ColdRead
+        extension units let `match` be left out, since they do not match; a record with none of
+        `needles` does not match either, unless there are no needles.  Returns ColdRead
         instead of blocking when bytes are not in memory, unless `allow_cold`.
         """
         if not self._is_open:
@@ -327,7 +329,16 @@ class MessageStore:
             if self._log.is_active_file_cut():
                 self._upkeep.leave_cut_file()
         return self._reader.get(
-            topic, queue_id, queue_offset, max_count, max_bytes, codes, match, hint, allow_cold
+            topic,
+            queue_id,
+            queue_offset,
+            max_count,
+            max_bytes,
+            codes,
+            match,
+            hint,
+            needles,
+            allow_cold,
         )
 
     def extend_queues(

@@ -97,12 +97,12 @@ class QueueReader:
         self._search = search
         self._mender = mender
         self._runs = RecordRuns(log)
-        self.spans = SpanReader(log, queues, self._runs)
         self._count_max = config.transfer_count_max
         self._bytes_max = config.transfer_bytes_max
         self._filter_units = config.filter_units_max
         self._ext = ext
         self._filtered = FilteredReader(log, queues, self._runs, ext, config.filter_units_max)
+        self.spans = SpanReader(log, queues, self._runs, self._filtered.may_match)
         self.confirmed_offset: Callable[[], int] = lambda: self._log.wrote
 
     def distrust(self, stretches: list[tuple[int, int]]) -> None:
@@ -121,6 +121,7 @@ class QueueReader:
         codes: frozenset[int] | None,
         match: Callable[[memoryview], bool] | None,
         hint: BitmapHint | None,
+        needles: tuple[bytes, ...],
         allow_cold: bool,
     ) -> GetResult | ColdRead:
         """See `MessageStore.get`."""
@@ -158,6 +159,7 @@ class QueueReader:
                     max_bytes,
                     match,
                     hint,
+                    needles,
                     first,
                     end,
                     allow_cold=allow_cold,

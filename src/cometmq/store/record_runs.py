@@ -12,6 +12,7 @@ whatever bytes a wrong unit points at.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from operator import add, ne
 from typing import TYPE_CHECKING, Final
 
@@ -54,8 +55,11 @@ _EXT_ADDRESS_MAX: Final = -(1 << 31) - 1
 
 def units_struct(count: int) -> struct.Struct:
     """Layout of several units in a row; the usual counts are ready made."""
-    if count < len(_MANY_UNITS):
-        return _MANY_UNITS[count]
+    return _MANY_UNITS[count] if count < len(_MANY_UNITS) else _more_units(count)
+
+
+@lru_cache(maxsize=64)
+def _more_units(count: int) -> struct.Struct:
     return struct.Struct(">" + "qiq" * count)
 
 

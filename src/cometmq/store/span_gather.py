@@ -27,7 +27,7 @@ from cometmq.codec.stored_message import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from cometmq.store.span_reader import WINDOW_BYTES, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cometmq.store.span_reader import SpanReader
 
@@ -91,15 +91,21 @@ def gather_span(
     *,
     head_bytes: int,
     has_sizes: bool,
+    may_match: Callable[[bytes], Sequence[int]] | None = None,
 ) -> Span | None:
-    """The span; see `SpanReader.read`.  `limits`: physical offsets where the log begins, ends."""
+    """The span; see `SpanReader.read`.
+
+    Args:
+        limits: physical offsets where the log begins, ends.
+        may_match: gives the numbers of the wanted among some units.
+    """
     wanted = None if codes is None else np.array(sorted(codes), np.int64)
     here = first
     runs: list[_Run] = []
     count = byte_count = 0
     for _ in range(_STEPS_MAX):
         left = min(end - here, _UNITS_MAX)
-        if wanted is None:
+        if wanted is None and may_match is None:
             guess = int((max_bytes - byte_count) / reader.mean_bytes * 1.25) + 64
             left = min(left, guess, max_count - count)
         if left <= 0:
@@ -107,7 +113,8 @@ def gather_span(
         raw = units(here, left)
         found = np.frombuffer(raw, _UNIT, len(raw) // CQ_UNIT_BYTES)
         room = max_count - count, max_bytes - byte_count
-        chosen = _choose(found, limits, *room, wanted, damaged, at_least=0 if count else 1)
+        picked = None if may_match is None else may_match(raw)
+        chosen = _choose(found, limits, *room, wanted, picked, damaged, at_least=0 if count else 1)
         runs += _by_window(reader, chosen, here)
         count += len(chosen.size)
         byte_count += int(chosen.size.sum())
@@ -136,12 +143,16 @@ def gather_span(
             damaged,
             head_bytes=head_bytes,
             has_sizes=has_sizes,
+            may_match=may_match,
         )
     if count:
         reader.mean_bytes = max(RECORD_BYTES_MIN, byte_count / count)
     if has_sizes:
         np.frombuffer(data, ">i4", count, head_bytes)[:] = size
-    return Span(data, head_bytes, start + byte_count, sizes_bytes, count, here)
+    offsets = None
+    if may_match is not None:
+        offsets = [offset for run in runs for offset in run.queue_offset.tolist()]
+    return Span(data, head_bytes, start + byte_count, sizes_bytes, count, here, offsets)
 
 
 def _choose(
@@ -150,6 +161,7 @@ def _choose(
     max_count: int,
     max_bytes: int,
     wanted: Ints | None,
+    numbers: Sequence[int] | None,
     damaged: list[tuple[int, int]],
     *,
     at_least: int,
@@ -166,7 +178,10 @@ def _choose(
     is_end = False
     if not is_sound.all():
         examined, is_end = int(np.argmin(is_sound)), True
-    if wanted is None:
+    if numbers is not None:
+        picked = np.asarray(numbers, np.int64)
+        picked = picked[: int(np.searchsorted(picked, examined))]
+    elif wanted is None:
         picked = np.arange(examined)
     else:
         code = found["code"][:examined].astype(np.int64)

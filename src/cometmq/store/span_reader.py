@@ -19,11 +19,15 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES
 from cometmq.errors import StoreCorrupt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cometmq.codec.cq_ext import BitmapHint
     from cometmq.store.commit_log import CommitLog, MappedFile
-    from cometmq.store.consume_queue import ConsumeQueues
+    from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
     from cometmq.store.disk import Mapping
     from cometmq.store.record_runs import RecordRuns
 
@@ -52,6 +56,8 @@ class Span(NamedTuple):
     record_count: int
     following: int
     """Queue offset behind the last unit that was looked at."""
+    offsets: list[int] | None = None
+    """Queue offset of each record, where a filter chose them."""
 
 
 class _Window:
@@ -66,10 +72,18 @@ class _Window:
 class SpanReader:
     """Reads spans out of one log."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, runs: RecordRuns) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        runs: RecordRuns,
+        may_match: Callable[[ConsumeQueue, bytes, BitmapHint], Sequence[int]] | None = None,
+    ) -> None:
+        """`may_match` says in a worker which units' messages may match, by their bitmaps."""
         self._log = log
         self._queues = queues
         self._runs = runs
+        self._may_match = may_match
         self._windows: dict[int, _Window] = {}
         # Held for moments; the reading itself is not guarded.
         self._lock = threading.Lock()
@@ -116,6 +130,65 @@ class SpanReader:
             max_bytes,
             codes,
             list(self._runs.damaged),
+            head_bytes=head_bytes,
+            has_sizes=has_sizes,
+        )
+
+    def read_matching(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        end: int,
+        confirmed: int,
+        max_count: int,
+        max_bytes: int,
+        match: Callable[[memoryview], bool],
+        hint: BitmapHint | None,
+        needles: tuple[bytes, ...],
+        *,
+        head_bytes: int,
+        has_sizes: bool,
+    ) -> Span | None:
+        """As `read`, of the records that match; see `MessageStore.get` for what tells them.
+
+        Looks at a bounded number of messages; a span without records says how far it looked.
+        """
+        from cometmq.store.span_filter import Sieve, filter_span
+        from cometmq.store.span_gather import gather_span
+
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return None
+        by_bitmap = self._may_match if hint is not None else None
+
+        def may_match(raw: bytes) -> Sequence[int]:
+            if by_bitmap is None or hint is None:
+                return range(len(raw) // CQ_UNIT_BYTES)
+            return by_bitmap(queue, raw, hint)
+
+        def gather(first: int, last: int, byte_count: int) -> Span | None:
+            return gather_span(
+                self,
+                lambda at, count: self._queues.units(queue, at, count, may_block=True) or b"",
+                first,
+                last,
+                (self._log.min_offset, confirmed),
+                last - first,
+                byte_count,
+                None,
+                list(self._runs.damaged),
+                head_bytes=0,
+                has_sizes=True,
+                may_match=may_match,
+            )
+
+        return filter_span(
+            self,
+            gather,
+            queue_offset,
+            end,
+            Sieve(match, needles, max_count, max_bytes),
             head_bytes=head_bytes,
             has_sizes=has_sizes,
         )

@@ -12,6 +12,7 @@ from cometmq.client.producer import Producer
 from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.core.process_queue import FlowLimits
+from cometmq.core.subscription import Sql92
 from cometmq.model import Message, MessageQueue
 from cometmq.testing.cluster import EmbeddedCluster, embedded_cluster
 from cometmq.wire.bulk_pull import BulkPullCode, BulkPullHeader
@@ -112,6 +113,33 @@ def test_a_pull_consumer_catches_up_in_bulk() -> None:
             assert offsets == {queue_id: list(range(1, 600, 2)) for queue_id in range(QUEUES)}
             assert asked
             assert all(64 <= header.max_msg_nums <= 200 for header in asked)
+
+    asyncio.run(story())
+
+
+def test_a_filter_over_properties_catches_up_in_bulk() -> None:
+    """What matches, each once; what does not is passed by."""
+
+    async def story() -> None:
+        async with embedded_cluster() as cluster:
+            await fill(cluster.name_server_address)
+            asked = watch(cluster)
+            offsets: dict[int, list[int]] = defaultdict(list)
+
+            async def handle(message: ReceivedMessage) -> None:
+                offsets[message.message_queue.queue_id].append(message.queue_offset)
+
+            async with PushConsumer(
+                "g",
+                {"t": Sql92("TAGS = 'B'")},
+                handle,
+                name_server=cluster.name_server_address,
+                consume_from="first",
+            ):
+                await until(lambda: sum(map(len, offsets.values())) == COUNT // 2, WAIT_S)
+            found = {queue_id: sorted(one) for queue_id, one in offsets.items()}
+            assert found == {queue_id: list(range(1, 600, 2)) for queue_id in range(QUEUES)}
+            assert asked
 
     asyncio.run(story())
 

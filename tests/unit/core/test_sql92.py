@@ -262,3 +262,35 @@ def test_a_boolean_on_the_left_of_a_text_is_refused_again_behind_the_parser() ->
 def test_compiled_filters_are_kept() -> None:
     """The same text is compiled once."""
     assert compile_expression("kept = '1'") is compile_expression("kept = '1'")
+
+
+@pytest.mark.parametrize(
+    ("text", "needles"),
+    [
+        ("region = 'eu'", [b"region\x01eu\x02"]),
+        ("'eu' = region", [b"region\x01eu\x02"]),
+        ("amount > 10", [b"amount\x01"]),
+        ("10 < amount", [b"amount\x01"]),
+        ("amount = 7", [b"amount\x01"]),
+        ("paid = TRUE", [b"paid\x01"]),
+        ("amount > 10 AND region = 'eu'", [b"region\x01eu\x02"]),
+        ("region IN ('us', 'eu')", [b"region\x01eu\x02", b"region\x01us\x02"]),
+        ("region = 'eu' OR vip IS NOT NULL", [b"region\x01eu\x02", b"vip\x01"]),
+        ("region <> 'eu'", [b"region\x01"]),
+        ("region NOT IN ('eu')", [b"region\x01"]),
+        ("name STARTSWITH 'ab'", [b"name\x01ab"]),
+        ("name ENDSWITH 'ab'", [b"ab"]),
+        ("name NOT CONTAINS 'ab'", [b"name\x01"]),
+        ("x = 'z\u00fcrich'", ["x\x01z\u00fcrich\x02".encode()]),
+        # What may hold for a message that has none of it, and what is too many.
+        ("vip IS NULL", []),
+        ("a = b", []),
+        ("region = 'eu' OR vip IS NULL", []),
+        ("NOT ('eu' = region)", []),
+        ("x = '\ufffd'", []),
+        ("region IN ('1','2','3','4','5','6','7','8','9')", []),
+    ],
+)
+def test_needles(text: str, needles: list[bytes]) -> None:
+    """Bytes that a message needs to match; the rarest of an AND, all of an OR."""
+    assert sorted(compile_expression(text).needles) == needles

@@ -69,7 +69,7 @@ class Filtered:
         """Numbers of all messages that match, read in turns."""
         return [int(message.body) for message in self.messages(with_hint=with_hint)]
 
-    def messages(self, *, with_hint: bool = True) -> list[Any]:
+    def messages(self, *, with_hint: bool = True, with_needles: bool = False) -> list[Any]:
         wanted, store = self.filter(), self.rig.store
         offset, found = store.min_queue_offset("T", 0), []
         self.looked = 0
@@ -79,7 +79,13 @@ class Filtered:
             return wanted.matches(record)
 
         while offset < store.max_queue_offset("T", 0):
-            result = self.get(store, offset, match, wanted.hint if with_hint else None)
+            result = self.get(
+                store,
+                offset,
+                match,
+                wanted.hint if with_hint else None,
+                wanted.needles if with_needles else (),
+            )
             assert result.next_queue_offset > offset
             assert (result.status is GetStatus.FOUND) is bool(result.chunks)
             found += decode_messages(b"".join(result.chunks))
@@ -87,11 +93,19 @@ class Filtered:
         return found
 
     @staticmethod
-    def get(store: MessageStore, offset: int, match: Any, hint: BitmapHint | None) -> GetResult:
-        result = store.get("T", 0, offset, 32, match=match, hint=hint)
+    def get(
+        store: MessageStore,
+        offset: int,
+        match: Any,
+        hint: BitmapHint | None,
+        needles: tuple[bytes, ...] = (),
+    ) -> GetResult:
+        result = store.get("T", 0, offset, 32, match=match, hint=hint, needles=needles)
         if isinstance(result, ColdRead):
             result.warm()
-            result = store.get("T", 0, offset, 32, match=match, hint=hint, allow_cold=True)
+            result = store.get(
+                "T", 0, offset, 32, match=match, hint=hint, needles=needles, allow_cold=True
+            )
         assert isinstance(result, GetResult)
         return result
 
@@ -289,6 +303,31 @@ def test_a_filtered_read_is_bounded() -> None:
     assert (result.status, result.next_queue_offset) == (GetStatus.NO_MATCHED_MESSAGE, 3000)
 
 
+def test_needles_spare_records() -> None:
+    """What cannot match is not evaluated, and more of it is passed by in one read."""
+    store = Filtered(commit_log_file_bytes=1 << 20)
+    store.fill(3000)
+    assert [int(one.body) for one in store.messages(with_needles=True)] == expected(3000)
+    assert store.looked == 300
+    result = Filtered.get(store.rig.store, 0, store.filter().matches, None, (b"n\x01x",))
+    assert (result.status, result.next_queue_offset) == (GetStatus.NO_MATCHED_MESSAGE, 3000)
+
+
+def test_a_lost_record_is_not_passed_by_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """A page of zeros among adjacent records has no needle either; it is found all the same."""
+    store = Filtered()
+    store.fill(200)
+    found = store.messages()
+    lost = found[5]
+    (path,) = [path for path in store.rig.disk.tree() if "/commitlog/" in path]
+    log = store.rig.disk.open_random(path, 0, create=False)
+    log.write(lost.physical_offset, bytes(lost.total_size))
+    wanted = [one.queue_offset for one in found if one is not lost]
+    caplog.clear()
+    assert [one.queue_offset for one in store.messages(with_needles=True)] == wanted
+    assert f"{lost.queue_offset}" in caplog.text
+
+
 def test_cold_bytes_are_read_by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither bitmaps nor records make the loop wait, and what was read is used."""
     from cometmq.testing.disk import SimRandomFile
@@ -427,6 +466,9 @@ def test_no_message_is_missed_over_any_crashes(seed: int) -> None:
         hits += total - store.looked
         wanted = [message.queue_offset for message in store.messages(with_hint=False)]
         assert found == wanted, (seed, total)
+        for with_hint in (True, False):
+            searched = store.messages(with_hint=with_hint, with_needles=True)
+            assert [message.queue_offset for message in searched] == wanted, (seed, total)
     assert total > 50
     assert hits or not lives
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.codec.consume_queue import CQ_UNIT
+from cometmq.codec.cq_ext import BitmapHint
 from cometmq.codec.stored_message import MAGIC_V1
 from cometmq.errors import StoreCorrupt
 from cometmq.store import span_gather, span_reader
@@ -159,6 +160,53 @@ def test_spans_are_the_wanted_records_in_order(
         for record, code in zip(log.records, log.codes, strict=True)
         if codes is None or code in codes or code == 1 << 40
     ]
+
+
+@given(
+    st.lists(st.tuples(SIZES, st.booleans()), max_size=60),
+    st.integers(1, 20_000),
+    st.integers(1, 70),
+    st.integers(2, 5),
+    st.booleans(),
+)
+def test_matching_spans_are_what_matches_in_order(
+    puts: list[tuple[int, bool]], max_bytes: int, max_count: int, every: int, has_bitmaps: bool
+) -> None:
+    """By needles, by bitmaps and without: each once, within the limits, in bounded steps."""
+    log = Log()
+    for size, is_own in puts:
+        log.put(size, is_own=is_own)
+    # What is searched for stands in some of the records, at places that depend on their bytes.
+    needles = (bytes([100, 101, 102]), b"\x07\x08\x02")
+    wanted = [one for n, one in enumerate(log.records) if n % every == 0 and needles[0] in one]
+    by_bitmap: dict[bytes, int] = {one: n for n, one in enumerate(log.records)}
+
+    def may_match(queue: object, raw: bytes, hint: object) -> list[int]:
+        first = log.units.index(raw) // 20 if raw else 0
+        return [n for n in range(len(raw) // 20) if (first + n) % every == 0]
+
+    reader = SpanReader(
+        log,
+        _Queues(log),
+        _Runs(),
+        may_match if has_bitmaps else None,  # type: ignore[arg-type]
+    )
+    place, found = 0, []
+    while place < len(log.records):
+        span = reader.read_matching(
+            "t", 0, place, len(log.records), 1 << 60, max_count, max_bytes,
+            lambda record: by_bitmap[bytes(record)] % every == 0 and needles[0] in bytes(record),
+            BitmapHint((), 32, 0), needles, head_bytes=64, has_sizes=True,
+        )  # fmt: skip
+        assert span is not None
+        assert place < span.following <= len(log.records)
+        part = records_of(span)
+        assert len(part) <= max_count
+        assert len(part) <= 1 or sum(map(len, part)) <= max_bytes
+        found += part
+        place = span.following
+        reader.keep_buffer(span.data)
+    assert found == wanted
 
 
 def filled(count: int = 20) -> Log:
