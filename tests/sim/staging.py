@@ -4,7 +4,8 @@ The driver does what Spark's does: it stages a batch, publishes it, and when any
 stages the whole batch anew and publishes that.  Ordinary messages go to the same queues meanwhile.
 
 The invariant is looked at between two turns of the broker's loop, so it sees all queues at one
-moment: of every batch readers see all messages or none, and none twice.
+moment: of every batch readers see all messages or none, and none twice.  Messages with a time come
+later: each once, none before its time nor before the others of its batch.
 """
 
 import asyncio
@@ -54,6 +55,10 @@ class StagedCluster(CrashingCluster):
         super().__init__(world, flush, capacity_bytes=capacity_bytes)
         self.seen: Seen = Seen()
         self.body_bytes = 60
+        self.timed_rows: range = range(0)
+        """Rows of each batch that have a time."""
+        self.due_ms: dict[bytes, int] = {}
+        """The least time a row was staged with."""
 
     def tell_steps(self, broker: Broker) -> None:
         """Those of the publisher."""
@@ -73,10 +78,19 @@ class StagedCluster(CrashingCluster):
         for queue_id in range(QUEUE_COUNT):
             bodies = read_visible(store, TOPIC, queue_id)
             everything.update(bodies)
-            rows.update(batch for body in bodies if (batch := batch_of(body)) is not None)
+            rows.update(
+                batch
+                for body in bodies
+                if body not in self.due_ms and (batch := batch_of(body)) is not None
+            )
         assert all(count == 1 for count in everything.values()), "a message is there twice"
+        at_once = ROWS - len(self.timed_rows)
         for batch, count in rows.items():
-            assert count == ROWS, f"readers see {count} of {ROWS} messages of batch {batch}"
+            assert count == at_once, f"readers see {count} of {at_once} messages of batch {batch}"
+        now_ms = self.broker.env.clock.now_ms()
+        for body in everything.keys() & self.due_ms.keys():
+            assert self.due_ms[body] <= now_ms, f"{body!r} is early"
+            assert batch_of(body) in rows, f"{body!r} is there before its batch"
         for batch in self.seen.published:
             assert batch in rows, f"batch {batch} was published and is gone"
         # While a batch is published readers wait for what others send to its queues as well.
@@ -120,7 +134,17 @@ class StagedCluster(CrashingCluster):
                     body = f"batch/{staging.sink}/{batch_id}/{row}".encode()
                     body = body.ljust(self.body_bytes, b".")
                     group = f"group-{row % 5}" if row % 3 else None
-                    await writer.add(TOPIC, body, tags=f"t{row % 2}", message_group=group)
+                    due_ms = None
+                    if row in self.timed_rows:
+                        due_ms = self.client.environment().clock.now_ms() + 40 * (row + 1)
+                        self.due_ms[body] = min(due_ms, self.due_ms.get(body, due_ms))
+                    await writer.add(
+                        TOPIC,
+                        body,
+                        tags=f"t{row % 2}",
+                        message_group=group,
+                        deliver_time_ms=due_ms,
+                    )
                 parts.append(await writer.finish())
             result = await staging.publish(batch_id, parts)
         except CometError as error:

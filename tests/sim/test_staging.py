@@ -14,7 +14,7 @@ from tests.sim.staging import ROWS, TOPIC, StagedCluster
 
 from cometmq.client.staging_calls import PublishState
 from cometmq.codec.consume_queue import CqUnit
-from cometmq.model.names import STAGED_DECISION_TOPIC, STAGED_TOPIC
+from cometmq.model.names import STAGED_DECISION_TOPIC, STAGED_TOPIC, TIMER_TOPIC
 from cometmq.store.message_store import MessageStore
 from cometmq.store.verify import verify_store
 from cometmq.testing.network import NetworkFaults
@@ -125,6 +125,28 @@ def test_a_crash_at_any_step_leaves_whole_batches(step: str, power_cut: bool, fl
     assert cluster.seen.hits[step] >= STEPS[step], "the step was not reached"
     assert cluster.seen.crashes == 1
     assert cluster.seen.looks > 10
+
+
+@pytest.mark.parametrize("flush", FLUSH)
+@pytest.mark.parametrize("step", ["slice announced", "slice appended", "after done"])
+def test_a_crash_leaves_messages_with_a_time_once(step: str, flush: str) -> None:
+    """Every other row has one, from next to nothing to a second: each comes once, on time."""
+
+    async def main(world: World) -> StagedCluster:
+        cluster = StagedCluster(world, flush)
+        cluster.timed_rows = range(1, ROWS, 2)
+        cluster.crash_point, cluster.crash_hit = step, STEPS[step]
+        cluster.is_power_cut = flush == "SYNC_FLUSH"
+        await scenario(cluster)
+        assert cluster.broker is not None
+        waited = cluster.broker.state.store.end_of_queue(TIMER_TOPIC, 0)
+        assert waited >= len(cluster.due_ms) // 2, "most rows waited for nothing"
+        await check_rebuilt(cluster)
+        return cluster
+
+    cluster = simulate(11, main).value
+    assert cluster.seen.hits[step] >= STEPS[step], "the step was not reached"
+    assert cluster.seen.crashes == 1
 
 
 @pytest.mark.parametrize("flush", FLUSH)

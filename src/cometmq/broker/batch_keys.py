@@ -1,7 +1,7 @@
 """What filters and the index want to know of a batch's messages, found for all of them at once.
 
-Job: tags codes and index keys from the property strings of a batch.  It must not judge: a batch
-has no special properties, whatever its messages ask for is stored as it is.
+Job: tags codes and index keys from the property strings of a batch, and whether one of them may
+ask for a time.  It must not judge.
 
 The messages of one producer have the same names in the same order.  So a pattern is made of the
 first message's names, the second time they are seen, and cuts all strings of a batch in one go.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cometmq.store.results import IndexKeys
 
-__all__ = ["BatchKeys", "BatchLook", "keys_of_text"]
+__all__ = ["BatchKeys", "BatchLook", "MayWait", "keys_of_text", "may_wait"]
 
 _ENTRY_END: Final = "\x02"
 # Put before each string; a batch whose strings hold one of their own is cut one by one.
@@ -30,8 +30,14 @@ _UNIQ_KEY: Final = "UNIQ_KEY"
 _KEYS: Final = "KEYS"
 _TAGS: Final = "TAGS"
 _WANTED: Final = (_UNIQ_KEY, _KEYS, _TAGS)
+_WAIT_NAMES: Final = (b"TIMER_DEL", b"DELAY\x01")
+"""Part of the name of every property that asks for a time, or recalls what does."""
 _PATTERNS_MAX: Final = 256
 _NAMES_MAX: Final = 32
+
+
+class MayWait(Exception):
+    """A message of the batch may ask for a time."""
 
 
 class BatchKeys(NamedTuple):
@@ -39,6 +45,11 @@ class BatchKeys(NamedTuple):
 
     codes: list[int]
     keys: list[IndexKeys]
+
+
+def may_wait(raw: bytes) -> bool:
+    """Whether a property, or a word that reads like one, asks for a time; one or many strings."""
+    return any(name in raw for name in _WAIT_NAMES)
 
 
 class _Shape(NamedTuple):
@@ -66,13 +77,22 @@ def keys_of_text(text: str) -> IndexKeys:
 class BatchLook:
     """Looks at batches; remembers the names of the producers' properties."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stops_at_waiting: bool = False) -> None:
+        """With `stops_at_waiting`, `find` raises `MayWait` where `may_wait` holds."""
         self._shapes: dict[tuple[str, ...], _Shape | None] = {}
+        self._stops_at_waiting = stops_at_waiting
 
     def find(self, properties: Sequence[bytes]) -> BatchKeys:
-        """Tags codes and index keys of one message and more, given their property strings."""
+        """Tags codes and index keys of one message and more, given their property strings.
+
+        Raises:
+            MayWait: one may ask for a time, and that was to be told.
+        """
         found = self._together(properties)
         if found is None:
+            # Strings that are cut together have no such names.
+            if self._stops_at_waiting and may_wait(b"".join(properties)):
+                raise MayWait
             keys = [keys_of_text(one.decode("utf-8", "replace")) for one in properties]
             found = BatchKeys([tags_code(tags) for _, _, tags in keys], keys)
         return found
@@ -120,7 +140,8 @@ def _make_shape(names: tuple[str, ...]) -> _Shape:
     """The pattern of strings with these names, of which the last is empty: what ends them."""
     wanted = [name for name in names if name in _WANTED]
     places = [wanted.index(name) if name in wanted else None for name in _WANTED]
-    if names[-1] or len(set(wanted)) != len(wanted) or len(wanted) < 2:
+    has_wait = may_wait("".join(f"{name}\x01" for name in names).encode())
+    if names[-1] or len(set(wanted)) != len(wanted) or len(wanted) < 2 or has_wait:
         # Not worth a pattern, or not to be had with one: this one fits nothing.
         return _Shape(re.compile("(?!)"), (None, None, None))
     parts = [

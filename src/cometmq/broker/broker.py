@@ -269,7 +269,9 @@ class Broker:
         if held is not None:
             state.queue_locks.restore(held, now_ms)
         self._files.attach_queue_locks(state.queue_locks, self._queue_locks)
-        staging = StagingService(state, self._files.load_staging(), self._pull.hold.grown)
+        staging = StagingService(
+            state, self._files.load_staging(), self._pull.hold.grown, self._send.waiting
+        )
         self._staging = staging
         self._files.attach_staging(staging)
         store.arrival_listener = self._pull.hold.arrived

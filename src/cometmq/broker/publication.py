@@ -8,7 +8,9 @@ two slices.
 2. The queues it touches are held: readers see no offset from here on, neither the batch nor what
    others send to those queues meanwhile (it is stored and answered as always).
 3. The decision is written.  From here on the batch is published, whatever happens.
-4. Slices: a record that announces it, then its messages, as ordinary ones.
+4. Slices: a record that announces it, then its messages, as ordinary ones.  Messages with a time
+   go to the timer topic or a level's queue, a slice of their own, and wait there; what is due
+   before the batch is done goes to queues that are held.
 5. Done is written, and flushed in either flush mode.  The queues are released: with
    asynchronous flush when done is written, with SYNC_FLUSH when it is flushed.
 6. The ledger's file, the answer.
@@ -43,6 +45,7 @@ from cometmq.broker.staging_ledger import (
     encode_record,
 )
 from cometmq.broker.state import BrokerState, Refusal
+from cometmq.broker.waiting_items import AT_ONCE, WaitingItems
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.properties import find_property
 from cometmq.codec.stored_message import decode_message
@@ -130,6 +133,7 @@ class Publisher:
         "_state",
         "_tokens",
         "_waiting",
+        "_waiting_items",
         "at",
     )
 
@@ -140,12 +144,14 @@ class Publisher:
         ledger: Ledger,
         grown: Callable[[str, int], None],
         settled: Callable[[], None],
+        waiting: WaitingItems,
     ) -> None:
         self._state = state
         self._tokens = tokens
         self._ledger = ledger
         self._grown = grown
         self._settled = settled
+        self._waiting_items = waiting
         self._is_sync_flush = state.config.flush_disk_type == "SYNC_FLUSH"
         self._waiting: deque[_Request] = deque()
         self._current: _Publication | None = None
@@ -359,26 +365,29 @@ class Publisher:
                 current.slices = result
             self._go_on()
 
-        first = current.item
-        self._state.env.workers.submit(lambda: read_slices(store, block, first), done)
+        first, now_ms = current.item, self._state.env.clock.now_ms()
+        self._state.env.workers.submit(lambda: read_slices(store, block, first, now_ms), done)
 
     def _append_slice(self, current: _Publication, block: StagedBlock, left: StagedSlices) -> None:
         store, topic, queue_id = self._state.store, block.topic, block.queue_id
         if left.slices:
-            first, count, packed = left.slices[-1]
-            queue_offset = store.end_of_queue(topic, queue_id)
-            self._put(Slice(current.block, first, count, topic, queue_id, queue_offset))
+            first, count, packed, wait = left.slices[-1]
+            target = (topic, queue_id) if wait == AT_ONCE else self._waiting_items.queue_of(wait)
+            queue_offset = store.end_of_queue(*target)
+            self._put(Slice(current.block, first, count, *target, queue_offset))
             self.at("slice announced")
             how: dict[str, Any] = {
                 "sys_flag": self._sys_flag(topic),
                 "born_ms": left.born_ms,
                 "born_host": left.born_host,
-                "store_ms": self._state.env.clock.now_ms(),
             }
-            look = self._look.find
+            now_ms = self._state.env.clock.now_ms()
             try:
-                if store.put_packed(topic, queue_id, packed, look, **how) is None:
-                    store.put_batch(topic, queue_id, _items(packed, look), **how)
+                if wait != AT_ONCE:
+                    items = decode_batch(packed)
+                    self._waiting_items.put(topic, queue_id, wait, items, now_ms, **how)
+                else:
+                    self._put_slice(topic, queue_id, packed, {**how, "store_ms": now_ms})
             except MessageIllegal as error:
                 log.error(
                     "batch %d of %s: %d messages for %s cannot be stored and are skipped: %s",
@@ -395,6 +404,11 @@ class Publisher:
             current.block += 1
             current.item = 0
             current.slices = None
+
+    def _put_slice(self, topic: str, queue_id: int, packed: bytes, how: dict[str, Any]) -> None:
+        store, look = self._state.store, self._look.find
+        if store.put_packed(topic, queue_id, packed, look, **how) is None:
+            store.put_batch(topic, queue_id, _items(packed, look), **how)
 
     def _sys_flag(self, topic: str) -> int:
         config = self._state.topics.get(topic)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.broker.batch_keys import BatchLook
+from cometmq.broker.batch_keys import BatchLook, MayWait
 from cometmq.broker.delayed_send import DelayedKind
 from cometmq.broker.growing import GrowingTopics
 from cometmq.broker.half_send import HALF_MARK, HalfKind, make_half_look, put_half
@@ -39,6 +39,7 @@ from cometmq.broker.state import BrokerState, Refusal
 from cometmq.broker.timed_send import TimedKind
 from cometmq.broker.timer import TimerService
 from cometmq.broker.timer_intake import Fresh
+from cometmq.broker.waiting_items import WaitingItems
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.ids import offset_message_ids
 from cometmq.codec.java_hash import tags_code as hash_tags
@@ -131,6 +132,7 @@ class SendProcessor:
         "send",
         "send_long",
         "send_run",
+        "waiting",
     )
 
     def __init__(
@@ -162,7 +164,9 @@ class SendProcessor:
         self._is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._suffix = encode_properties(self._region_properties)
         self._look = make_look()
-        self._batch_look = BatchLook()
+        self._batch_look = BatchLook(stops_at_waiting=True)
+        self.waiting = WaitingItems(state, self._checks, schedule, timers)
+        """Where messages of batches wait that ask for a time."""
         self._frame = make_frame(config.region_id, config.trace_on)
         self.send: Processor = self._make_send(decode_plain_send)
         self.send_long: Processor = self._make_send(decode_plain_send_long)
@@ -466,13 +470,18 @@ class SendProcessor:
         connection: ServerConnection,
         now_ms: int,
     ) -> bytes | None:
-        """Explode a batch into consecutive messages of one queue, property bytes unchanged."""
+        """Explode a batch into consecutive messages of one queue, property bytes unchanged.
+
+        Those that ask for a time go where they wait (`WaitingItems.put_all`).
+        """
         if header.topic.startswith(RETRY_PREFIX):
             raise Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"batch request does not support retry group {header.topic}",
             )
         self._checks.body(request.body)
+        outer = decode_properties(header.properties)
+        self._checks.batch(outer)
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._state.random_queue(config.write_queue_count)
@@ -483,15 +492,18 @@ class SendProcessor:
             "sys_flag": sys_flag,
             "born_ms": header.born_timestamp_ms,
             "born_host": connection.peer_host,
-            "store_ms": now_ms,
         }
         store = self._state.store
         look = self._batch_look.find
-        result = store.put_packed(header.topic, queue_id, request.body, look, **how)
-        if result is None:
-            items = _batch_items(request.body, look)
-            result = store.put_batch(header.topic, queue_id, items, **how)
-        outer = decode_properties(header.properties)
+        topic = header.topic
+        try:
+            result = store.put_packed(topic, queue_id, request.body, look, store_ms=now_ms, **how)
+            if result is None:
+                items = _batch_items(request.body, look)
+                result = store.put_batch(topic, queue_id, items, store_ms=now_ms, **how)
+        except MayWait:
+            packed = decode_batch(request.body)
+            result = self.waiting.put_all(topic, queue_id, packed, now_ms, **how)
         # A batch without an id of its own (4.9, Go) gets none: its messages carry theirs.
         uniq_key = outer.get(prop.UNIQ_KEY)
         if self._is_sync_flush and outer.get(prop.WAIT) != "false":

@@ -165,6 +165,22 @@ class SendChecks:
             target.out_ms = self._timer_slot(target, now_ms)
         return target
 
+    def batch(self, properties: dict[str, str]) -> None:
+        """Check the properties of a batch itself, which cannot wait as a whole."""
+        if self._delay_level(properties) or has_timer(properties):
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: a batch has no time of its own; give the property to "
+                "each message in it",
+            )
+
+    def wait(self, properties: dict[str, str], now_ms: int) -> tuple[int, int | None]:
+        """Level and slot of a message that is part of a batch, 0 and None when it does not wait."""
+        level = self._delay_level(properties)
+        if level or not has_timer(properties):
+            return level, None
+        return 0, self._timer_slot(Destination("", 0, properties), now_ms)
+
     def _bury(
         self,
         request: RemotingCommand,

@@ -9,14 +9,19 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cometmq.broker.batch_keys import may_wait
 from cometmq.broker.state import Refusal
+from cometmq.broker.waiting_items import AT_ONCE, wait_of
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX, find_property
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import ResponseCode, StoreCorrupt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cometmq.broker.staged_tokens import StagedBlock
+    from cometmq.broker.waiting_items import Item
     from cometmq.codec.stored_message import StoredMessage
     from cometmq.store.message_store import MessageStore
 
@@ -36,15 +41,7 @@ _TOTAL: Final = struct.Struct(">i")
 _unpack_item: Final = struct.Struct(">i12xi").unpack_from
 _HEAD_BYTES: Final = 20
 
-_SPECIAL: Final = {
-    b"TIMER_DELIVER_MS": "delivery at an exact time",
-    b"TIMER_DELAY_MS": "delivery at an exact time",
-    b"TIMER_DELAY_SEC": "delivery at an exact time",
-    b"DELAY": "a delay level",
-    b"TRAN_MSG": "a transaction",
-}
-"""Properties by which a broker treats a message otherwise, and what they ask for."""
-_NOTHING_SPECIAL: Final = (None, b"0", b"false")
+_TRANSACTION: Final = b"TRAN_MSG"
 
 
 class StagedSlice(NamedTuple):
@@ -55,6 +52,8 @@ class StagedSlice(NamedTuple):
     rows: int
     packed: bytes
     """As they were staged: laid out as in SEND_BATCH_MESSAGE."""
+    wait: int = AT_ONCE
+    """How all of them wait (`waiting_items`)."""
 
 
 class StagedSlices(NamedTuple):
@@ -65,16 +64,16 @@ class StagedSlices(NamedTuple):
     born_host: bytes
 
 
-def check_block(data: bytes) -> int:
-    """How many messages a block has.
+def check_block(data: bytes, check: Callable[[list[Item]], object] | None = None) -> int:
+    """How many messages a block has; `check` is asked about those that may want to wait.
 
     Raises:
         CodecError: its lengths do not fit.
         Refusal: a message asks for something that a batch cannot give.
     """
     # One look at all of them: the usual block has none of these names in it anywhere.
-    suspects = [name for name in _SPECIAL if name + b"\x01" in data]
-    if not suspects:
+    has_transaction, has_wait = _TRANSACTION + b"\x01" in data, may_wait(data)
+    if not has_transaction and not has_wait:
         rows = _count(data)
         if rows:
             return rows
@@ -88,13 +87,14 @@ def check_block(data: bytes) -> int:
                 number,
                 f"its properties have {len(properties)} bytes, {PROPERTIES_BYTES_MAX} are allowed",
             )
-        for name in suspects:
-            if find_property(properties, name) not in _NOTHING_SPECIAL:
-                raise _illegal(
-                    number,
-                    f"{_SPECIAL[name]} ({name.decode()}) is not supported for staged messages by "
-                    "this version of CometMQ; send it with a Producer, or without",
-                )
+        if has_transaction and find_property(properties, _TRANSACTION) not in (None, b"false"):
+            raise _illegal(
+                number,
+                "it is transactional (TRAN_MSG), and a staged batch is a transaction already: "
+                "stage it without, or send it with a TransactionProducer",
+            )
+    if has_wait and check is not None:
+        check(items)
     return len(items)
 
 
@@ -133,21 +133,26 @@ def read_items(store: MessageStore, block: StagedBlock) -> list[tuple[int, bytes
     return decode_batch(_read(store, block).body)
 
 
-def read_slices(store: MessageStore, block: StagedBlock, first: int) -> StagedSlices:
+def read_slices(store: MessageStore, block: StagedBlock, first: int, now_ms: int) -> StagedSlices:
     """A block from its message number `first` on, in slices.  May block: for a worker.
 
     Raises as `read_items`.
     """
     message = _read(store, block)
-    slices = cut(message.body, first)
+    slices = cut(message.body, first, now_ms)
     return StagedSlices(slices, message.born_timestamp_ms, message.born_host)
 
 
-def cut(packed: bytes, first: int) -> list[StagedSlice]:
-    """Slices of a packed batch from its message number `first` on, cut between messages."""
+def cut(packed: bytes, first: int, now_ms: int) -> list[StagedSlice]:
+    """Slices of a packed batch from its message number `first` on, cut between messages.
+
+    The messages of one slice wait alike.
+    """
     slices: list[StagedSlice] = []
     position = begin = count = skipped = 0
     end = len(packed)
+    is_mixed = may_wait(packed)
+    wait = following = AT_ONCE
     while position < end:
         (size,) = _TOTAL.unpack_from(packed, position)
         if skipped < first:
@@ -155,16 +160,28 @@ def cut(packed: bytes, first: int) -> list[StagedSlice]:
             position += size
             begin = position
             continue
-        if count and (count == SLICE_ROWS or position + size - begin > SLICE_BYTES):
-            slices.append(StagedSlice(first, count, packed[begin:position]))
+        if is_mixed:
+            following = _wait_at(packed, position, size, now_ms)
+        if count and (
+            count == SLICE_ROWS or position + size - begin > SLICE_BYTES or following != wait
+        ):
+            slices.append(StagedSlice(first, count, packed[begin:position], wait))
             first += count
             skipped = first
             begin, count = position, 0
+        wait = following
         count += 1
         position += size
     if count:
-        slices.append(StagedSlice(first, count, packed[begin:position]))
+        slices.append(StagedSlice(first, count, packed[begin:position], wait))
     return slices
+
+
+def _wait_at(packed: bytes, position: int, size: int, now_ms: int) -> int:
+    """How the message at a position of a packed batch waits."""
+    _, body_bytes = _unpack_item(packed, position)
+    properties = packed[position + _HEAD_BYTES + body_bytes + 2 : position + size]
+    return wait_of(properties, now_ms)
 
 
 def _read(store: MessageStore, block: StagedBlock) -> StoredMessage:

@@ -35,6 +35,7 @@ from cometmq.broker.staging_ledger import (
     encode_record,
 )
 from cometmq.broker.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.waiting_items import WaitingItems
 from cometmq.codec.properties import encode_properties
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.errors import CodecError, RemoteProtocolError, ResponseCode, StoreError
@@ -95,6 +96,7 @@ class StagingService:
         "_state",
         "_timer",
         "_unsaved_from",
+        "_waiting",
         "ledger",
         "on_ledger_changed",
         "publisher",
@@ -102,14 +104,19 @@ class StagingService:
     )
 
     def __init__(
-        self, state: BrokerState, found: LedgerFile | None, grown: Callable[[str, int], None]
+        self,
+        state: BrokerState,
+        found: LedgerFile | None,
+        grown: Callable[[str, int], None],
+        waiting: WaitingItems,
     ) -> None:
         self._state = state
         self._checks = SendChecks(state)
+        self._waiting = waiting
         self._timer: asyncio.TimerHandle | None = None
         self.tokens = StagedTokens()
         self.ledger = Ledger(found)
-        self.publisher = Publisher(state, self.tokens, self.ledger, grown, self._changed)
+        self.publisher = Publisher(state, self.tokens, self.ledger, grown, self._changed, waiting)
         self.on_ledger_changed: Callable[[], None] = lambda: None
         """Called when the ledger's file has to be written."""
         self._is_saved: Callable[[], bool] = lambda: True
@@ -337,7 +344,7 @@ class StagingService:
         state = self._state
         self._checks.body(data)
         try:
-            rows = check_block(data)
+            rows = check_block(data, lambda items: self._waiting.check(items, now_ms, "block"))
             properties = encode_properties(
                 {
                     prop.REAL_TOPIC: header.topic,

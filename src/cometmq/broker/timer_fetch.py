@@ -244,8 +244,9 @@ class Settled:
         store = self._store
         keys: Counter[bytes] = Counter()
         # Its slot's time had come when a message was delivered.
-        place = store.queue_offset_by_time(topic, queue_id, self._from_ms)
-        while units := store.units(topic, queue_id, place, _READ_UNITS):
+        # A staged batch that is being published may keep the end of the queue from readers.
+        place = store.queue_offset_by_time(topic, queue_id, self._from_ms, held_too=True)
+        while units := store.units(topic, queue_id, place, _READ_UNITS, held_too=True):
             for unit in units:
                 message = _read(store, unit.physical_offset) if unit.size > 0 else None
                 if message is None or message.store_timestamp_ms >= self._to_ms:

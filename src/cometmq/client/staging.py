@@ -72,8 +72,8 @@ class PartWriter:
             message_group: messages of one group go to one queue, chosen as Java's clients do.
             queue_id: the queue, where neither group nor turn shall choose; on the first broker
                 that has it.
-            deliver_time_ms: when it shall be delivered, ms since 1970; CometMQ's broker refuses
-                this for now.
+            deliver_time_ms: when it shall be delivered, ms since 1970; it waits from the publish
+                on, and a time that has passed means with the batch.
 
         Raises:
             LocalProtocolError: the message breaks a limit, or the part is finished.

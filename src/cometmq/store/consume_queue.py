@@ -177,6 +177,11 @@ def release(queue: ConsumeQueue) -> None:
         queue.visible = queue.awaited
 
 
+def end_without_hold(queue: ConsumeQueue) -> int:
+    """What readers would see up to if the queue was not held."""
+    return queue.visible if type(queue) is ConsumeQueue else queue.awaited
+
+
 class ConsumeQueues:
     """All queues of a store, and their files for reading."""
 

@@ -23,7 +23,7 @@ from cometmq.errors import StoreClosed
 from cometmq.store.appender import Appender
 from cometmq.store.checkpoint import JavaCheckpoint
 from cometmq.store.commit_log import CommitLog
-from cometmq.store.consume_queue import ConsumeQueues, hold, release
+from cometmq.store.consume_queue import ConsumeQueues, end_without_hold, hold, release
 from cometmq.store.disk import make_durable_directory
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
@@ -400,12 +400,24 @@ class MessageStore:
         queues = self._topics.get(topic)
         return sum([queue.max for queue in queues.values()]) if queues else 0
 
-    def units(self, topic: str, queue_id: int, queue_offset: int, max_count: int) -> list[CqUnit]:
-        """Units of visible messages from a queue offset on, as stored.  May block: for a worker."""
+    def units(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        *,
+        held_too: bool = False,
+    ) -> list[CqUnit]:
+        """Units of visible messages from a queue offset on, as stored.  May block: for a worker.
+
+        `held_too`: also of those that `hold_queue` keeps from readers.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return []
-        count = max(0, min(max_count, queue.visible - queue_offset))
+        end = end_without_hold(queue) if held_too else queue.visible
+        count = max(0, min(max_count, end - queue_offset))
         raw = self._queues.units(queue, queue_offset, count, may_block=True) or b""
         whole = len(raw) - len(raw) % CQ_UNIT_BYTES
         return [CqUnit._make(fields) for fields in CQ_UNIT.iter_unpack(raw[:whole])]
@@ -416,10 +428,15 @@ class MessageStore:
         queue_id: int,
         time_ms: int,
         boundary: TimeBoundary = TimeBoundary.LOWER,
+        *,
+        held_too: bool = False,
     ) -> int:
         """First offset stored at or after a time (LOWER), or last one at or before it (UPPER)."""
         queue = self._queues.find(topic, queue_id)
-        return 0 if queue is None else self._search.offset_by_time(queue, time_ms, boundary)
+        if queue is None:
+            return 0
+        end = end_without_hold(queue) if held_too else queue.visible
+        return self._search.offset_by_time(queue, time_ms, boundary, end)
 
     def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Store time of the message at a queue offset; -1 when it is not there."""

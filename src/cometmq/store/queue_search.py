@@ -79,9 +79,11 @@ class QueueSearch:
             or (unit.physical_offset < min_physical and unit.size > 0)
         )
 
-    def offset_by_time(self, queue: ConsumeQueue, time_ms: int, boundary: TimeBoundary) -> int:
-        """See `MessageStore.queue_offset_by_time`."""
-        first, end = self.min_of(queue), queue.visible
+    def offset_by_time(
+        self, queue: ConsumeQueue, time_ms: int, boundary: TimeBoundary, end: int
+    ) -> int:
+        """See `MessageStore.queue_offset_by_time`; looks at offsets below `end`."""
+        first = self.min_of(queue)
         if first >= end:
             return end
         # First offset whose store time is >= (LOWER) or > (UPPER) the wanted one.

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from cometmq.broker import staged_items
 from cometmq.broker.staged_items import check_block, cut
 from cometmq.broker.state import Refusal
+from cometmq.broker.waiting_items import AT_ONCE, TIMED
 from cometmq.codec.batch import decode_batch, encode_batch
 from cometmq.errors import CodecError
 
@@ -49,7 +50,7 @@ def test_slices_are_the_rest_of_the_block(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staged_items, "SLICE_ROWS", rows_max)
         patch.setattr(staged_items, "SLICE_BYTES", bytes_max)
-        slices = cut(encode_batch(items), first)
+        slices = cut(encode_batch(items), first, 0)
     found: list[tuple[int, bytes, bytes]] = []
     for one in slices:
         assert one.first == first + len(found)
@@ -60,13 +61,31 @@ def test_slices_are_the_rest_of_the_block(
     assert found == items[first:]
 
 
-def test_special_properties_are_refused_and_words_are_not() -> None:
-    """A body may speak of delays, a delay of 0 is none, and the message is named by its number."""
-    plain = (0, b"DELAY\x013\x02", b"A\x01b\x02")
+def test_special_properties_are_told_from_words() -> None:
+    """A body may speak of transactions, and the message is named by its number."""
+    plain = (0, b"TRAN_MSG\x01true\x02", b"A\x01b\x02")
     nothing = (0, b"x", b"DELAY\x010\x02TRAN_MSG\x01false\x02")
     assert check_block(encode_batch([plain, nothing])) == 2
-    special = (0, b"x", b"TIMER_DELAY_SEC\x0110\x02")
-    with pytest.raises(Refusal, match="message 1 of the block is illegal: delivery at an exact"):
+    special = (0, b"x", b"TRAN_MSG\x01true\x02")
+    with pytest.raises(Refusal, match="message 1 of the block is illegal: it is transactional"):
         check_block(encode_batch([plain, special]))
     with pytest.raises(Refusal, match="message 1 of the block is illegal: it has no body"):
         check_block(encode_batch([plain, (0, b"", b"")]))
+
+
+def test_slices_hold_what_waits_alike() -> None:
+    """Cut where it changes; what is due or was served waits for nothing."""
+    strings = [
+        b"A\x01b\x02",
+        b"TIMER_DELIVER_MS\x0150\x02",
+        b"TIMER_DELIVER_MS\x01500\x02",
+        b"TIMER_DELAY_SEC\x011\x02",
+        b"DELAY\x013\x02TIMER_DELAY_SEC\x011\x02",
+        b"DELAY\x013\x02",
+        b"DELAY\x010\x02",
+        b"TIMER_DELIVER_MS\x01500\x02TIMER_OUT_MS\x010\x02",
+    ]
+    packed = encode_batch([(0, b"x", string) for string in strings])
+    found = [(one.first, one.rows, one.wait) for one in cut(packed, 0, 100)]
+    assert found == [(0, 2, AT_ONCE), (2, 2, TIMED), (4, 2, 3), (6, 2, AT_ONCE)]
+    assert [(one.first, one.wait) for one in cut(packed, 3, 100)][:2] == [(3, TIMED), (4, 3)]

@@ -195,8 +195,11 @@ def test_a_block_that_comes_twice_counts_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("block", "where", "words"),
     [
-        (block_of(1, more=b"TIMER_DELIVER_MS\x011\x02"), {}, "delivery at an exact time"),
-        (block_of(1, more=b"DELAY\x013\x02"), {}, "a delay level"),
+        (block_of(1, more=b"TIMER_DELIVER_MS\x01soon\x02"), {}, "message 0 of the block: timer"),
+        (block_of(1, more=b"TIMER_DELAY_SEC\x01999999999\x02"), {}, "than the max delay"),
+        (block_of(1, more=b"TIMER_DEL_UNIQKEY\x01u\x02"), {}, "recalls travel alone"),
+        (block_of(1, more=b"DELAY\x01soon\x02"), {}, "expected a delay level"),
+        (block_of(1, more=b"TRAN_MSG\x01true\x02"), {}, "it is transactional"),
         (encode_batch([(0, b"", b"")]), {}, "it has no body"),
         (b"not a batch", {}, "batch message 0 at byte 0"),
         (b"", {}, "it has no body"),
