@@ -50,6 +50,8 @@ log = logging.getLogger("cometmq.broker")
 
 LOOK_INTERVAL_S: Final = 0.5
 """Consumers commit every few seconds; looking more often finds nothing new."""
+CLIENTS_BACK_S: Final = 35.0
+"""After a start: every client that runs has sent its heartbeat (every 30 s) by then."""
 GONE_INTERVAL_S: Final = 2.0
 """Queues that have vanished get a late message rarely."""
 
@@ -57,7 +59,16 @@ GONE_INTERVAL_S: Final = 2.0
 class GrowingTopics:
     """The growths of one broker; `topics` is live, and read by the hot path as a set of names."""
 
-    __slots__ = ("_drains", "_halves", "_open", "_state", "_timer", "_unknown", "topics")
+    __slots__ = (
+        "_clients_back_s",
+        "_drains",
+        "_halves",
+        "_open",
+        "_state",
+        "_timer",
+        "_unknown",
+        "topics",
+    )
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -68,6 +79,7 @@ class GrowingTopics:
         """By topic: places of those that were open before."""
         self._drains: dict[tuple[str, int], QueueDrain] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._clients_back_s = 0.0
         self.topics: dict[str, Growth] = {}
 
     # -- life -----------------------------------------------------------------------------
@@ -76,6 +88,8 @@ class GrowingTopics:
         """Take up what the topics of the last run say."""
         self._halves = halves
         self._unknown.clear()
+        if self._state.store.max_physical_offset > self._state.store.min_physical_offset:
+            self._clients_back_s = asyncio.get_running_loop().time() + CLIENTS_BACK_S
         for config in list(self._state.topics.all().values()):
             self.topic_changed(config)
 
@@ -282,8 +296,12 @@ class GrowingTopics:
 
     def _consumed(self, topic: str, queue_id: int) -> int:
         store = self._state.store
+        offsets: list[int | None] = list(self._offsets(topic, queue_id).values())
+        if not offsets and asyncio.get_running_loop().time() < self._clients_back_s:
+            # A group may have read before this start, too short for its offset to be on disk.
+            offsets = [None]
         return consumed_offset(
-            self._offsets(topic, queue_id).values(),
+            offsets,
             store.min_queue_offset(topic, queue_id),
             store.end_of_queue(topic, queue_id),
         )

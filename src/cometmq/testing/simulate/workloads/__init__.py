@@ -11,6 +11,7 @@ from typing import Final
 from cometmq.testing.simulate.workloads.base import Workload
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
 from cometmq.testing.simulate.workloads.filtered import FilteredWorkload
+from cometmq.testing.simulate.workloads.growing import GrowingWorkload
 from cometmq.testing.simulate.workloads.ordered import GroupOrderedWorkload, OrderedWorkload
 from cometmq.testing.simulate.workloads.parked import ParkedWorkload
 from cometmq.testing.simulate.workloads.plain import PlainWorkload
@@ -29,6 +30,7 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         DelayedWorkload,
         FilteredWorkload,
         GroupOrderedWorkload,
+        GrowingWorkload,
         OrderedWorkload,
         ParkedWorkload,
         PlainWorkload,
