@@ -68,11 +68,11 @@ class PendingTimers:
         store, book, service = self._state.store, self._book, self._service
         read_ms, near_ms = service.read_ms, self._near_ms()
         next_offset = service.intake.next_offset
-        reader, log_end = book.log.reader(), book.log.end
+        reader, written, log_end = book.log.reader(), book.log.written, book.log.end
         replaced = self._moved.raw()
 
         def look() -> Pending:
-            first = min(book.log.starts(), default=log_end)
+            first = min(book.log.starts(), default=written)
             found = _pending_units(
                 reader, first, log_end, read_ms, (store.min_physical_offset, end), replaced
             )
