@@ -27,6 +27,9 @@ settings.register_profile(
 )
 settings.load_profile("default")
 
+# Tests start hundreds of interpreters.  The first compiles the package, the others read that; each
+# would else compile for a third of a second where the environment says to keep nothing.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 TESTS = Path(__file__).resolve().parent
 ONE_PROCESS = {"interop", "spark"}

@@ -198,10 +198,9 @@ def test_message_by_key_and_unique_id(tmp_path: Path) -> None:
     async def story(broker: Broker, client: Client) -> None:
         await client.send(b"one", i="KEYS\x01k1 k2\x02UNIQ_KEY\x01U1\x02")
         await client.send(b"two", i="KEYS\x01k2\x02UNIQ_KEY\x01U2\x02")
-        for _ in range(3_000):  # the index is built a moment after the answer
-            if (await query(client, key="k2"))[1] == [b"one", b"two"]:
-                break
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(30):  # the index is built a moment after the answer
+            while (await query(client, key="k2"))[1] != [b"one", b"two"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         assert await query(client, key="k1", indexType="K") == (0, [b"one"])
         found = await query(client, key="U2", _UNIQUE_KEY_QUERY="true", indexType="U")
         assert found == (0, [b"two"])
