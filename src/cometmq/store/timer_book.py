@@ -258,7 +258,11 @@ class TimerBook:
         return self._wheel_file
 
     def drop_expired(self, min_physical_offset: int) -> int:
-        """Remove log files whose last unit points before the log's begin; how many.  Blocks."""
+        """Remove log files all of whose units point before the log's begin; how many.  Blocks.
+
+        The last unit tells most files from those; what was left at a stop is placed again behind
+        younger messages, so all are looked at before a file goes.
+        """
         count = 0
         if min_physical_offset <= self._dropped_below:
             return count
@@ -269,6 +273,9 @@ class TimerBook:
             count_max = (self.log.file_bytes - TIMER_LOG_BLANK_BYTES) // TIMER_LOG_UNIT_BYTES
             last = reader.unit(start + (count_max - 1) * TIMER_LOG_UNIT_BYTES)
             if last is None or last.physical_offset >= min_physical_offset:
+                break
+            runs = reader.arrays(start, start + self.log.file_bytes)
+            if any((units["place"] >= min_physical_offset).any() for units in runs):
                 break
             self._disk.remove(f"{self.log.folder}/{start:0{TIMER_LOG_NAME_DIGITS}d}")
             count += 1

@@ -105,3 +105,19 @@ def test_files_whose_messages_are_gone_go(tmp_path: Path) -> None:
     assert names() == [12288]
     again = book_on(tmp_path)
     assert again.log.starts() == [12288]
+
+
+def test_a_file_that_ends_with_what_was_placed_again_stays_for_its_younger_messages(
+    tmp_path: Path,
+) -> None:
+    """A stop places messages again behind younger ones; their file names those too."""
+    book = book_on(tmp_path)
+    fill(book, 77)
+    book.add(NOW_MS, NOW_MS, TIMER_DEFAULT, 0, 100, 7)
+    fill(book, 1)
+    work = book.take(NOW_MS, 1, NOW_MS)
+    book.write(work)
+    book.wrote(work)
+    assert book.log.starts() == [0, FILE_BYTES]
+    assert book.drop_expired(7_600) == 0
+    assert book.drop_expired(7_601) == 1
