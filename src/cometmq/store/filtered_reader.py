@@ -47,13 +47,7 @@ if TYPE_CHECKING:
     from cometmq.store.commit_log import CommitLog
     from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
     from cometmq.store.queue_ext import QueueExt
-    from cometmq.store.record_search import (
-        SEARCHED_BYTES_MAX,
-        SEARCHED_TOGETHER,
-        is_in_vain,
-        places_with,
-    )
-from cometmq.store.record_runs import RecordRuns
+    from cometmq.store.record_runs import RecordRuns
 
 __all__ = ["FilteredReader"]
 
