@@ -1,13 +1,15 @@
 """Pairs of client and servers as a fixture; a plain run takes few pairs, `make interop` all."""
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from interop.peers import Unavailable
-from tests.interop.stage import Stage, features_of, pairs, raised
+from interop.servers import Cluster
+from tests.interop.stage import Stage, met, pairs_of, raised, servers_for_kinds
 
 HERE = Path(__file__).resolve().parent
 IS_FULL = os.environ.get("INTEROP") == "full"
@@ -17,17 +19,27 @@ TIMEOUT_S = 900
 
 def pytest_configure(config: pytest.Config) -> None:
     """The markers of this folder."""
-    config.addinivalue_line("markers", "needs(*features): clients without them are left out")
+    for line in (
+        "needs(*features): clients without them are left out",
+        "at(server): only at this broker",
+        "kind(name, short=clients): a kind of message, also with foreign clients at RocketMQ's "
+        "broker in the long lane; servers of all these tests have the settings of `kinds.py`",
+    ):
+        config.addinivalue_line("markers", line)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per pair whose client has what the scenario needs."""
     if "stage" not in metafunc.fixturenames:
         return
-    needed = {name for mark in metafunc.definition.iter_markers("needs") for name in mark.args}
-    fitting = [pair for pair in pairs(full=IS_FULL) if needed <= features_of(pair[0])]
+    marks = list(metafunc.definition.iter_markers())
+    is_kind = any(mark.name == "kind" for mark in marks)
+    fitting = pairs_of(marks, full=IS_FULL)
     metafunc.parametrize(
-        "stage", fitting, ids=[f"{client}@{server}" for client, server in fitting], indirect=True
+        "stage",
+        [(client, server, is_kind) for client, server in fitting],
+        ids=[f"{client}@{server}" for client, server in fitting],
+        indirect=True,
     )
 
 
@@ -43,14 +55,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
+def kind_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Cluster]]:
+    """Servers for all kinds of message, started when they are first asked for.
+
+    All clients share them: a Java broker with timers takes its time to start.
+    """
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def of(server: str) -> Cluster:
+            cluster = servers_for_kinds(server, tmp_path_factory.mktemp(f"kinds-{server}"))
+            return stack.enter_context(cluster)
+
+        yield of
+
+
+@pytest.fixture(scope="session")
 def stage(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    kind_servers: Callable[[str], Cluster],
 ) -> Iterator[Stage]:
-    """A client and servers, started once for all scenarios of a pair."""
-    client, server = request.param
+    """A client and servers, once for all scenarios of a pair, and once for those of its kinds."""
+    client, server, is_kind = request.param
     folder = tmp_path_factory.mktemp(f"{client}-at-{server}")
     with contextlib.ExitStack() as stack:
         try:
-            yield stack.enter_context(raised(client, server, folder))
+            if is_kind:
+                made = met(client, server, kind_servers(server), folder)
+            else:
+                made = raised(client, server, folder)
+            yield stack.enter_context(made)
         except Unavailable as error:
             pytest.skip(f"{client} against {server}: {error}")

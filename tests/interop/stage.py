@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from interop.driver import Message, Peer, mark
 from interop.peers import GO, JAVA_CLIENTS, JAVA_SERVER, driver_command
 from interop.servers import Cluster, JavaCluster, OurCluster
+from tests.interop import kinds
 
 import cometmq.sync
 from cometmq import MessageQueue
@@ -24,6 +26,7 @@ from cometmq.errors import NoRoute
 
 __all__ = [
     "FEATURES",
+    "NEWEST",
     "OURS",
     "PAIRS",
     "SHORT_PAIRS",
@@ -32,8 +35,11 @@ __all__ = [
     "check_flow",
     "features_of",
     "letter",
+    "met",
     "pairs",
+    "pairs_of",
     "raised",
+    "servers_for_kinds",
 ]
 
 Letter = dict[str, Any]
@@ -42,16 +48,18 @@ OURS: Final = "cometmq"
 _EVERYONE: Final = frozenset({"async", "batch", "delay", "ordered", "push", "retry"})
 FEATURES: Final = {
     "java": _EVERYONE
-    | {"assigned", "lite", "namespace", "old", "pushes", "query", "request", "vip"},
+    | {"assigned", "checked filter", "lite", "namespace", "old", "pushes", "query", "request"}
+    | {"recall", "vip"},
     "go": _EVERYONE | {"namespace", "old", "request", "vip"},
-    OURS: _EVERYONE | {"assigned", "lite", "pushes", "query", "request"},
+    OURS: _EVERYONE
+    | {"assigned", "checked filter", "lite", "pushes", "query", "recall", "request"},
 }
 """What a client can be asked for; a scenario is collected only for clients that have it all."""
 
-_NEWEST: Final = f"java-{JAVA_CLIENTS[0]}"
+NEWEST: Final = f"java-{JAVA_CLIENTS[0]}"
 PAIRS: Final = (
-    (_NEWEST, OURS),
-    (f"{_NEWEST}-binary", OURS),
+    (NEWEST, OURS),
+    (f"{NEWEST}-binary", OURS),
     *((f"java-{version}", OURS) for version in JAVA_CLIENTS[1:]),
     (f"go-{GO}", OURS),
     (OURS, f"java-{JAVA_SERVER}"),
@@ -61,7 +69,7 @@ PAIRS: Final = (
 `INTEROP_PAIRS=java-5.4.0@java-5.4.0` asks RocketMQ itself about a scenario.
 """
 
-SHORT_PAIRS: Final = ((_NEWEST, OURS), (f"go-{GO}", OURS), (OURS, f"java-{JAVA_SERVER}"))
+SHORT_PAIRS: Final = ((NEWEST, OURS), (f"go-{GO}", OURS), (OURS, f"java-{JAVA_SERVER}"))
 """Those of a plain pytest run."""
 
 
@@ -73,11 +81,34 @@ def pairs(*, full: bool) -> list[tuple[str, str]]:
     return [(pair.split("@")[0], pair.split("@")[1]) for pair in asked.split(",")]
 
 
+def pairs_of(marks: Iterable[pytest.Mark], *, full: bool) -> list[tuple[str, str]]:
+    """The pairs of a test by its marks.
+
+    ``needs(*features)`` leaves out clients, ``at(server)`` the other servers; ``kind(name)`` adds
+    foreign clients at RocketMQ's broker in the long lane, and its ``short`` names the clients of
+    the short one.
+    """
+    marks = list(marks)
+    found = pairs(full=full)
+    if full and "INTEROP_PAIRS" not in os.environ and any(one.name == "kind" for one in marks):
+        found += kinds.FOREIGN_PAIRS
+    for one in marks:
+        if one.name == "needs":
+            found = [pair for pair in found if set(one.args) <= features_of(pair[0])]
+        elif one.name == "at":
+            found = [pair for pair in found if pair[1] in one.args]
+        elif one.name == "kind" and "short" in one.kwargs and not full:
+            found = [pair for pair in found if pair[0] in one.kwargs["short"]]
+    return found
+
+
 def features_of(client: str) -> frozenset[str]:
     """What a client can be asked for."""
     features = frozenset(FEATURES[client.split("-", maxsplit=1)[0]])
+    if client.startswith("java-4."):
+        features -= {"recall"}
     # A held pull must run out first, and Java's client 4.9 takes 25 s more: once is enough.
-    return features | {"newest", "reset"} if client in (OURS, _NEWEST) else features
+    return features | {"newest", "reset"} if client in (OURS, NEWEST) else features
 
 
 def letter(topic: str, body: bytes, number: int, **more: Any) -> Letter:
@@ -259,12 +290,23 @@ def raised(
     Raises:
         Unavailable: the client or the servers are not to be had on this machine.
     """
-    command = driver_command(client, folder / "home")
+    driver_command(client, folder / "home")
     kind = OurCluster if server == OURS else JavaCluster
     cluster: Cluster = kind(folder / "servers", settings=settings)
+    with cluster, met(client, server, cluster, folder) as stage:
+        yield stage
+
+
+@contextmanager
+def met(client: str, server: str, cluster: Cluster, folder: Path) -> Iterator[Stage]:
+    """A client and ours at servers that run.
+
+    Raises:
+        Unavailable: the client is not to be had on this machine.
+    """
+    command = driver_command(client, folder / "home")
     ours = driver_command(OURS, folder / "our-home")
     with (
-        cluster,
         Peer(client, command, folder / "client") as peer,
         Peer(OURS, ours, folder / "ours") as beside,
         cometmq.sync.Admin(name_server=cluster.name_server) as admin,
@@ -273,6 +315,17 @@ def raised(
         # RocketMQ's broker says it is up before it has registered.
         stage.wait_route("TBW102", 60.0)
         yield stage
+
+
+def servers_for_kinds(server: str, folder: Path) -> Cluster:
+    """Servers, not started, with the settings of tests marked ``kind``.
+
+    Raises:
+        Unavailable: they are not to be had on this machine.
+    """
+    if server == OURS:
+        return OurCluster(folder, settings=kinds.SETTINGS | kinds.OUR_SETTINGS)
+    return JavaCluster(folder, settings=kinds.SETTINGS, options=kinds.JAVA_OPTIONS)
 
 
 def check_flow(

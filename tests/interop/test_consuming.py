@@ -1,14 +1,11 @@
-"""Groups: who gets which message, again and again where it fails, and from where after a stop."""
+"""Groups: who gets which message, and from where after a stop."""
 
-import time
 from signal import SIGKILL, SIGTERM, Signals
 from typing import Any
 
 import pytest
 from interop.driver import Message, Pending
-from tests.interop.stage import Stage, bodies_of, check_flow, letter
-
-from cometmq import MessageQueue
+from tests.interop.stage import Stage, check_flow, letter
 
 
 def numbered(topic: str, count: int, **more: Any) -> list[dict[str, Any]]:
@@ -200,54 +197,6 @@ def test_a_group_goes_on_where_it_stopped(stage: Stage, after: str) -> None:
     check_flow(letters, results, peer.messages(second), in_order=stage.keeps_order)
 
 
-def test_retry_with_level(stage: Stage) -> None:
-    """A message that fails comes again after its level's delay, and says how often it failed."""
-    topic = stage.topic(queues=1)
-    group = stage.unique("G")
-    stage.retry_topic(group)
-    theirs = stage.push({topic: "*"}, group=group, failTimes=2, failLevel=1)
-    producer = stage.producer()
-    letters = numbered(topic, 3, tags="T")
-    results = stage.send(producer, letters)
-    received = stage.peer.wait_messages(theirs, lambda got: len(got) >= 9)
-    first = [m for m in received if m["reconsumeTimes"] == 0]
-    check_flow(letters, results, first)
-    for round_number in (1, 2):
-        again = [m for m in received if m["reconsumeTimes"] == round_number]
-        assert sorted(bodies_of(again)) == sorted(bodies_of(first))
-        for message in again:
-            assert message["topic"] == topic
-            assert message["tags"] == "T"
-            origin = message["properties"]["ORIGIN_MESSAGE_ID"]
-            assert origin in {result["offsetMsgId"] for result in results}
-            assert message["storeTime"] - message["bornTime"] >= 1000 * round_number
-    assert len(received) == 9
-
-
-@pytest.mark.parametrize("by", ["theirs", pytest.param("ours", marks=pytest.mark.full)])
-def test_dead_letters(stage: Stage, by: str) -> None:
-    """After its last try a message is a dead letter of its group, unchanged."""
-    peer = stage.peer if by == "theirs" else stage.ours
-    topic = stage.topic(queues=1)
-    group = stage.unique("G")
-    stage.retry_topic(group)
-    name = stage.push({topic: "*"}, by=peer, group=group, failTimes=99, failLevel=1, maxReconsume=1)
-    producer = stage.producer()
-    letters = numbered(topic, 2, tags="dead")
-    stage.send(producer, letters)
-    peer.wait_messages(name, lambda got: len(got) >= 4)
-    dead_topic = f"%DLQ%{group}"
-    stage.wait_route(dead_topic)
-    reader = stage.push({dead_topic: "*"}, by=stage.ours)
-    dead = stage.ours.wait_messages(reader, lambda got: len(got) >= 2)
-    assert sorted(bodies_of(dead)) == [b"body 0", b"body 1"]
-    for message in dead:
-        assert message["tags"] == "dead"
-        assert message["properties"]["RETRY_TOPIC"] == topic
-    assert [m["reconsumeTimes"] for m in peer.messages(name)].count(1) == 2
-    assert len(peer.messages(name)) == 4
-
-
 @pytest.mark.full
 def test_delay_levels(stage: Stage) -> None:
     """Levels 1 and 2 deliver after 1 s and 5 s, not before, and the message is the same."""
@@ -263,35 +212,6 @@ def test_delay_levels(stage: Stage) -> None:
     for message in received:
         level = 1 + int(message["properties"]["n"]) % 2
         assert message["storeTime"] - message["bornTime"] >= (1000, 5000)[level - 1] - 50
-
-
-@pytest.mark.full
-def test_every_delay_level_has_its_queue(stage: Stage) -> None:
-    """Levels 1 to 18 wait in their own queues; a higher level is the highest."""
-    topic = stage.topic()
-    producer = stage.producer()
-    before = waiting_by_level(stage)
-    letters = numbered(topic, 20)
-    for one, level in zip(letters, (*range(1, 19), 19, 100), strict=True):
-        one["delay"] = level
-    stage.send(producer, letters)
-    # Java's broker makes the units of its queues a moment after it has answered.
-    deadline = time.monotonic() + 10
-    while sum(after := waiting_by_level(stage)) < sum(before) + 20:
-        assert time.monotonic() < deadline, f"{before} became only {after}"
-        time.sleep(0.05)
-    added = [late - early for late, early in zip(after, before, strict=True)]
-    assert added == [1] * 17 + [3]
-
-
-def waiting_by_level(stage: Stage) -> list[int]:
-    """How many messages were ever stored to wait at each level."""
-    return [
-        stage.admin.max_offset(
-            MessageQueue("SCHEDULE_TOPIC_XXXX", stage.cluster.broker_name, level - 1)
-        )
-        for level in range(1, 19)
-    ]
 
 
 @pytest.mark.full

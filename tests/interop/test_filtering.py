@@ -1,17 +1,16 @@
 """SQL92 filters: ours against RocketMQ's own classes, and subscriptions of all clients at both."""
 
 import base64
-import contextlib
 import os
 import random
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
 from interop.driver import DriverError
 from interop.peers import Unavailable, filter_command
-from tests.interop.stage import OURS, Stage, check_flow, letter, raised
+from tests.interop.stage import OURS, Stage, check_flow, letter
 from tests.sql92_cases import Generator, properties
 
 from cometmq.core.bloom_filter import BloomFilter
@@ -174,29 +173,9 @@ def test_the_same_bits() -> None:
 
 # -- subscriptions ----------------------------------------------------------------------------
 
-SETTINGS: Final = {
-    "enablePropertyFilter": "true",
-    "enableConsumeQueueExt": "true",
-    "enableCalcFilterBitMap": "true",
-    "mappedFileSizeConsumeQueueExt": "4096",
-}
 WANTED: Final = "(amount > 5 AND color IN ('red', '\u84dd')) OR vip IS NOT NULL"
 END: Final = " OR n = '-1'"
 """What `settle` sends comes to everybody."""
-
-
-@pytest.fixture(scope="module")
-def stage(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
-    """A client and servers that filter by properties, with bitmaps."""
-    client, server = request.param
-    folder = tmp_path_factory.mktemp(f"filters-{client}-at-{server}")
-    with contextlib.ExitStack() as stack:
-        try:
-            yield stack.enter_context(raised(client, server, folder, SETTINGS))
-        except Unavailable as error:
-            pytest.skip(f"{client} against {server}: {error}")
 
 
 def colored(topic: str, count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -220,6 +199,7 @@ def wanted_of(letters: list[dict[str, Any]]) -> list[int]:
     return [place for place, one in enumerate(letters) if expression.matches(one["properties"])]
 
 
+@pytest.mark.kind("SQL92")
 def test_what_matches_comes_message_by_message(stage: Stage) -> None:
     """A backlog and what follows, to the client under test and to ours; nothing else comes."""
     topic = stage.topic()
@@ -244,10 +224,13 @@ def test_what_matches_comes_message_by_message(stage: Stage) -> None:
     check_flow(expected, answers, got)
 
 
+@pytest.mark.kind("SQL92")
+@pytest.mark.needs("checked filter")
 def test_a_filter_that_is_none_is_refused_at_once(stage: Stage) -> None:
-    """Its consumer does not start, and says why."""
-    if stage.client.startswith("go"):
-        pytest.skip("Go's client starts without asking anybody; its pulls are answered 27")
+    """Its consumer does not start, and says why.
+
+    Go's client starts without asking anybody; its pulls are answered 27.
+    """
     topic = stage.topic()
     with pytest.raises(DriverError) as refused:
         stage.push({topic: "amount > > 5"}, sql=True)
@@ -257,6 +240,7 @@ def test_a_filter_that_is_none_is_refused_at_once(stage: Stage) -> None:
         assert "line 1 column 10: expected" in str(refused.value)
 
 
+@pytest.mark.kind("SQL92")
 def test_another_filter_of_the_same_group(stage: Stage) -> None:
     """A member that comes back with another filter gets by that, also of what lay there."""
     topic, group = stage.topic(), stage.unique("G")

@@ -1,6 +1,8 @@
 """Ordered consumers of every kind in one group: locks, order per queue, failures, hand-over."""
 
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,18 +12,21 @@ import pytest
 from interop.driver import Message, Peer
 from interop.peers import Unavailable
 from tests.interop.conftest import IS_FULL
-from tests.interop.stage import OURS, Stage, letter, pairs, raised
+from tests.interop.stage import OURS, Stage, features_of, letter, pairs, raised
 
 QUEUES = 8
 PATIENCE_S = 100.0
-"""Go's client gives no lock back in a rebalance: they expire after a minute."""
+"""Go's client gives no lock back in a rebalance: they expire (`kinds.LOCK_LIFE_MS`)."""
 
 
-def numbered(topic: str, begin: int, end: int, **properties: str) -> list[dict[str, Any]]:
+def numbered(
+    topic: str, begin: int, end: int, *, by: str = "", **properties: str
+) -> list[dict[str, Any]]:
     """Messages that stay in their order, each third of a queue of its own choice."""
+    more = {"by": by, **properties} if by else properties
     return [
         letter(
-            topic, b"%d" % number, number, shard=f"shard {number % 24}", properties=dict(properties)
+            topic, b"%d" % number, number, shard=f"shard{by} {number % 24}", properties=dict(more)
         )
         for number in range(begin, end)
     ]
@@ -58,6 +63,7 @@ def check_order(members: list[tuple[Peer, str]], sent: int) -> list[Message]:
     return got
 
 
+@pytest.mark.kind("ordered")
 @pytest.mark.parametrize("joins", [pytest.param("theirs", marks=pytest.mark.full), "ours"])
 def test_order_holds_when_members_join_and_leave(stage: Stage, joins: str) -> None:
     """A second member takes half of the queues, then all, and no queue has two handlers."""
@@ -90,6 +96,7 @@ def test_order_holds_when_members_join_and_leave(stage: Stage, joins: str) -> No
     second_peer.call("closeOrdered", name=second)
 
 
+@pytest.mark.kind("ordered")
 def test_a_failing_message_holds_its_queue(stage: Stage) -> None:
     """It is tried again in its place, with a count; what stands behind it waits."""
     topic = stage.topic(queues=2)
@@ -109,6 +116,7 @@ def test_a_failing_message_holds_its_queue(stage: Stage) -> None:
     stage.peer.call("closeOrdered", name=member)
 
 
+@pytest.mark.kind("ordered")
 def test_the_limit_makes_a_dead_letter(stage: Stage) -> None:
     """After its tries the message goes to the dead letters at once, and the queue goes on."""
     topic = stage.topic(queues=1)
@@ -129,6 +137,54 @@ def test_the_limit_makes_a_dead_letter(stage: Stage) -> None:
     (dead,) = stage.admin.topic_offsets(f"%DLQ%{group}").values()
     assert dead.max_offset == 1
     stage.peer.call("closeOrdered", name=member)
+
+
+@pytest.mark.full
+@pytest.mark.kind("ordered")
+@pytest.mark.at(OURS)
+def test_a_grown_topic_is_an_ordinary_one(stage: Stage) -> None:
+    """A client's ordered producer and consumer go on over `cometmq topic grow`, with all queues.
+
+    Order per queue holds for both producers; order per message group, over its move to another
+    queue, for ours.
+    """
+    topic = stage.topic(queues=4)
+    group = stage.unique("G")
+    stage.retry_topic(group)
+    member = stage.ordered({topic: "*"}, group=group)
+    ours, theirs = stage.producer(by=stage.ours), stage.producer()
+    stage.send(ours, numbered(topic, 0, 120), "ordered", by=stage.ours)
+    stage.send(theirs, numbered(topic, 120, 240, by="them"), "ordered")
+    subprocess.run(
+        [*(sys.executable, "-m", "cometmq", "topic", "grow", topic, "--queues", "8"),
+         *("-n", stage.cluster.name_server)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    sent = 240
+    deadline = time.monotonic() + PATIENCE_S
+    has_new: set[str] = set()
+    while has_new != {ours, theirs}:  # Go looks for new routes every 30 s
+        assert time.monotonic() < deadline, f"only {has_new} of {ours}, {theirs} use new queues"
+        for peer, name, by in ((stage.ours, ours, ""), (stage.peer, theirs, "them")):
+            letters = numbered(topic, sent, sent + 24, by=by)
+            results = stage.send(name, letters, "ordered", by=peer)
+            sent += len(letters)
+            if any(result["queue"]["id"] >= 4 for result in results):
+                has_new.add(name)
+        wait_numbers([(stage.peer, member)], sent)  # our groups move when they are consumed
+    stage.settle(topic, [(stage.peer, member)], queues=8, timeout_s=PATIENCE_S)
+    got = check_order([(stage.peer, member)], sent)
+    assert {one["queueId"] for one in got} == set(range(8))
+    by_group: dict[int, list[int]] = {}
+    for one in sorted(got, key=lambda one: (one["begun"], one["ended"])):
+        number = int(one["properties"]["n"])
+        if number >= 0 and "by" not in one["properties"]:
+            by_group.setdefault(number % 24, []).append(number)
+    assert len(by_group) == 24
+    for numbers in by_group.values():
+        assert list(dict.fromkeys(numbers)) == sorted(set(numbers))
+    if "query" in features_of(stage.client):
+        assert len(stage.peer.call("queues", name=theirs, topic=topic)) == 8
 
 
 @pytest.fixture
