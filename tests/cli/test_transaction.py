@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import cometmq.sync
+from cometmq.cli.exit_codes import FAILED, NOT_FOUND
 from cometmq.cli.main import root
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
 
@@ -29,11 +30,16 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 def run(cluster: EmbeddedCluster, *arguments: str) -> str:
     """What the command prints; it must succeed."""
+    return invoke(cluster, *arguments).output
+
+
+def invoke(cluster: EmbeddedCluster, *arguments: str) -> Result:
+    """The command's output and code; it must not raise."""
     result = CliRunner(env={"NAMESRV_ADDR": cluster.name_server_address}).invoke(
         root, ("transaction", *arguments), standalone_mode=False
     )
     assert result.exception is None, result.exception
-    return result.output
+    return result
 
 
 def listed(cluster: EmbeddedCluster, *arguments: str) -> list[dict[str, Any]]:
@@ -83,3 +89,41 @@ def test_what_is_open_and_why(cluster: EmbeddedCluster) -> None:
 
     wait(is_alone)
     assert {row["next_check"] for row in listed(cluster)} == {""}
+
+
+def test_what_was_given_up_is_asked_about_again() -> None:
+    """Listed, resumed by its id, asked about, committed; once, and unknown ids are told apart."""
+    settings = {**SETTINGS, "transactionCheckMax": "1"}
+    verdicts: list[bool | None] = [None]
+    with threaded_cluster(settings) as cluster:
+        assert "no transaction was given up" in run(cluster, "list", "--given-up")
+        with cometmq.sync.TransactionProducer(
+            "orders", check=lambda _: verdicts[0], name_server=cluster.name_server_address
+        ) as producer:
+            message = cometmq.Message("Orders", b"a shelf", keys="k1")
+            sent = producer.send_in_transaction(message, lambda _: None)
+            wait(lambda: len(listed(cluster, "--given-up")) == 1)
+            (row,) = listed(cluster, "--given-up", "--group", "orders")
+            assert (row["transaction"], row["group"], row["topic"], row["keys"]) == (
+                sent.sent.message_id,
+                "orders",
+                "Orders",
+                "k1",
+            )
+            assert listed(cluster, "--given-up", "--group", "others") == []
+            verdicts[0] = True
+            resumed = invoke(cluster, "resume", "NoSuchId", row["transaction"])
+            assert resumed.return_value == NOT_FOUND
+            assert f"{row['transaction']}: a producer of orders will be asked" in resumed.output
+            assert "NoSuchId: no broker gave it up" in resumed.output
+            with cometmq.sync.PullConsumer(
+                "readers",
+                {"Orders": "*"},
+                name_server=cluster.name_server_address,
+                consume_from="first",
+            ) as consumer:
+                found = [one.body for one in consumer.poll(30_000)]
+            assert found == [b"a shelf"]
+            again = invoke(cluster, "resume", row["transaction"])
+            assert again.return_value == FAILED
+            assert "done already" in again.output

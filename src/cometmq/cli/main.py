@@ -52,7 +52,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "Exact timers for a RocketMQ 4 cluster, in the foreground.",
     ),
     "staged": ("cometmq.cli.staged", "staged", "List and forget staged batches."),
-    "transaction": ("cometmq.cli.transaction", "transaction", "List open transactions."),
+    "transaction": (
+        "cometmq.cli.transaction",
+        "transaction",
+        "List open transactions; have given up ones checked again.",
+    ),
     "store": ("cometmq.cli.store", "store", "Read a store directory without a broker."),
     "pipeline": (
         "cometmq.cli.pipeline",
