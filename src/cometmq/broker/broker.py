@@ -239,7 +239,12 @@ class Broker:
         schedule = ScheduleService(state, *self._files.load_delay_offsets())
         self._schedule = schedule
         self._files.attach(topics, groups, offsets, schedule)
-        self._timers = open_timers(state, self._disk, schedule)
+        opened = open_timers(state, self._disk, schedule)
+        if opened is not None:
+            self._timers, counts = opened
+            counts.take(self._files.load_timer_counts())
+            self._files.attach_timers(counts)
+            self._handlers.update(counts.handlers())
         self.carried = carry(
             store, self._disk, schedule, self.env.workers, has_timers=self._timers is not None
         )

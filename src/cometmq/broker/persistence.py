@@ -12,6 +12,7 @@ config/consumerOffset.json    dataVersion, groupTopicMap, offsetTable
 config/delayOffset.json       dataVersion, offsetTable
 config/consumerFilter.json    filterDataByTopic
 config/transactionMetrics     dataVersion, transactionCount (`transaction_counts`)
+config/timermetrics           dataVersion, timingCount (`timer_counts`)
 config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging_ledger`)
 config/cometmqQueueLocks.json renewedUntil, locks: our own (`queue_locks`)
 ======================== ======================================================
@@ -37,7 +38,9 @@ from cometmq.broker.queue_locks import QueueLockFile, QueueLockProcessor
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.staging import StagingService
 from cometmq.broker.staging_ledger import LedgerFile
-from cometmq.broker.transaction_counts import CountsFile, TransactionCounts, decode_counts
+from cometmq.broker.timer_counts import TIMING_COUNT, TimerCounts
+from cometmq.broker.topic_counts import CountsFile, decode_counts
+from cometmq.broker.transaction_counts import TRANSACTION_COUNT, TransactionCounts
 from cometmq.core.consumer_filter import ConsumerFilter, decode_filter_file
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group_table import SubscriptionGroupTable
@@ -72,6 +75,7 @@ _FILTERS_INTERVAL_MS = 10_000
 """RocketMQ writes them at this pace, and by default (transactionMetricFlushInterval) its counts of
 half messages."""
 _TRANSACTIONS = "transactionMetrics"
+_TIMERS = "timermetrics"
 T = TypeVar("T")
 Encode = Callable[[], bytes]
 
@@ -163,7 +167,8 @@ class BrokerFiles:
             "consumerOffset.json": ForeignKeys(("dataVersion", "groupTopicMap", "offsetTable")),
             "delayOffset.json": ForeignKeys(("dataVersion", "offsetTable")),
             _FILTERS: ForeignKeys(("filterDataByTopic",)),
-            _TRANSACTIONS: ForeignKeys(("dataVersion", "transactionCount")),
+            _TRANSACTIONS: ForeignKeys(("dataVersion", TRANSACTION_COUNT)),
+            _TIMERS: ForeignKeys(("dataVersion", TIMING_COUNT)),
             _STAGING: ForeignKeys(LedgerFile.__struct_encode_fields__),
             _LOCKS: ForeignKeys(QueueLockFile.__struct_encode_fields__),
         }
@@ -225,9 +230,20 @@ class BrokerFiles:
         The open half messages are counted anew anyway.
         """
         try:
-            return self._load(_TRANSACTIONS, decode_counts)
+            return self._load(_TRANSACTIONS, lambda raw: decode_counts(raw, TRANSACTION_COUNT))
         except StoreCorrupt as error:
             log.warning("going on without the counts of half messages of before: %s", error)
+            return None
+
+    def load_timer_counts(self) -> CountsFile | None:
+        """Read timermetrics; None where no timer ever was.  Blocks.
+
+        The pending messages are counted anew anyway.
+        """
+        try:
+            return self._load(_TIMERS, lambda raw: decode_counts(raw, TIMING_COUNT))
+        except StoreCorrupt as error:
+            log.warning("going on without the counts of timers of before: %s", error)
             return None
 
     def load_staging(self) -> LedgerFile | None:
@@ -282,6 +298,10 @@ class BrokerFiles:
         """The same for the open half messages of each topic."""
         self._add(_TRANSACTIONS, lambda: counts.revision, counts.snapshot)
 
+    def attach_timers(self, counts: TimerCounts) -> None:
+        """The same for the pending timers of each topic; after its file was loaded."""
+        self._add(_TIMERS, lambda: counts.revision, counts.snapshot)
+
     def attach_staging(self, staging: StagingService) -> None:
         """The same for staged batches, whose ledger is written when it has something new."""
         self._add(_STAGING, lambda: staging.ledger.revision, staging.snapshot)
@@ -315,7 +335,7 @@ class BrokerFiles:
         interval_ms = self.config.flush_consumer_offset_interval
         if name == "delayOffset.json":
             interval_ms = self.config.flush_delay_offset_interval
-        elif name in (_FILTERS, _TRANSACTIONS):
+        elif name in (_FILTERS, _TRANSACTIONS, _TIMERS):
             interval_ms = _FILTERS_INTERVAL_MS
         self._timers[name] = asyncio.get_running_loop().call_later(
             interval_ms / 1000, self._due, name

@@ -138,6 +138,11 @@ class TimerService:
         return 0 if slot is None else slot.message_count
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether it delivers no more."""
+        return self._is_stopped
+
+    @property
     def open_to_ms(self) -> int:
         """The first slot whose messages are not being read for delivery."""
         return self._open_to

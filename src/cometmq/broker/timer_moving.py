@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cometmq.store.timer_book import TimerBook
     from cometmq.store.timer_log import TimerLogReader
 
-__all__ = ["PendingTimers", "put_timer"]
+__all__ = ["PendingTimers", "pending_units", "put_timer"]
 
 NEAR_MS: Final = 10_000
 """What is delivered so soon is not appended again."""
@@ -73,7 +73,7 @@ class PendingTimers:
 
         def look() -> Pending:
             first = min(book.log.starts(), default=written)
-            found = _pending_units(
+            found = pending_units(
                 reader, first, log_end, read_ms, (store.min_physical_offset, end), replaced
             )
             is_far = found["slot_ms"] >= near_ms
@@ -151,10 +151,16 @@ def _text(value: bytes | None) -> str | None:
 
 
 _UNIT_FIELDS: Final = ["place", "slot_ms", "magic"]
-_FOUND: Final = [("place", "i8"), ("slot_ms", "i8"), ("magic", "i4"), ("bytes", "i4")]
+_FOUND: Final = [
+    ("place", "i8"),
+    ("slot_ms", "i8"),
+    ("magic", "i4"),
+    ("bytes", "i4"),
+    ("hash", "i4"),
+]
 
 
-def _pending_units(
+def pending_units(
     reader: TimerLogReader,
     first: int,
     log_end: int,
@@ -162,7 +168,10 @@ def _pending_units(
     places: tuple[int, int],
     replaced: bytes,
 ) -> np.ndarray:
-    """Units of slots from a time on that point into a range, each place once, by place.  Blocks."""
+    """Units of slots from a time on that point into a range, each place once, by place.  Blocks.
+
+    `replaced` has the places of records that newer ones replace, as `MovedPlaces.raw` gives them.
+    """
     import numpy as np
 
     gone = np.frombuffer(replaced, np.int64)
@@ -174,7 +183,8 @@ def _pending_units(
             chosen &= ~np.isin(place, gone)
         run = np.empty(int(chosen.sum()), np.dtype(_FOUND))
         run["place"], run["slot_ms"] = place[chosen], slot_ms[chosen]
-        run["magic"], run["bytes"] = units["magic"][chosen], units["bytes"][chosen]
+        for name in ("magic", "bytes", "hash"):
+            run[name] = units[name][chosen]
         runs.append(run)
     found = np.concatenate(runs)
     # A unit that points to the same message as another one counts once; the later slot is the one

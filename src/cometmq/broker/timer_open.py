@@ -13,6 +13,7 @@ from cometmq.broker.moved_places import MovedPlaces
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.state import BrokerState
 from cometmq.broker.timer import TimerService
+from cometmq.broker.timer_counts import TimerCounts
 from cometmq.broker.timer_moving import PendingTimers
 from cometmq.codec.timer_slots import TimerRules, precision_of
 from cometmq.store.disk import Disk
@@ -23,7 +24,9 @@ __all__ = ["open_timers"]
 log = logging.getLogger("cometmq.broker")
 
 
-def open_timers(state: BrokerState, disk: Disk, schedule: ScheduleService) -> TimerService | None:
+def open_timers(
+    state: BrokerState, disk: Disk, schedule: ScheduleService
+) -> tuple[TimerService, TimerCounts] | None:
     """Open and recover the timers; None when ``timerWheelEnable`` is false.  Blocks.
 
     With timers, what the delay levels of `schedule` have in a log file that is to go becomes a
@@ -48,4 +51,4 @@ def open_timers(state: BrokerState, disk: Disk, schedule: ScheduleService) -> Ti
     pending = service.pending_count() + service.intake.message_count()
     if pending:
         log.info("%d timed messages wait", pending)
-    return service
+    return service, TimerCounts(state, book, service, moved)

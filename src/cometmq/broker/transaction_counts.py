@@ -15,44 +15,15 @@ to 0 stays until it is deleted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Final
 
-import msgspec
-
+from cometmq.broker.topic_counts import CountsFile, encode_counts
 from cometmq.core.transactions import OpenHalves
-from cometmq.errors import CodecError
 from cometmq.model.topic import DataVersion
-from cometmq.wire.route_bodies import data_version_from_json, data_version_to_json
 
-__all__ = ["CountsFile", "TransactionCounts", "decode_counts"]
+__all__ = ["TRANSACTION_COUNT", "TransactionCounts"]
 
-
-class _Metric(msgspec.Struct, frozen=True, rename="camel"):
-    count: int
-    time_stamp: int
-
-
-class CountsFile(msgspec.Struct, frozen=True):
-    """What the file holds."""
-
-    counts: dict[str, tuple[int, int]]
-    """Topic to count and the time of its last change."""
-    version: DataVersion
-
-
-class _File(msgspec.Struct, rename="camel"):
-    transaction_count: dict[str, _Metric] = {}
-    data_version: dict[str, Any] = {}
-
-
-def decode_counts(raw: bytes) -> CountsFile:
-    """Read the file; raises CodecError for what is none."""
-    try:
-        found = msgspec.json.decode(raw, type=_File)
-    except msgspec.MsgspecError as error:
-        raise CodecError(f"transactionMetrics does not decode: {error}") from None
-    counts = {topic: (one.count, one.time_stamp) for topic, one in found.transaction_count.items()}
-    return CountsFile(counts, data_version_from_json(found.data_version))
+TRANSACTION_COUNT: Final = "transactionCount"
 
 
 class TransactionCounts:
@@ -100,11 +71,4 @@ class TransactionCounts:
         version = DataVersion(
             now_ms, self._start.counter + self._halves.changes, self._start.state_version
         )
-        return lambda: msgspec.json.encode(
-            {
-                "dataVersion": data_version_to_json(version),
-                "transactionCount": {
-                    topic: _Metric(count, time_ms) for topic, (count, time_ms) in taken.items()
-                },
-            }
-        )
+        return lambda: encode_counts(TRANSACTION_COUNT, taken, version)

@@ -98,4 +98,5 @@ def test_what_a_java_broker_left_is_delivered_once(name: str, tmp_path: Path) ->
     ]
     assert len(set(ids)) == len(ids)
     assert all(message.properties["REAL_TOPIC"] == message.topic for message in found)
+    assert metric(root, "timermetrics", "timingCount") == 0
     assert len(asyncio.run(life(len(found)))) == len(found)

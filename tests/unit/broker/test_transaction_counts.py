@@ -13,7 +13,8 @@ from tests.unit.broker.harness import Client, running
 from tests.unit.broker.transacting import ROLLBACK, end, half
 
 from cometmq.broker import Broker
-from cometmq.broker.transaction_counts import TransactionCounts, decode_counts
+from cometmq.broker.topic_counts import decode_counts
+from cometmq.broker.transaction_counts import TRANSACTION_COUNT, TransactionCounts
 from cometmq.core.transactions import OpenHalves, half_of
 from cometmq.errors import CodecError
 
@@ -80,7 +81,9 @@ def test_java_s_file_is_read_and_written_alike() -> None:
     halves = OpenHalves()
     for place in range(2):
         halves.add(half_of(place, place, 1, b"REAL_TOPIC\x01T\x02PGROUP\x01g\x02"))
-    counts = TransactionCounts(halves, decode_counts(JAVA), lambda: 5, lambda topic: True)
+    counts = TransactionCounts(
+        halves, decode_counts(JAVA, TRANSACTION_COUNT), lambda: 5, lambda topic: True
+    )
     assert counts.revision == 0
     assert json.loads(counts.snapshot()())["transactionCount"] == {
         "T": {"count": 2, "timeStamp": 1690000000001}
@@ -99,7 +102,9 @@ def test_java_s_file_is_read_and_written_alike() -> None:
 def test_a_deleted_topic_leaves_with_its_last_half_message() -> None:
     """Until then it is counted."""
     halves = OpenHalves()
-    counts = TransactionCounts(halves, decode_counts(JAVA), lambda: 5, lambda topic: False)
+    counts = TransactionCounts(
+        halves, decode_counts(JAVA, TRANSACTION_COUNT), lambda: 5, lambda topic: False
+    )
     assert counts.revision == 1, "the file is wrong"
     assert json.loads(counts.snapshot()())["transactionCount"] == {}
 
@@ -107,5 +112,5 @@ def test_a_deleted_topic_leaves_with_its_last_half_message() -> None:
 @pytest.mark.parametrize("raw", [b"", b"[]", b'{"transactionCount":{"t":{"count":"x"}}}'])
 def test_what_is_no_file_is_refused(raw: bytes) -> None:
     """With its name."""
-    with pytest.raises(CodecError, match="transactionMetrics"):
-        decode_counts(raw)
+    with pytest.raises(CodecError, match="transactionCount"):
+        decode_counts(raw, TRANSACTION_COUNT)
