@@ -50,7 +50,7 @@ from cometmq.errors import StoreCorrupt
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.env import Workers
-from cometmq.store.disk import Disk
+from cometmq.store.disk import Disk, make_durable_directory
 from cometmq.wire.bodies import (
     GroupConfigWrapper,
     data_version_to_json,
@@ -262,7 +262,8 @@ class BrokerFiles:
             return None
 
     def _load(self, name: str, decode: Callable[[bytes], T]) -> T | None:
-        self._disk.makedirs(self._folder)
+        # Files in it are synced; the folder's own name would be lost with the power of a first life.
+        make_durable_directory(self._disk, self._folder)
 
         def decode_and_remember(raw: bytes) -> T:
             found = decode(raw)
