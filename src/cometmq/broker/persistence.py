@@ -262,7 +262,7 @@ class BrokerFiles:
             return None
 
     def _load(self, name: str, decode: Callable[[bytes], T]) -> T | None:
-        # Files in it are synced; the folder's own name would be lost with the power of a first life.
+        # Its files are synced; its own name would be lost with the power of a first life.
         make_durable_directory(self._disk, self._folder)
 
         def decode_and_remember(raw: bytes) -> T:
