@@ -81,6 +81,7 @@ def _row(group: str, lane: "ParkedLane") -> dict[str, Any]:
         "state": lane.lane.state.value,
         "messages": len(lane.lane.messages),
         "since": _utc(first.parked_ms),
+        "expires": _utc(lane.expires_ms),
         "first": first.place,
         "reason": lane.lane.reason,
     }

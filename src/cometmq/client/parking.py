@@ -22,6 +22,7 @@ from cometmq.client.assignment import Assignment
 from cometmq.client.handlers import Outcome, outcome_of, reason_of, verdict_of_error
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.parking_log import ParkingQueue, read_record
+from cometmq.client.parking_moving import LaneMover, read_parked
 from cometmq.client.reading import QueueReader
 from cometmq.codec.properties import find_property
 from cometmq.core.consume_retry import DELAY_LEVEL_DEAD_LETTER
@@ -29,6 +30,7 @@ from cometmq.core.dead_letters import place_text
 from cometmq.core.order import OrderPolicy, Suspend
 from cometmq.core.parking import (
     Kind,
+    Lane,
     LaneState,
     ParkedMessage,
     ParkingLog,
@@ -150,6 +152,7 @@ class Parking:
             found = _BrokerLog(park, await park.start_offset())
             self._brokers[queue.broker_name] = found
             self._host.spawn(self._follow(found), "parking")
+            self._host.spawn(self.mover(found).run(), "move-parked")
         end = await found.queue.end_offset()
         try:
             async with asyncio.timeout(READY_S):
@@ -159,6 +162,23 @@ class Parking:
                 f"{found.queue.queue} was read up to {found.log.next_offset} of {end} in "
                 f"{READY_S:.0f} s; until it is read nobody knows what is parked"
             ) from None
+
+    def mover(self, found: _BrokerLog) -> LaneMover:
+        """What moves a broker's old lanes on."""
+
+        def may_move(lane: Lane) -> bool:
+            source = lane.messages[0].source
+            is_ours = source in self._held and self._host.may_consume(source)
+            return is_ours and not self._is_closed
+
+        return LaneMover(
+            self._reader,
+            found.queue,
+            self._clock,
+            lambda: found.log.lanes,
+            may_move,
+            found.read_up_to,
+        )
 
     def added(self, assignment: Assignment) -> None:
         """A queue is ours."""
@@ -442,15 +462,9 @@ class Parking:
         if not self._may_retry(found, name, source):
             return False
         some = list(islice(found.log.lanes[name].messages, RETRY_COUNT))
-        wanted = {one.park_offset: one for one in some}
         done_upto = -1
         fault: tuple[ReceivedMessage, str] | None = None
-        async for message in self._reader.read(
-            found.queue.queue, some[0].park_offset, some[-1].park_offset + 1
-        ):
-            one = wanted.get(message.queue_offset)
-            if one is None:
-                continue
+        async for one, message in read_parked(self._reader, found.queue, some):
             if not self._may_retry(found, name, source):
                 break
             if one.is_repeat or self._is_over(found, name, one):
@@ -477,7 +491,7 @@ class Parking:
     def _is_over(self, found: _BrokerLog, name: str, one: ParkedMessage) -> bool:
         """Whether an operator has skipped a message meanwhile."""
         lane = found.log.lanes.get(name)
-        return lane is None or lane.messages[0].park_offset > one.park_offset
+        return lane is None or not lane.holds(one.park_offset, RETRY_COUNT)
 
     async def _run(
         self, found: _BrokerLog, name: str, source: MessageQueue, message: ReceivedMessage

@@ -11,6 +11,7 @@ from itertools import islice
 
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.parking_log import ParkingQueue
+from cometmq.client.parking_moving import read_parked
 from cometmq.client.reading import QueueReader
 from cometmq.core.parking import Kind, Lane, ParkedMessage
 from cometmq.errors import ConfigError, QueryNotFound, ResponseCode
@@ -27,6 +28,8 @@ class ParkedLane:
     name: str
     lane: Lane
     queue: ParkingQueue
+    expires_ms: int = 0
+    """From when on retention may delete the first of its messages, unless it is moved on before."""
 
     @property
     def message_group(self) -> str:
@@ -37,12 +40,9 @@ class ParkedLane:
         self, reader: QueueReader, count_max: int
     ) -> AsyncIterator[tuple[ParkedMessage, ReceivedMessage]]:
         """The first of its messages, in their order."""
-        wanted = {one.park_offset: one for one in islice(self.lane.messages, count_max)}
-        first, last = min(wanted), max(wanted)
-        async for message in reader.read(self.queue.queue, first, last + 1):
-            one = wanted.get(message.queue_offset)
-            if one is not None:
-                yield one, message
+        some = list(islice(self.lane.messages, count_max))
+        async for one, message in read_parked(reader, self.queue, some):
+            yield one, message
 
 
 def parking_groups(topics: Sequence[str]) -> list[str]:
@@ -66,7 +66,11 @@ class ParkedLanes:
         for queue in await self.reader.queues(park_topic(self.group)):
             park = ParkingQueue(self.reader, self.group, queue.broker_name, self._clock)
             state = await park.state()
-            found += [ParkedLane(name, lane, park) for name, lane in state.lanes.items()]
+            kept_ms = await park.retention_ms() if state.lanes else 0
+            found += [
+                ParkedLane(name, lane, park, lane.oldest_ms + kept_ms)
+                for name, lane in state.lanes.items()
+            ]
         return sorted(found, key=lambda lane: (lane.name, lane.queue.queue))
 
     async def named(self, name: str) -> list[ParkedLane]:

@@ -11,8 +11,18 @@ from typing import Final
 
 from cometmq.client.message import ReceivedMessage, split_messages
 from cometmq.client.reading import QueueReader
+from cometmq.codec.java_properties import parse_properties
 from cometmq.codec.properties import encode_properties_text
-from cometmq.core.parking import Kind, ParkingLog, ParkRecord, order_properties, record_of
+from cometmq.core.parking import (
+    Kind,
+    ParkedMessage,
+    ParkingLog,
+    ParkRecord,
+    move_properties,
+    moved_properties,
+    order_properties,
+    record_of,
+)
 from cometmq.errors import CodecError, ConfigError, NoRoute, RemoteError, ResponseCode, remote_error
 from cometmq.model import MessageQueue
 from cometmq.model.flags import COMPRESSED, COMPRESSION_MASK, PERM_READ, PERM_WRITE
@@ -34,6 +44,8 @@ __all__ = ["ParkingQueue", "check_parking_group"]
 log = logging.getLogger("cometmq.client")
 
 PULL_COUNT: Final = 32
+RETENTION_HOURS: Final = 72
+"""``fileReservedTime`` where nobody says otherwise."""
 _SUBSCRIBED_AND_SUSPEND: Final = 4 | 2
 _MARGIN_MS: Final = 10_000
 """A held pull is answered some seconds after its time at the latest."""
@@ -88,6 +100,16 @@ class ParkingQueue:
         calls, address = self.reader.calls, self._address()
         stored = await calls.consumer_offset(address, self.group, self.queue)
         return max(stored or 0, await calls.min_offset(address, self.queue))
+
+    async def retention_ms(self) -> int:
+        """For how long the broker keeps messages, unless its disk fills up before."""
+        command = RemotingCommand.request(RequestCode.GET_BROKER_CONFIG)
+        try:
+            answer = await self.reader.calls.ask(self._address(), command)
+            hours = int(parse_properties(answer.body.decode()).get("fileReservedTime", ""))
+        except (RemoteError, UnicodeDecodeError, ValueError):
+            hours = RETENTION_HOURS  # who may not ask is told nothing
+        return max(1, hours) * 3_600_000
 
     async def end_offset(self) -> int:
         """The next offset to be written."""
@@ -155,6 +177,20 @@ class ParkingQueue:
         """Append a record that is no copy; its offset."""
         properties = order_properties(kind, lane, upto_offset)
         return await self._append(f"{kind.value} {lane}".encode(), properties, 0, 0, 0)
+
+    async def append_moved(
+        self, lane: str, one: ParkedMessage, message: ReceivedMessage, move: str
+    ) -> int:
+        """Append a copy of a copy, for a move; its offset."""
+        properties = moved_properties(
+            message.properties, lane=lane, topic=message.topic, message=one, move=move
+        )
+        return await self.append_copy(message, properties)
+
+    async def append_move(self, lane: str, move: str, count: int) -> int:
+        """End a move of ``count`` copies; 0 gives it up."""
+        properties = move_properties(lane, move, count)
+        return await self._append(f"move {lane}".encode(), properties, 0, 0, 0)
 
     async def _append(
         self, body: bytes, properties: Mapping[str, str], sys_flag: int, flag: int, tries: int

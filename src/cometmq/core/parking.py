@@ -13,6 +13,8 @@ groups flow on.  That queue is the only truth about what is parked.  It is a log
     halt     a retried message failed too often again: the lane stands still until the next order
     done     the lane's messages up to an offset were consumed
     skip     the same, but an operator gave them up
+    moved    a copy of a copy, further on in the log, where retention does not come so soon
+    move     the lane consists of its `moved` copies now, and of what came meanwhile
 
 and `ParkingLog` folds them, the same for every reader.  A lane (a message group of a topic, or one
 queue's messages without a group) is
@@ -40,6 +42,13 @@ Records may come twice (a lost acknowledgement, a member that died): a copy of w
 the lane is known by its place in the source queue, and is not consumed again.  A `done` may be lost
 with its member; then messages are consumed again, as always where delivery is at least once.
 
+A move is one step, though it takes many records: `moved` copies count for nothing before the `move`
+that names them and their number, and any other record that ends or changes something of the lane
+in between makes it void.  So the member that moves may die, or be overtaken by an operator's order.
+It moves lanes that are PARKED, and writes `move` when it has read back all copies and seen that
+they fit (`is_ready_to_move`).  A reader that begins at the first `moved` copy takes the copies for
+the lane, until `move` has put them before what came meanwhile.
+
 Reading may begin at `commit_offset`, where the first of the lanes that do not flow was opened: of
 these every record is read, and of the others what ends a copy is behind it in the log.
 """
@@ -50,6 +59,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice, takewhile
 from typing import Final
 
 from cometmq.errors import CodecError
@@ -60,8 +70,10 @@ from cometmq.model.names import PARK_PREFIX
 __all__ = [
     "PARK_KIND",
     "PARK_LANE",
+    "PARK_MOVE",
     "PARK_OF",
     "PARK_REASON",
+    "PARK_SINCE",
     "PARK_UPTO",
     "Kind",
     "Lane",
@@ -71,6 +83,8 @@ __all__ = [
     "ParkingLog",
     "copy_properties",
     "lane_name",
+    "move_properties",
+    "moved_properties",
     "order_properties",
     "record_of",
 ]
@@ -82,6 +96,12 @@ PARK_OF: Final = "PARK_OF"
 PARK_REASON: Final = "PARK_REASON"
 PARK_UPTO: Final = "PARK_UPTO"
 """Last offset of the parking queue that `done` or `skip` is about."""
+PARK_MOVE: Final = "PARK_MOVE"
+"""Which move a `moved` or `move` record belongs to."""
+PARK_COUNT: Final = "PARK_COUNT"
+"""How many copies a move has."""
+PARK_SINCE: Final = "PARK_SINCE"
+"""When a moved message was parked first, in ms since 1970."""
 REASON_CHARACTERS_MAX: Final = 500
 
 
@@ -94,11 +114,13 @@ class Kind(Enum):
     HALT = "halt"
     DONE = "done"
     SKIP = "skip"
+    MOVED = "moved"
+    MOVE = "move"
 
     @property
     def is_message(self) -> bool:
         """Whether it is a copy of a message rather than an order or a note."""
-        return self in (Kind.FAILED, Kind.BEHIND)
+        return self in (Kind.FAILED, Kind.BEHIND, Kind.MOVED)
 
 
 class LaneState(Enum):
@@ -130,8 +152,12 @@ class ParkedMessage:
     reason: str
     parked_ms: int
     body_bytes: int
+    stored_ms: int = 0
+    """When this copy was stored: later than ``parked_ms`` once it was moved."""
     is_repeat: bool = False
     """A copy of the same message is in the lane before it; this one need not be consumed."""
+    move: str = ""
+    """The move that made this copy."""
 
     @property
     def source(self) -> MessageQueue:
@@ -144,13 +170,16 @@ class ParkedMessage:
 
 @dataclass(frozen=True, slots=True)
 class ParkRecord:
-    """One record of the log; ``message`` for copies, ``upto_offset`` for done and skip."""
+    """One record of the log; ``message`` for copies, ``upto_offset`` for done and skip, ``move``
+    for those of a move and ``count`` for its last one."""
 
     kind: Kind
     lane: str
     park_offset: int
     message: ParkedMessage | None = None
     upto_offset: int = -1
+    move: str = ""
+    count: int = 0
 
 
 @dataclass(slots=True)
@@ -162,6 +191,33 @@ class Lane:
     """The record with which it stopped flowing."""
     messages: deque[ParkedMessage] = field(default_factory=deque)
     places: set[str] = field(default_factory=set)
+    move: str = ""
+    moving: list[ParkedMessage] = field(default_factory=list)
+    """Copies of a move that has not come to its end."""
+    opened_by: str | None = None
+    """The move whose copies are all that is known of it."""
+    is_moved: bool = False
+    """It was moved once: offsets may not ascend any more."""
+
+    @property
+    def oldest_ms(self) -> int:
+        """When the copy was stored that retention reaches first."""
+        return min((one.stored_ms for one in self.messages), default=0)
+
+    def is_ready_to_move(self, move: str, count: int) -> bool:
+        """Whether all copies of a move are here and nothing has come between; else it is given up
+        by a `move` record with a count of 0."""
+        if not (self.move == move and len(self.moving) == count > 0):
+            return False
+        first, places = self.moving[0].park_offset, {one.place for one in self.moving}
+        are_all = all(
+            one.is_repeat or one.place in places or one.park_offset > first for one in self.messages
+        )
+        return are_all and self.opened_by is None and self.state is LaneState.PARKED
+
+    def holds(self, park_offset: int, count_max: int) -> bool:
+        """Whether a copy is among the first ``count_max``."""
+        return any(one.park_offset == park_offset for one in islice(self.messages, count_max))
 
     @property
     def reason(self) -> str:
@@ -192,7 +248,12 @@ class ParkingLog:
     def forget_before(self, min_offset: int) -> None:
         """Retention removed records below ``min_offset``: nobody can consume those copies."""
         for name, lane in list(self.lanes.items()):
-            self._finish(name, lane, min_offset - 1)
+            if lane.messages[0].park_offset >= min_offset and not lane.is_moved:
+                continue
+            lane.messages = deque(o for o in lane.messages if o.park_offset >= min_offset)
+            lane.places = {one.place for one in lane.messages}
+            if not lane.messages:
+                del self.lanes[name]
 
     def apply(self, record: ParkRecord) -> bool:
         """Take in the next record; False if it changes nothing."""
@@ -204,30 +265,86 @@ class ParkingLog:
             return self._add(record, lane)
         if lane is None:
             return False
+        if record.kind is Kind.MOVE:
+            return self._move(lane, record)
+        if self._void(record.lane, lane) is None:
+            return True
         if record.kind is Kind.RETRY:
             lane.state = LaneState.RETRYING
         elif record.kind is Kind.HALT:
             lane.state = LaneState.PARKED
         else:
-            return self._finish(record.lane, lane, record.upto_offset)
+            is_all = record.upto_offset >= record.park_offset
+            return self._finish(record.lane, lane, record.upto_offset, is_all=is_all)
         return True
 
     def _add(self, record: ParkRecord, lane: Lane | None) -> bool:
         assert record.message is not None
+        if record.kind is Kind.MOVED:
+            if lane is not None and lane.move != record.move:
+                lane = self._void(record.lane, lane)
+                if lane is not None:
+                    lane.move = record.move
+            if lane is not None:
+                lane.moving.append(record.message)
+                if lane.opened_by is None:
+                    return True
         if lane is None:
             # One that was behind others which are all consumed by now has nothing to wait for.
             is_behind = record.kind is Kind.BEHIND
             lane = Lane(LaneState.RETRYING if is_behind else LaneState.PARKED, record.park_offset)
             self.lanes[record.lane] = lane
+            if record.kind is Kind.MOVED:
+                lane.move = lane.opened_by = record.move
+                lane.moving.append(record.message)
         place = record.message.place
         lane.messages.append(replace(record.message, is_repeat=place in lane.places))
         lane.places.add(place)
         return True
 
-    def _finish(self, name: str, lane: Lane, upto_offset: int) -> bool:
+    def _move(self, lane: Lane, record: ParkRecord) -> bool:
+        """Put the moved copies in the place of the old ones, before what came meanwhile."""
+        moving = lane.moving
+        if not (lane.move == record.move and len(moving) == record.count > 0):
+            self._void(record.lane, lane)
+            return False
+        moved, first = {one.place for one in moving}, moving[0].park_offset
+        # What is older and was not moved is a repetition.
+        newer = [o for o in lane.messages if o.park_offset > first and o.place not in moved]
+        lane.messages = deque([*moving, *newer])
+        lane.places = {one.place for one in lane.messages}
+        lane.opened_offset = first
+        lane.opened_by = None
+        lane.move, lane.moving = "", []
+        lane.is_moved = True
+        # Who moved saw that it was; a reader that began after the first old copies cannot.
+        lane.state = LaneState.PARKED
+        return True
+
+    def _void(self, name: str, lane: Lane) -> Lane | None:
+        """A move under way counts for nothing; None if the lane was nothing else.
+
+        Of a lane that began with a move we have not seen what it copies: that was ended before.
+        """
+        if lane.opened_by is not None:
+            lane.messages = deque(o for o in lane.messages if o.move != lane.opened_by)
+            lane.places = {one.place for one in lane.messages}
+            lane.opened_by = None
+        lane.move, lane.moving = "", []
+        if not lane.messages:
+            del self.lanes[name]
+            return None
+        return lane
+
+    def _finish(self, name: str, lane: Lane, upto_offset: int, *, is_all: bool) -> bool:
         messages = lane.messages
         before = len(messages)
-        while messages and messages[0].park_offset <= upto_offset:
+        if lane.is_moved and not is_all:
+            # Order in the lane counts, not in the log; what is not there was finished before.
+            count = next((n for n, m in enumerate(messages, 1) if m.park_offset == upto_offset), 0)
+        else:
+            count = sum(1 for _ in takewhile(lambda m: m.park_offset <= upto_offset, messages))
+        for _ in range(count):
             message = messages.popleft()
             if not message.is_repeat:
                 lane.places.discard(message.place)
@@ -258,6 +375,8 @@ def record_of(
                 lane,
                 park_offset,
                 upto_offset=int(properties.get(PARK_UPTO, str(park_offset))),
+                move=properties.get(PARK_MOVE, ""),
+                count=int(properties.get(PARK_COUNT, "0")),
             )
         message = ParkedMessage(
             park_offset,
@@ -265,8 +384,10 @@ def record_of(
             message_id,
             properties.get(prop.KEYS, ""),
             properties.get(PARK_REASON, ""),
-            store_ms,
+            int(properties.get(PARK_SINCE, str(store_ms))),
             body_bytes,
+            store_ms,
+            move=properties.get(PARK_MOVE, "") if kind is Kind.MOVED else "",
         )
         # Whoever asks for the source later must not meet a name that is none.
         assert message.source
@@ -275,7 +396,7 @@ def record_of(
             f"record {park_offset} of a parking topic ({PARK_PREFIX}...): {error!s:.100} is not "
             "what a parked message has"
         ) from None
-    return ParkRecord(kind, lane, park_offset, message)
+    return ParkRecord(kind, lane, park_offset, message, move=message.move)
 
 
 def copy_properties(
@@ -307,3 +428,23 @@ def order_properties(kind: Kind, lane: str, upto_offset: int | None = None) -> d
     if upto_offset is not None:
         properties[PARK_UPTO] = str(upto_offset)
     return properties
+
+
+def moved_properties(
+    properties: Mapping[str, str], *, lane: str, topic: str, message: ParkedMessage, move: str
+) -> dict[str, str]:
+    """Properties of a copy further on of a copy with ``properties``."""
+    copy = copy_properties(
+        properties,
+        kind=Kind.MOVED,
+        lane=lane,
+        topic=topic,
+        place=message.place,
+        reason=message.reason,
+    )
+    return copy | {PARK_MOVE: move, PARK_SINCE: str(message.parked_ms)}
+
+
+def move_properties(lane: str, move: str, count: int) -> dict[str, str]:
+    """Properties of the record that ends a move."""
+    return order_properties(Kind.MOVE, lane) | {PARK_MOVE: move, PARK_COUNT: str(count)}

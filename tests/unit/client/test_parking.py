@@ -259,6 +259,51 @@ def test_a_rebalance_in_the_middle_of_a_retry() -> None:
     scenario(story, queue_count=3)
 
 
+def test_old_lanes_are_moved_on_before_they_expire() -> None:
+    """Nothing is old at first; later all copies lie further on, in order, and may be retried."""
+
+    class Later(SystemClock):
+        def now_ms(self) -> int:
+            return super().now_ms() + 37 * 3_600_000
+
+    async def story(shop: Shop) -> None:
+        shop.refused = {"bad"}
+        await shop.send("bad", 3)
+        await shop.send("good")
+        async with shop.consumer() as consumer:
+
+            async def are_parked(count: int) -> bool:
+                lane = (await shop.state()).lanes.get("Orders/bad")
+                return lane is not None and len(lane.messages) == count
+
+            await eventually(lambda: are_parked(3))
+            assert await shop.log.retention_ms() == 72 * 3_600_000
+            before = list((await shop.state()).lanes["Orders/bad"].messages)
+            assert consumer._parking is not None
+            (found,) = consumer._parking._brokers.values()
+            mover = consumer._parking.mover(found)
+            assert await mover.move_old() == 0
+            mover._clock = Later()
+            assert await mover.move_old() == 1
+            state = await shop.state()
+            after = state.lanes["Orders/bad"].messages
+            assert [one.place for one in after] == [one.place for one in before]
+            assert [one.parked_ms for one in after] == [one.parked_ms for one in before]
+            assert after[0].park_offset > before[-1].park_offset
+            await until(lambda: found.committed == after[0].park_offset, WAIT_S)
+            await shop.send("bad")
+            await eventually(lambda: are_parked(4))
+            shop.refused.clear()
+            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await until(lambda: len(shop.taken) == 5, WAIT_S)
+            await shop.send("bad")
+            await until(lambda: len(shop.taken) == 6, WAIT_S)
+        assert shop.taken_of("bad") == [f"bad:{n}" for n in (0, 1, 2, 4, 5)]
+        assert (await shop.state()).lanes == {}
+
+    scenario(story)
+
+
 def test_messages_without_a_group_are_parked_by_queue() -> None:
     """All of the queue's messages that have no group, and no others."""
 

@@ -9,10 +9,13 @@ import pytest
 from cometmq.core.parking import (
     Kind,
     LaneState,
+    ParkedMessage,
     ParkingLog,
     ParkRecord,
     copy_properties,
     lane_name,
+    move_properties,
+    moved_properties,
     order_properties,
     record_of,
 )
@@ -39,6 +42,13 @@ class Topic:
             reason=reason,
         )
         self._put(properties)
+
+    def moved(self, group: str, message: ParkedMessage, move: str) -> None:
+        lane = lane_name("Orders", group, QUEUE)
+        self._put(moved_properties({}, lane=lane, topic="Orders", message=message, move=move))
+
+    def move(self, group: str, move: str, count: int) -> None:
+        self._put(move_properties(lane_name("Orders", group, QUEUE), move, count))
 
     def order(self, kind: Kind, group: str, upto_offset: int | None = None) -> None:
         self._put(order_properties(kind, lane_name("Orders", group, QUEUE), upto_offset))
@@ -179,12 +189,33 @@ def test_reading_may_begin_at_the_commit_offset(seed: int) -> None:
     chance = random.Random(seed)
     topic = Topic()
     source = 0
-    for _ in range(120):
+    moves: dict[str, tuple[str, list[ParkedMessage], int]] = {}
+    whole = ParkingLog()
+    for step in range(120):
         group = chance.choice("abc")
-        log = topic.read()
-        lane = log.lanes.get(f"Orders/{group}")
-        kind = chance.choice(list(Kind))
-        if kind.is_message:
+        committed = whole.commit_offset
+        lane = whole.lanes.get(f"Orders/{group}")
+        kind = chance.choice([*Kind, *[Kind.MOVED] * 6])
+        if kind is Kind.MOVED:
+            if group not in moves and lane is not None:
+                copies = [one for one in lane.messages if not one.is_repeat]
+                moves[group] = f"move {step}", copies, len(copies)
+            if group in moves:
+                name, copies, count = moves[group]
+                if copies:
+                    topic.moved(group, copies.pop(0), name)
+                    moves[group] = name, copies, count
+                    if not copies:
+                        # Whoever moves looks at what was read back, and not at what comes after.
+                        seen = topic.read().lanes.get(f"Orders/{group}")
+                        is_fit = seen is not None and seen.is_ready_to_move(name, count)
+                        moves[group] = name, copies, count if is_fit else 0
+                else:
+                    topic.move(group, name, count)
+                    del moves[group]
+        elif kind is Kind.MOVE:
+            moves.pop(group, None)
+        elif kind.is_message:
             source += 1
             again = chance.random() < 0.2
             topic.copy(kind, group, max(1, source - 1 if again else source))
@@ -192,12 +223,58 @@ def test_reading_may_begin_at_the_commit_offset(seed: int) -> None:
             topic.order(kind, group, chance.choice(list(lane.messages)).park_offset)
         else:
             topic.order(kind, group, -1 if kind in (Kind.DONE, Kind.SKIP) else None)
-        whole = topic.read()
+        for record in topic.records[whole.next_offset :]:
+            whole.apply(record)
         late = topic.read(whole.commit_offset)
         assert describe(late) == describe(whole)
-        assert whole.commit_offset >= log.commit_offset
+        assert whole.commit_offset >= committed
 
 
 def describe(log: ParkingLog) -> dict[str, Any]:
     """The state as plain values."""
     return {name: (lane.state, deque(lane.messages)) for name, lane in log.lanes.items()}
+
+
+def test_a_move_keeps_order_and_lets_the_old_copies_go() -> None:
+    """What comes meanwhile is behind the moved ones, for every reader; `done` means the lane."""
+    topic = Topic()
+    topic.copy(Kind.FAILED, "a", 1, "why")
+    topic.copy(Kind.BEHIND, "a", 2)
+    before = topic.read().lanes["Orders/a"]
+    topic.moved("a", before.messages[0], "m")
+    topic.copy(Kind.BEHIND, "a", 3)
+    topic.moved("a", before.messages[1], "m")
+    assert topic.read().commit_offset == 0
+    assert places(topic.read(), "Orders/a") == [1, 2, 3]
+    topic.move("a", "m", 2)
+    log = topic.read()
+    assert log.commit_offset == 2, "the first two may go"
+    lane = log.lanes["Orders/a"]
+    assert places(log, "Orders/a") == [1, 2, 3]
+    assert [one.park_offset for one in lane.messages] == [2, 4, 3]
+    assert (lane.state, lane.reason) == (LaneState.PARKED, "why")
+    assert describe(topic.read(2)) == describe(log)
+    topic.order(Kind.RETRY, "a")
+    topic.order(Kind.DONE, "a", 4)
+    assert places(topic.read(), "Orders/a") == [3]
+    topic.order(Kind.DONE, "a", 4)
+    assert places(topic.read(), "Orders/a") == [3], "a repeated note ends nothing more"
+    topic.order(Kind.DONE, "a", 3)
+    assert topic.read().lanes == {}
+
+
+@pytest.mark.parametrize("kind", [Kind.RETRY, Kind.SKIP, Kind.HALT])
+def test_an_order_in_the_middle_makes_a_move_void(kind: Kind) -> None:
+    """So does a copy that is missing; the old copies count on."""
+    topic = Topic()
+    topic.copy(Kind.FAILED, "a", 1)
+    topic.copy(Kind.BEHIND, "a", 2)
+    copies = list(topic.read().lanes["Orders/a"].messages)
+    topic.moved("a", copies[0], "m")
+    topic.order(kind, "a", 0 if kind is Kind.SKIP else None)
+    topic.moved("a", copies[1], "m")
+    topic.move("a", "m", 2)
+    log = topic.read()
+    assert places(log, "Orders/a") == ([2] if kind is Kind.SKIP else [1, 2])
+    assert [one.park_offset for one in log.lanes["Orders/a"].messages][-1] == 1
+    assert log.commit_offset == 0
