@@ -16,10 +16,13 @@ from typing import Protocol
 
 from cometmq.client.calls import BrokerCalls
 from cometmq.client.growing import growth_of
+from cometmq.client.parking_admin import ParkedLanes, parking_groups
+from cometmq.client.reading import QueueReader
 from cometmq.client.routes import RouteBook
 from cometmq.core.growing import BUCKET_COUNT, Growth, Layout, Phase
 from cometmq.errors import ConfigError, RemoteError, ResponseCode, TopicNotExist
 from cometmq.model import MessageQueue, TopicConfig
+from cometmq.net.env import SystemClock
 from cometmq.wire.admin_bodies import (
     decode_consumer_offsets,
     decode_group_list,
@@ -86,6 +89,10 @@ class _Admin(Protocol):
         self, cluster: str | None = None, broker_name: str | None = None
     ) -> dict[str, str]: ...
 
+    async def topic_list(self, *, include_system: bool = False) -> list[str]: ...
+
+    def queue_reader(self) -> QueueReader: ...
+
 
 class GrowthCalls:
     """The admin client's calls about growth."""
@@ -104,7 +111,8 @@ class GrowthCalls:
         have the topic yet.  Returns at once; `topic_growth` tells how far it is.
 
         Raises:
-            ConfigError: nothing would grow, or another growth is under way.
+            ConfigError: nothing would grow, another growth is under way, or message groups that
+                are parked would come to another broker.
             TopicNotExist: no broker has the topic.
         """
         found = await _find(self, topic, cluster)
@@ -135,7 +143,8 @@ class GrowthCalls:
         vanishes when all its messages are consumed.
 
         Raises:
-            ConfigError: nothing would shrink, or another growth is under way.
+            ConfigError: nothing would shrink, another growth is under way, or message groups that
+                are parked would come to another broker.
             TopicNotExist: no broker has the topic.
         """
         found = await _find(self, topic, cluster)
@@ -250,6 +259,8 @@ async def _change(
             f"the broker {', '.join(missing)} of the topic {topic} is not there; all have to know "
             "of the change before it starts"
         )
+    if before is None or before.is_complete:
+        await _check_parked(admin, topic, growth)
     order = next(one.config.order for one in found.values() if one.config is not None)
     for phase in (Phase.PREPARED, Phase.MOVING):
         for name in names:
@@ -261,6 +272,21 @@ async def _change(
             found = {**found, name: replace(one, config=await _config(admin, topic, one.address))}
     admin._routes.forget(topic)
     return await _status(admin, topic, await _find(admin, topic, None))
+
+
+async def _check_parked(admin: _Admin, topic: str, growth: Growth) -> None:
+    """Refuse to move parked message groups between brokers: each keeps a parking log of its own."""
+    if len(growth.brokers) == 1:
+        return
+    for group in parking_groups(await admin.topic_list(include_system=True)):
+        lanes = await ParkedLanes(admin.queue_reader(), group, SystemClock()).all()
+        parked = [lane.message_group for lane in lanes if lane.name.startswith(f"{topic}/")]
+        if parked:
+            raise ConfigError(
+                f"{len(parked)} message groups of the topic {topic} are parked for the group "
+                f"{group}, {parked[0]} among them; at another broker newer messages would pass "
+                f"them: retry or skip them first (cometmq parking list {group})"
+            )
 
 
 async def _write(

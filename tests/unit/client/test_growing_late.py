@@ -3,6 +3,7 @@
 from pathlib import Path
 from random import Random
 
+import pytest
 from tests.unit.client.growing_stage import (
     TOPIC,
     Readers,
@@ -12,11 +13,22 @@ from tests.unit.client.growing_stage import (
     until,
     until_grown,
 )
+from tests.unit.client.test_parking import eventually
 
-from cometmq import Admin, Message, Producer, TransactionOutcome
+from cometmq import (
+    Admin,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    TransactionOutcome,
+)
+from cometmq.client.parking_admin import ParkedLanes
 from cometmq.client.transaction_producer import TransactionProducer
 from cometmq.core.growing import BUCKET_COUNT, bucket_of, group_hash
+from cometmq.errors import ConfigError
 from cometmq.model import MessageQueue
+from cometmq.net.env import SystemClock
 
 GROUPS = [f"customer-{number}" for number in range(40)]
 MOVING = [name for name in GROUPS if group_hash(name) % 2 == 1]
@@ -130,6 +142,59 @@ async def test_a_late_message_brings_its_queue_back_until_it_is_consumed(tmp_pat
         assert readers.seen["x"] == [0, 1]
         await until_grown(admin)
         assert running.queues() == [("broker-a", 0)]
+
+
+@on_loop
+async def test_parked_groups_keep_a_topic_from_moving_between_brokers(tmp_path: Path) -> None:
+    """On one broker a parked group grows with its topic: what comes to its new queue waits too."""
+    taken: list[str] = []
+    failing = True
+
+    async def handle(message: ReceivedMessage) -> None:
+        if failing:
+            raise LookupError("no account")
+        taken.append(message.body.decode())
+
+    async with (
+        stage(tmp_path, "broker-a", "broker-b") as (running, admin),
+        Producer("p", name_server=running.name_server) as producer,
+    ):
+        await admin.create_topic(TOPIC, queue_count=1, order=True, broker_name="broker-a")
+        for number in range(2):
+            await producer.send(letter(GROUP, number))
+
+        def consumer() -> PushConsumer:
+            return PushConsumer(
+                "billing",
+                {TOPIC: "*"},
+                handle,
+                name_server=running.name_server,
+                consume_from="first",
+                order="group",
+                suspend_ms=10,
+                park_after=1,
+            )
+
+        lanes = ParkedLanes(admin.queue_reader(), "billing", SystemClock())
+
+        async def are_parked(count: int) -> bool:
+            return sum(len(lane.lane.messages) for lane in await lanes.all()) == count
+
+        async with consumer():
+            await eventually(lambda: are_parked(2))
+        with pytest.raises(ConfigError, match="parked for the group billing, customer-"):
+            await admin.grow_topic(TOPIC, 2)
+        await admin.grow_topic(TOPIC, 2, broker_names=["broker-a"])
+        await until_grown(admin)
+        result = await producer.send(letter(GROUP, 2))
+        assert result.message_queue.queue_id == 1
+        async with consumer():
+            await eventually(lambda: are_parked(3))
+            failing = False
+            (lane,) = await lanes.all()
+            await lanes.retry(lane)
+            await until(lambda: len(taken) == 3)
+        assert taken == [f"{GROUP}:{n}" for n in range(3)]
 
 
 def marks(running: Stage) -> int:
