@@ -1,9 +1,8 @@
-"""How far groups are, and what lies in queues: the questions behind topicStatus, consumerProgress.
+"""How far groups are: the questions behind topicStatus and consumerProgress.
 
 Job: GET_TOPIC_STATS_INFO (202), GET_CONSUME_STATS (208), QUERY_CONSUME_TIME_SPAN (303),
-QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314), GET_BROKER_CONSUME_STATS (317) and
-QUERY_CONSUME_QUEUE (321).  It must not read on the loop: times come from records, so a worker
-looks them up.
+QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314) and GET_BROKER_CONSUME_STATS (317).  It must
+not read on the loop: times come from records, so a worker looks them up.
 
 Source: AdminBrokerProcessor and ConsumerOffsetManager of RocketMQ 5.4.
 """
@@ -15,7 +14,6 @@ from typing import Final
 
 from cometmq.broker.lookup import in_worker
 from cometmq.broker.state import BrokerState, Refusal, answer, refusing
-from cometmq.codec.consume_queue import is_cq_ext_address
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
@@ -25,7 +23,6 @@ from cometmq.wire.admin_headers import (
     ConsumeStatsHeader,
     CorrectionOffsetHeader,
     IsOrderHeader,
-    QueryConsumeQueueHeader,
     TopicHeader,
 )
 from cometmq.wire.bodies import (
@@ -40,11 +37,8 @@ from cometmq.wire.codes import RequestCode as Code
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.headers import TopicGroupHeader
 from cometmq.wire.stats_bodies import (
-    ConsumeQueueView,
     QueueTimeSpan,
-    UnitView,
     encode_broker_consume_stats,
-    encode_consume_queue_view,
     encode_correction_offsets,
     encode_time_spans,
 )
@@ -53,12 +47,10 @@ __all__ = ["ProgressProcessor"]
 
 _NEVER: Final = 2**63 - 1
 """What 308 answers for a queue in which the compared group is behind all others."""
-_UNITS_MAX: Final = 4096
-"""Units one 321 may ask for; an answer must stay far below a frame."""
 
 
 class ProgressProcessor:
-    """The processors of codes 202, 208, 303, 308, 314, 317 and 321."""
+    """The processors of codes 202, 208, 303, 308, 314 and 317."""
 
     __slots__ = ("_state",)
 
@@ -74,7 +66,6 @@ class ProgressProcessor:
             Code.QUERY_CORRECTION_OFFSET: self.correction_offsets,
             Code.CLONE_GROUP_OFFSET: self.clone_offsets,
             Code.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
-            Code.QUERY_CONSUME_QUEUE: self.consume_queue,
         }
         return {code: refusing(handler) for code, handler in table.items()}
 
@@ -261,56 +252,6 @@ class ProgressProcessor:
             known = [name for name in known if name in online.subscriptions]
         offsets.clone(header.src_group, header.dest_group, known)
         return answer(request)
-
-    # -- one queue ------------------------------------------------------------------------
-
-    def consume_queue(
-        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> None:
-        """Serve QUERY_CONSUME_QUEUE (321): units as they are stored."""
-        header = QueryConsumeQueueHeader.from_command(request)
-        topic, queue_id, first = header.topic, header.queue_id, header.index
-        store, state = self._state.store, self._state
-        if queue_id not in store.queues(topic):
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
-        group = header.consumer_group
-        online = state.consumers.get(group) if group else None
-        subscription = None if online is None else online.subscriptions.get(topic)
-        filter_data = None
-        if group:
-            # Java tells its SQL92 filter here; there is none for tags, which it writes as null.
-            filter_data = f"{group}@{topic} is not online!" if subscription is None else "null"
-        least, most = (
-            store.min_queue_offset(topic, queue_id),
-            store.max_queue_offset(topic, queue_id),
-        )
-        count = max(0, min(header.count, _UNITS_MAX))
-
-        def look() -> tuple[UnitView, ...] | None:
-            if not least <= first < most:
-                return None
-            units = store.units(topic, queue_id, first, count)
-            return tuple(
-                UnitView(
-                    unit.physical_offset,
-                    unit.size,
-                    unit.tags_code,
-                    f"Cq extend not exist!addr: {unit.tags_code}"
-                    if is_cq_ext_address(unit.tags_code)
-                    else None,
-                )
-                for unit in units
-            )
-
-        def finish(units: tuple[UnitView, ...] | None) -> bytes:
-            if units is None:
-                return answer(request, 0, f"Index {first} of {queue_id}@{topic} is not exist!")
-            view = ConsumeQueueView(least, most, units, subscription, filter_data)
-            return answer(
-                request, 0, "not set any response code", body=encode_consume_queue_view(view)
-            )
-
-        in_worker(state, request, connection, look, finish)
 
 
 def _progress(

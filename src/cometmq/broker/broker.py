@@ -18,6 +18,7 @@ from cometmq.broker.admin import AdminProcessor
 from cometmq.broker.admin_clients import ClientListProcessor
 from cometmq.broker.admin_config import ConfigProcessor, ConfigWriter
 from cometmq.broker.admin_progress import ProgressProcessor
+from cometmq.broker.admin_queue import ConsumeQueueProcessor
 from cometmq.broker.admin_stats import StatsProcessor
 from cometmq.broker.bulk_pull import BulkPullProcessor
 from cometmq.broker.carrying import CarriedGoods, carry
@@ -331,6 +332,7 @@ class Broker:
         handlers.update(RecallProcessor(state, self._send, self._timers).handlers())
         handlers.update(AdminProcessor(state, schedule).handlers())
         handlers.update(ProgressProcessor(state).handlers())
+        handlers.update(ConsumeQueueProcessor(state, self.filters).handlers())
         handlers.update(ClientListProcessor(state).handlers())
         handlers.update(StatsProcessor(state, schedule, self._timers).handlers())
         handlers.update(self._config_processor(state, self._send.forget_topics).handlers())

@@ -27,7 +27,7 @@ from cometmq.wire.command import encode_json_text
 from cometmq.wire.fastjson import loads_object
 from cometmq.wire.fields import int_field, list_field, object_field, optional_str_field, str_field
 
-__all__ = ["ConsumerFilter", "decode_filter_file", "encode_filter_file"]
+__all__ = ["ConsumerFilter", "decode_filter_file", "encode_filter", "encode_filter_file"]
 
 _FILE: Final = "consumerFilter.json"
 
@@ -67,6 +67,11 @@ def encode_filter_file(filters: Iterable[ConsumerFilter]) -> bytes:
         entry = topics.setdefault(one.topic, {"groupFilterData": {}, "topic": one.topic})
         entry["groupFilterData"][one.group] = _filter_to_json(one)
     return _pretty({"filterDataByTopic": topics}, 0).encode()
+
+
+def encode_filter(one: ConsumerFilter) -> str:
+    """One filter's text, as in the file."""
+    return _pretty(_filter_to_json(one), 0)
 
 
 def _filter_to_json(one: ConsumerFilter) -> dict[str, Any]:

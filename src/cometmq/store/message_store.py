@@ -18,7 +18,13 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
-from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, CqUnit
+from cometmq.codec.consume_queue import (
+    CQ_UNIT,
+    CQ_UNIT_BYTES,
+    CqExtUnit,
+    CqUnit,
+    is_cq_ext_address,
+)
 from cometmq.errors import StoreClosed
 from cometmq.store.appender import Appender
 from cometmq.store.checkpoint import JavaCheckpoint
@@ -421,6 +427,13 @@ class MessageStore:
         raw = self._queues.units(queue, queue_offset, count, may_block=True) or b""
         whole = len(raw) - len(raw) % CQ_UNIT_BYTES
         return [CqUnit._make(fields) for fields in CQ_UNIT.iter_unpack(raw[:whole])]
+
+    def ext_unit(self, topic: str, queue_id: int, unit: CqUnit) -> CqExtUnit | None:
+        """The extension unit a unit leads to, if any.  May block: for a worker."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not is_cq_ext_address(unit.tags_code):
+            return None
+        return self._ext.unit(queue, unit.tags_code)
 
     def queue_offset_by_time(
         self,

@@ -293,6 +293,12 @@ class UnitView:
     size: int
     tags_code: int
     message: str | None = None
+    bit_map: str | None = None
+    """Bits of its extension unit, as digits."""
+    ext_json: str | None = None
+    """Its extension unit."""
+    is_matched: bool = False
+    """Whether the extension unit lets the message match the group's subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +327,12 @@ def encode_consume_queue_view(view: ConsumeQueueView) -> bytes:
 
 
 def _unit_to_json(unit: UnitView) -> dict[str, Any]:
-    data: dict[str, Any] = {"eval": False}
+    data: dict[str, Any] = {}
+    if unit.bit_map is not None:
+        data["bitMap"] = unit.bit_map
+    data["eval"] = unit.is_matched
+    if unit.ext_json is not None:
+        data["extendDataJson"] = unit.ext_json
     if unit.message is not None:
         data["msg"] = unit.message
     data["physicOffset"] = unit.physical_offset
@@ -342,6 +353,9 @@ def decode_consume_queue_view(raw: bytes) -> ConsumeQueueView:
             int_field(item, body, "physicSize", 0),
             int_field(item, body, "tagsCode", 0),
             optional_str_field(item, body, "msg"),
+            optional_str_field(item, body, "bitMap"),
+            optional_str_field(item, body, "extendDataJson"),
+            item.get("eval") is True,
         )
 
     has_units = bool(list_field(data, body, "queueData"))

@@ -1,6 +1,8 @@
 """SQL92 subscriptions at a real broker: registered by heartbeat or brought by the pull."""
 
 import asyncio
+import json
+from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from cometmq.store import span_filter
 from cometmq.wire.bodies import ConsumerData
 from cometmq.wire.bulk_pull import BulkPullCode
 from cometmq.wire.codes import RequestCode
+from cometmq.wire.stats_bodies import decode_consume_queue_view
 
 LITE = {"expressionType": "SQL92", "subscription": "n >= 3 AND color = 'red'"}
 PUSH = {"sysFlag": "2", "subVersion": "7", "expressionType": "SQL92"}
@@ -329,6 +332,45 @@ def test_bitmaps_spare_the_broker_records(tmp_path: Path) -> None:
     assert len(list(folder.iterdir())) == 2
     asyncio.run(life(150, 8))
     assert len(list(folder.iterdir())) == 3
+
+
+def test_tools_see_filter_and_bitmaps(tmp_path: Path) -> None:
+    """321 tells a group's filter, each unit's extension, and what that says of the filter."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        await subscribe(client, "color = 'red'")
+        (one,) = broker.filters.table
+        await eventually(lambda: broker.env.clock.now_ms() > one.born_ms)
+        await fill(client, 4)
+        queue = broker.state.store._queues.find("t", 0)
+        assert queue is not None
+        await eventually(lambda: queue.written == queue.max)
+        ext = {"topic": "t", "queueId": "0", "index": "0", "count": "9", "consumerGroup": "g"}
+        view = decode_consume_queue_view((await client.call(321, ext)).body)
+        assert view.subscription is not None
+        said = json.loads(view.filter_data or "")
+        assert one.key is not None
+        assert said == {
+            "bloomFilterData": {"bitNum": one.key.bit_count, "bitPos": list(one.key.positions)},
+            "bornTime": one.born_ms,
+            "clientVersion": 7,
+            "consumerGroup": "g",
+            "dead": False,
+            "deadTime": 0,
+            "expression": "color = 'red'",
+            "expressionType": "SQL92",
+            "topic": "t",
+        }
+        assert [unit.is_matched for unit in view.units or ()] == [True, False, True, False]
+        for unit in view.units or ():
+            stored = json.loads(unit.ext_json or "")
+            bits = int((unit.bit_map or "").replace("\n", ""), 2)
+            assert bits == int.from_bytes(b64decode(stored["filterBitMap"]), "little")
+            assert all(bits >> at & 1 == unit.is_matched for at in one.key.positions)
+            assert stored["size"] == 20 + one.key.bit_count // 8
+            assert stored["msgStoreTime"] > one.born_ms
+
+    scenario(tmp_path, story, **EXT)
 
 
 def test_a_crash_keeps_what_bitmaps_promise(tmp_path: Path) -> None:
