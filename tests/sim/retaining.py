@@ -53,6 +53,8 @@ class RetentionCluster(CrashingCluster):
         super().__init__(world, flush, **settings)
         self.seen: Seen = Seen()
         self.channel: Channel
+        self.handles: dict[bytes, str] = {}
+        """What recalls each timed message."""
 
     def tell_steps(self, broker: Broker) -> None:
         """Those of retention."""
@@ -120,16 +122,17 @@ class RetentionCluster(CrashingCluster):
     async def store_pending(self, timed: int, delayed: int, halves: int) -> None:
         """Messages of each kind, and two that are taken back."""
         now_ms = self.client.environment().clock.now_ms
-        for number in range(timed):
+        first = len(self.seen.due)
+        for number in range(first, first + timed):
             body, due_ms = b"timed %d" % number, now_ms() + WAIT_MS + 37 * number
             asked = f"TIMER_DELIVER_MS\x01{due_ms}\x02"
             if number % 10 == 3:
                 asked, due_ms = "TIMER_DELAY_SEC\x0190\x02", now_ms() + WAIT_MS
             answer = await self.send(body, f"UNIQ_KEY\x01T{number}\x02{asked}", number % 3)
             self.seen.due[body] = due_ms
+            self.handles[body] = answer.ext_fields["recallHandle"]
             if number % 10 == 7:
-                ext = {"topic": TOPIC, "recallHandle": answer.ext_fields["recallHandle"]}
-                recalled = await self.call(370, {**ext, "producerGroup": "p"})
+                recalled = await self.recall(answer.ext_fields["recallHandle"])
                 assert recalled.code == 0, recalled.remark
                 self.seen.recalled.add(body)
         for number in range(delayed):
@@ -152,6 +155,11 @@ class RetentionCluster(CrashingCluster):
                 "transactionId": key,
                 "fromTransactionCheck": "false",
             }
+
+    async def recall(self, handle: str) -> RemotingCommand:
+        """Take a timed message back."""
+        ext = {"topic": TOPIC, "recallHandle": handle, "producerGroup": "p"}
+        return await self.call(370, ext)
 
     async def end(self, body: bytes, outcome: int) -> None:
         """Commit (8) or roll back (12) by the first place of a half message."""

@@ -38,6 +38,7 @@ SLOTS_AHEAD: Final = 604_800
 """Half of the wheel's slots: seven days of seconds (TIMER_WHEEL_TTL_DAY)."""
 SLOTS_BLANK: Final = 60
 """Slots a message stays away from the far end of the wheel (TIMER_BLANK_SLOTS)."""
+PRECISION_MS_MAX: Final = 1000
 _DELAY_SEC: Final = prop.TIMER_DELAY_SEC
 _DELAY_MS: Final = prop.TIMER_DELAY_MS
 _DELIVER_MS: Final = prop.TIMER_DELIVER_MS
@@ -104,7 +105,11 @@ class TimerRules:
         return self.floor(due_ms - 1)
 
     def place(self, out_ms: int, write_ms: int) -> tuple[int, int]:
-        """Slot and magic bits of a unit written at `write_ms` (TimerMessageStore.doEnqueue)."""
+        """Slot and magic bits of a unit written at `write_ms` (TimerMessageStore.doEnqueue).
+
+        `out_ms` may be one of another precision.
+        """
+        out_ms = self.floor(out_ms)
         excess_ms = out_ms - write_ms - self.window_ms
         if excess_ms < 0:
             return out_ms, TIMER_DEFAULT
@@ -121,7 +126,8 @@ def due_ms_of(raw_properties: bytes, out_ms: int, store_ms: int, precision_ms: i
     A delay counts from `store_ms`, which is not its first one when it was rolled: what does not
     fall into the slot is not believed, and the end of the slot is never early.
     """
-    last_ms = out_ms + precision_ms
+    # The slot may have been made with the coarsest precision, and this broker uses another.
+    last_ms = out_ms + (precision_ms if out_ms % PRECISION_MS_MAX else PRECISION_MS_MAX)
     known = find_property(raw_properties, DUE)
     if known is not None and _is_number(known) and out_ms < int(known) <= last_ms:
         return int(known)

@@ -11,6 +11,9 @@ twice at most: a unit that points to the same message as another of its slot cou
 Recovery follows ``TimerMessageStore.recover`` (RocketMQ 5.4.0): units behind the flushed position
 are put into their slots again, and taking up goes on behind the messages they point to.  Java goes
 back to the checkpoint's queue offset instead, and takes them up twice.
+
+A wheel that was made with another precision (``timerPrecisionMs``) is made again: its file says
+nothing of the precision, but the units its slots name do.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from cometmq.store.timer_log import TIMER_LOG_BLANK_BYTES, TIMER_LOG_NAME_DIGITS
 from cometmq.store.timer_wheel import WHEEL_BYTES, TimerWheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cometmq.store.disk import Disk, RandomFile
     from cometmq.store.message_store import MessageStore
@@ -83,7 +86,14 @@ class TimerBook:
         rules = self.rules
         self.checkpoint = check = read_timer_checkpoint(self._disk, self._root)
         has_wheel = self._load_wheel()
-        last_place, first_ms = self._load_log(check.log_flush_position if has_wheel else 0)
+        misplaced: list[TimerLogUnit] = []
+        last_place, first_ms = self._load_log(
+            check.log_flush_position if has_wheel else 0,
+            (0, 1 << 62)
+            if has_wheel
+            else (rules.floor(check.read_time_ms), rules.floor(now_ms) + rules.window_ms),
+            misplaced,
+        )
         low = store.min_queue_offset(TIMER_TOPIC, 0)
         high = store.max_queue_offset(TIMER_TOPIC, 0)
         taken_to = check.queue_offset
@@ -92,6 +102,7 @@ class TimerBook:
         self.queue_offset = min(max(taken_to, low), high)
         # A first life that ended before its first `timercheck` has left units whose time has come.
         self.read_ms = rules.floor(check.read_time_ms or min(now_ms, first_ms or now_ms))
+        self._place_anew(misplaced, now_ms)
         self._gather_old(now_ms)
 
     def _load_wheel(self) -> bool:
@@ -109,12 +120,47 @@ class TimerBook:
             self._disk.remove(path)
             return False
         self.wheel.read(self._disk.open_random(path, WHEEL_BYTES, create=False))
-        return True
+        if self._is_of_this_precision():
+            return True
+        _LOG.warning(
+            "%s was made with another timerPrecisionMs: made again with %d from the timer log",
+            path,
+            self.rules.precision_ms,
+        )
+        self._disk.remove(path)
+        self.wheel = TimerWheel(self.rules.precision_ms)
+        return False
 
-    def _load_log(self, flush_position: int) -> tuple[int | None, int | None]:
+    def _is_of_this_precision(self) -> bool:
+        newest = self.wheel.newest()
+        unit = None if newest is None else self.log.reader().unit(newest[1].last)
+        if newest is None or unit is None:
+            return True
+        return unit.slot_time_ms == newest[0] * self.rules.precision_ms
+
+    def _place_anew(self, units: list[TimerLogUnit], now_ms: int) -> None:
+        """Give units that fit no slot of this precision, or lie too far ahead, another one."""
+        write_ms = self.rules.floor(now_ms)
+        for unit in units:
+            if unit.slot_time_ms < self.read_ms:
+                continue
+            slot_ms, magic = self.rules.place(self.rules.floor(unit.slot_time_ms), write_ms)
+            self.add(
+                slot_ms,
+                write_ms,
+                unit.magic | magic,
+                unit.physical_offset,
+                unit.message_bytes,
+                unit.topic_hash,
+            )
+
+    def _load_log(
+        self, flush_position: int, slots_ms: tuple[int, int], misplaced: list[TimerLogUnit]
+    ) -> tuple[int | None, int | None]:
         """Find the end, put units behind `flush_position` into slots.
 
-        Returns the last place in the log of messages that they point to, and the time of their
+        Those before `slots_ms` are delivered; those behind it, and those of another precision,
+        are added to `misplaced`.  Returns the last place in the log of messages that they point to, and the time of their
         first slot; None when there are none.
         """
         log, wheel = self.log, self.wheel
@@ -134,10 +180,16 @@ class TimerBook:
             behind = position + len(raw)
             for number, fields in enumerate(TIMER_LOG_UNIT.iter_unpack(raw)):
                 unit = TimerLogUnit._make(fields)
+                slot_ms = unit.slot_time_ms
+                last_place = max(unit.physical_offset, last_place or 0)
+                if slot_ms < slots_ms[0]:
+                    continue
+                first_ms = min(slot_ms, first_ms or slot_ms)
+                if slot_ms % self.rules.precision_ms or slot_ms >= slots_ms[1]:
+                    misplaced.append(unit)
+                    continue
                 change = -1 if unit.magic & TIMER_DELETE else 1
                 wheel.revise(unit.slot_time_ms, position + number * TIMER_LOG_UNIT_BYTES, change)
-                last_place = max(unit.physical_offset, last_place or 0)
-                first_ms = min(unit.slot_time_ms, first_ms or unit.slot_time_ms)
         log.end = log.written = behind
         return last_place, first_ms
 
@@ -165,21 +217,40 @@ class TimerBook:
     ) -> int:
         """Place a message in a slot; the position of its unit."""
         position = self.log.next_position()
-        previous = self.wheel.add(slot_ms, position, -1 if magic & TIMER_DELETE else 1)
-        self.log.append(
-            TimerLogUnit(
-                TIMER_LOG_UNIT_BYTES,
-                previous,
-                magic,
-                write_ms,
-                slot_ms - write_ms,
-                place,
-                size,
-                topic_hash,
-                0,
-            )
-        )
+        self.add_run(slot_ms, write_ms, magic, [(place, size, topic_hash)])
         return position
+
+    def add_run(
+        self, slot_ms: int, write_ms: int, magic: int, units: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Place messages in a slot, in order: place, size and hash of the topic of each."""
+        log, pack = self.log, TIMER_LOG_UNIT.pack
+        change = -1 if magic & TIMER_DELETE else 1
+        done = 0
+        while done < len(units):
+            some = units[done : done + log.room()]
+            position = log.next_position()
+            last = position + (len(some) - 1) * TIMER_LOG_UNIT_BYTES
+            previous = self.wheel.add_run(slot_ms, position, last, change * len(some))
+            parts: list[bytes] = []
+            for place, size, topic_hash in some:
+                parts.append(
+                    pack(
+                        TIMER_LOG_UNIT_BYTES,
+                        previous,
+                        magic,
+                        write_ms,
+                        slot_ms - write_ms,
+                        place,
+                        size,
+                        topic_hash,
+                        0,
+                    )
+                )
+                previous = position
+                position += TIMER_LOG_UNIT_BYTES
+            log.append(b"".join(parts))
+            done += len(some)
 
     def clear(self, slot_ms: int) -> None:
         """Take everything out of a slot."""

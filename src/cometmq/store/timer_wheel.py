@@ -90,18 +90,16 @@ class TimerWheel:
 
     def add(self, slot_ms: int, position: int, change: int) -> int:
         """Append a unit to a slot's chain; the position of the one before it, -1 for none."""
+        return self.add_run(slot_ms, position, position, change)
+
+    def add_run(self, slot_ms: int, first: int, last: int, change: int) -> int:
+        """Append units that are chained already; the position of the one before them."""
         slot = self.get(slot_ms)
         if slot is None:
-            self.put(slot_ms, position, position, change)
+            self.put(slot_ms, first, last, change)
             return -1
-        self.put(slot_ms, slot.first, position, slot.message_count + change)
+        self.put(slot_ms, slot.first, last, slot.message_count + change)
         return slot.last
-
-    def forget(self, slot_ms: int, count: int) -> None:
-        """Count so many messages of a slot no more; their units stay in its chain."""
-        slot = self.get(slot_ms)
-        if slot is not None:
-            self.put(slot_ms, slot.first, slot.last, slot.message_count - count)
 
     def clear(self, slot_ms: int) -> None:
         """Make a slot blank."""
@@ -149,6 +147,17 @@ class TimerWheel:
                 found["tick"], found["first"], found["last"], found["count"], strict=True
             )
         ]
+
+    def newest(self) -> tuple[int, Slot] | None:
+        """Tick and content of the slot whose last unit is the youngest; None for a blank wheel."""
+        if self._buffer == bytes(len(self._buffer)):
+            return None
+        import numpy as np
+
+        array = self._view()
+        number = int(np.argmax(np.where(array["tick"] > 0, array["last"], -1)))
+        tick, first, last, count, _ = array[number].item()
+        return (tick, Slot(first, last, count)) if tick > 0 else None
 
     def count_from(self, from_ms: int) -> int:
         """Messages in the slots from a time on (TimerWheel.getAllNum)."""

@@ -1,0 +1,87 @@
+"""Pending timers under another precision, and in a store that was away longer than its wheel."""
+
+import asyncio
+
+import pytest
+from tests.sim.retaining import LATE_MS, RetentionCluster
+
+from cometmq.testing.simulation import World, simulate
+
+HOUR_S = 3600
+
+
+class ChangingCluster(RetentionCluster):
+    """Its broker ends and comes back with other settings."""
+
+    async def end_and_wait(self, seconds: float, *, is_killed: bool) -> None:
+        """Stop, or kill; then nothing for a while."""
+        broker, self.broker = self.broker, None
+        assert broker is not None
+        if is_killed:
+            self.node.crash(power_cut=False)
+        else:
+            await self.node.run(broker.stop)
+        await asyncio.sleep(seconds)
+        if is_killed:
+            self.node.restart()
+
+    async def arrived_in_time(self) -> None:
+        """Everything is there, once, and was not early; how late is asserted where it can be."""
+        await self.settle()
+        self.look()
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+@pytest.mark.parametrize(("before", "after"), [(1000, 100), (100, 1000), (1000, 200)])
+def test_another_precision(before: int, after: int, is_killed: bool) -> None:
+    """The wheel is made again; recalls of before and after still find their messages."""
+
+    async def main(world: World) -> None:
+        cluster = ChangingCluster(world, "ASYNC_FLUSH")
+        own = cluster.settings
+        cluster.settings = {**own, "timer_precision_ms": before}
+        await cluster.start()
+        await cluster.client.run(cluster.connect)
+        await cluster.client.run(lambda: cluster.store_pending(30, 0, 0))
+        await asyncio.sleep(2)
+        await cluster.end_and_wait(1, is_killed=is_killed)
+        cluster.settings = {**own, "timer_precision_ms": after}
+        await cluster.start_broker()
+        recalled = cluster.handles[b"timed 5"]
+        answer = await cluster.client.run(lambda: cluster.recall(recalled))
+        assert answer.code == 0
+        cluster.seen.recalled.add(b"timed 5")
+        # And once more in the same precision.
+        await asyncio.sleep(2)
+        await cluster.end_and_wait(1, is_killed=is_killed)
+        await cluster.start_broker()
+        await cluster.arrived_in_time()
+        for message in cluster.delivered():
+            assert message.store_timestamp_ms <= cluster.seen.due[bytes(message.body)] + LATE_MS
+
+    simulate(21, main)
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+def test_a_store_that_was_away_for_longer_than_its_wheel(is_killed: bool) -> None:
+    """With a precision of 0.1 s the wheel spans 16.8 hours ahead; what is overdue arrives, once."""
+
+    async def main(world: World) -> None:
+        cluster = ChangingCluster(world, "ASYNC_FLUSH")
+        cluster.settings = {**cluster.settings, "timer_precision_ms": 100}
+        await cluster.start()
+        await cluster.client.run(cluster.connect)
+        await cluster.client.run(lambda: cluster.store_pending(30, 0, 0))
+        await asyncio.sleep(2)
+        await cluster.end_and_wait(20 * HOUR_S, is_killed=is_killed)
+        await cluster.start_broker()
+        await asyncio.sleep(5)
+        cluster.look()
+        # The wheel goes round once more: nothing of before comes with it.
+        await cluster.client.run(lambda: cluster.store_pending(20, 0, 0))
+        await cluster.end_and_wait(20 * HOUR_S, is_killed=is_killed)
+        await cluster.start_broker()
+        await asyncio.sleep(5)
+        await cluster.arrived_in_time()
+
+    simulate(22, main)
