@@ -13,7 +13,7 @@ from typing import Final
 
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_run import CLIENT_SYS_FLAGS, Look
-from cometmq.broker.special_send import Keys, make_shape_look
+from cometmq.broker.shape_look import Keys, make_shape_look
 from cometmq.broker.state import BrokerState
 from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.store.results import PutItem

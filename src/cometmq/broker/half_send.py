@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cometmq.broker.send_run import CLIENT_SYS_FLAGS, Look
-from cometmq.broker.special_send import Keys, make_shape_look
+from cometmq.broker.shape_look import Keys, make_shape_look
 from cometmq.broker.state import BrokerState
 from cometmq.codec.properties import find_property
 from cometmq.core.transactions import HalfMessage, KeptHalf, immunity_s

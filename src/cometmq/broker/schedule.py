@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
+from cometmq.broker.shape_look import Keys, make_shape_look
 from cometmq.broker.state import BrokerState
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import find_property
@@ -88,6 +89,7 @@ class ScheduleService:
     __slots__ = (
         "_is_stopped",
         "_levels",
+        "_look",
         "_state",
         "_timer",
         "_timer_ms",
@@ -110,6 +112,7 @@ class ScheduleService:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_stopped = False
+        self._look = make_shape_look(_look_closer, lambda target: target[3])
         self._updates = 0
         self.version = version or DataVersion()
         self.revision = 0
@@ -318,13 +321,37 @@ class ScheduleService:
         born_host = due[start].born_host
         items: list[PutItem] = []
         for message in islice(due, start, None):
-            item = _put_item(message)
+            item = self._put_item(message)
             if item is None or message.born_host != born_host:
                 break
             items.append(item)
         if len(items) < _RUN_MIN:
             return 0
         return len(self._state.store.put_many(items, born_host=born_host, store_ms=now_ms))
+
+    def _put_item(self, message: StoredMessage) -> PutItem | None:
+        """The real message as one of many; None when it must be put alone."""
+        raw = message.raw_properties
+        if message.reconsume_times or message.prepared_transaction_offset or raw[-1:] != b"\x02":
+            return None
+        try:
+            looked = self._look(raw.decode())
+        except UnicodeDecodeError:
+            return None
+        if looked is None:
+            return None
+        keys, (topic, queue_id, code, _) = looked
+        return (
+            topic,
+            queue_id,
+            message.body,
+            raw,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp_ms,
+            code,
+            keys,
+        )
 
     def _deliver(self, cursor: _Level, message: StoredMessage, now_ms: int) -> bool:
         """Put the real message; False when it has to be tried again."""
@@ -376,34 +403,27 @@ class ScheduleService:
 
 _HALF_TOPIC: Final = HALF_TOPIC.encode()
 _RUN_MIN: Final = 2
+_Target = tuple[str, int, int, str | None]
+"""Topic, queue, code of the tags, tags."""
 
 
-def _put_item(message: StoredMessage) -> PutItem | None:
-    """The real message as one of many; None when it must be put alone."""
-    raw = message.raw_properties
+def _look_closer(text: str) -> tuple[Keys, _Target] | None:
+    """Where a message really goes; None when it must be put alone."""
+    raw = text.encode()
     topic = find_property(raw, b"REAL_TOPIC")
     queue_id = find_property(raw, b"REAL_QID")
+    uniq_key = find_property(raw, b"UNIQ_KEY")
     if (
         topic is None
         or queue_id is None
+        or uniq_key is None
         or not queue_id.isdigit()
         or topic == _HALF_TOPIC
-        or message.reconsume_times
-        or message.prepared_transaction_offset
     ):
         return None
     tags = _text(find_property(raw, b"TAGS"))
-    return (
-        topic.decode(),
-        int(queue_id),
-        message.body,
-        raw,
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp_ms,
-        tags_code(tags),
-        (_text(find_property(raw, b"UNIQ_KEY")), _text(find_property(raw, b"KEYS")), tags),
-    )
+    keys = uniq_key.decode(), _text(find_property(raw, b"KEYS")), tags
+    return keys, (topic.decode(), int(queue_id), tags_code(tags), tags)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -10,7 +10,7 @@ what the kind adds is appended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -21,16 +21,12 @@ from cometmq.net.server import ServerConnection
 from cometmq.store.results import PutItem
 from cometmq.wire.fast_decode import PlainSend, SendCommand
 
-__all__ = ["Keys", "SpecialKind", "SpecialRuns", "make_shape_look"]
+__all__ = ["SpecialKind", "SpecialRuns"]
 
 _CHARS_MAX: Final = 8000
-_SHAPES_MAX: Final = 1024
-_SHAPE_CHARS_MAX: Final = 512
 _RESPONSE: Final = 1
 
-S = TypeVar("S")
 M = TypeVar("M")
-Keys = tuple[str, str | None, str | None]
 
 
 class SpecialKind(Protocol[M]):
@@ -139,40 +135,3 @@ class SpecialRuns(Generic[M]):
             items.append(made[0])
             more.append(made[1])
         return items, more
-
-
-def make_shape_look(
-    closer: Callable[[str], tuple[Keys, S] | None], tags_of: Callable[[S], str | None]
-) -> Callable[[str], tuple[Keys, S] | None]:
-    """Build a look with a memory: `closer` is asked only about what is new but for the keys.
-
-    It takes a string that ends with a separator; None when it is not plain.  A producer's strings
-    differ in UNIQ_KEY and KEYS only, so what the rest asks for is remembered by its *shape*.
-    """
-    shapes: dict[tuple[str, str], tuple[S, str | None]] = {}
-    known = shapes.get
-
-    def look_at(text: str) -> tuple[Keys, S] | None:
-        before, _, rest = text.partition("UNIQ_KEY\x01")
-        uniq_key, _, after = rest.partition("\x02")
-        head, has_keys, tail = before.partition("KEYS\x01")
-        keys, _, between = tail.partition("\x02")
-        around = head + between
-        found = known((around, after))
-        if found is not None and uniq_key and (keys or not has_keys):
-            return (uniq_key, keys or None, found[1]), found[0]
-        looked = closer(text)
-        if (
-            looked is not None
-            and len(around) + len(after) <= _SHAPE_CHARS_MAX
-            # Nothing of the other two may be in what is remembered, nor a name cut in two.
-            and not any(f"{name}\x01" in around + after for name in ("UNIQ_KEY", "KEYS"))
-            and all(part[-1:] in ("", "\x02") for part in (before, head, between))
-            and looked[0][:2] == (uniq_key, keys or None)
-        ):
-            if len(shapes) >= _SHAPES_MAX:
-                shapes.clear()
-            shapes[around, after] = looked[1], tags_of(looked[1])
-        return looked
-
-    return look_at

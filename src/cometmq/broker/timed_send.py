@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cometmq.broker.send_run import CLIENT_SYS_FLAGS, Look, Shape
-from cometmq.broker.special_send import Keys, make_shape_look
+from cometmq.broker.shape_look import Keys, make_shape_look
 from cometmq.broker.state import BrokerState
 from cometmq.broker.timer import TimerService
-from cometmq.broker.timer_intake import Fresh
-from cometmq.codec.recall import RecallHandle, encode_recall_handle
+from cometmq.broker.timer_intake import Fresh, Kept
+from cometmq.codec.recall import finish_recall_handle, recall_handle_head
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.results import PutItem
 from cometmq.wire.fast_decode import PlainSend, SendCommand
@@ -29,6 +29,8 @@ _WHERES_MAX: Final = 1024
 _TIME_DIGITS_MAX: Final = 18
 _NO_LIMIT: Final = 2**31 - 1
 """timerCongestNumEachSlot as it is when nothing is limited."""
+_Timed = tuple[int, int, bytes]
+"""Slot, due time in ms, and how the recall handle begins."""
 
 
 def take_time(text: str) -> tuple[int, str] | None:
@@ -64,7 +66,7 @@ class TimedKind:
             look, lambda shape: shape[0]
         )
         self._suffix = suffix
-        self._wheres: dict[tuple[str, int, int], bytes] = {}
+        self._wheres: dict[tuple[str, int, int], tuple[bytes, bytes]] = {}
 
     def is_open(self) -> bool:
         """While there are timers, and nothing is limited."""
@@ -73,8 +75,8 @@ class TimedKind:
 
     def item(
         self, header: PlainSend, text: str, body: bytes, now_ms: int
-    ) -> tuple[PutItem, int] | None:
-        """What to put into the timer topic, and for which slot of the wheel."""
+    ) -> tuple[PutItem, _Timed] | None:
+        """What to put into the timer topic, and when it is due."""
         taken = take_time(text)
         looked = None if taken is None else self._look(taken[1])
         if taken is None or looked is None or self._timers is None:
@@ -88,57 +90,65 @@ class TimedKind:
         where = self._wheres.get((topic, queue_id, out_ms))
         if where is None:
             where = self._where(topic, queue_id, out_ms)
+        tail, head = where
         item = (
             TIMER_TOPIC,
             0,
             body,
-            text.encode() + where,
+            text.encode() + tail,
             header.flag,
             header.sys_flag & CLIENT_SYS_FLAGS,
             header.born_timestamp_ms,
             shape[1],
             keys,
         )
-        return item, out_ms
+        return item, (out_ms, due_ms, head)
 
-    def _where(self, topic: str, queue_id: int, out_ms: int) -> bytes:
-        """What is appended to the properties."""
+    def _where(self, topic: str, queue_id: int, out_ms: int) -> tuple[bytes, bytes]:
+        """What is appended to the properties, and how the recall handle begins."""
         if len(self._wheres) >= _WHERES_MAX:
             self._wheres.clear()
-        where = self._wheres[topic, queue_id, out_ms] = (
-            self._suffix
-            + (
-                f"TIMER_OUT_MS\x01{out_ms}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
-            ).encode()
-        )
+        text = f"TIMER_OUT_MS\x01{out_ms}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
+        # A time in the slot (SendMessageProcessor.attachRecallHandle).
+        head = recall_handle_head(topic, self._state.config.broker_name, out_ms + 1)
+        where = self._wheres[topic, queue_id, out_ms] = self._suffix + text.encode(), head
         return where
 
     def stored(
         self,
         requests: Sequence[SendCommand],
         items: Sequence[PutItem],
-        more: Sequence[int],
+        more: Sequence[_Timed],
         placed: Sequence[tuple[int, int]],
         born_host: bytes,
         now_ms: int,
     ) -> list[str]:
-        """Tell the timers; what recalls each (SendMessageProcessor.attachRecallHandle)."""
+        """Tell the timers; what recalls each."""
         timers = self._timers
         assert timers is not None
         # What was put together lies together.
         ends = [place[0] for place in placed[1:]] + [self._state.store.max_physical_offset]
+        open_to_ms = timers.open_to_ms
         timers.added_many(
             [
-                Fresh(queue_offset, place, end - place, out_ms, request.ext.topic, None)
-                for request, out_ms, (place, queue_offset), end in zip(
-                    requests, more, placed, ends, strict=False
+                Fresh(
+                    queue_offset,
+                    place,
+                    end - place,
+                    out_ms,
+                    request.ext.topic,
+                    None,
+                    # What is due so soon need not be read again.
+                    Kept(due_ms, request.ext.queue_id, item, born_host)
+                    if out_ms < open_to_ms
+                    else None,
+                )
+                for request, item, (out_ms, due_ms, _), (place, queue_offset), end in zip(
+                    requests, items, more, placed, ends, strict=False
                 )
             ]
         )
-        name = self._state.config.broker_name
         return [
-            encode_recall_handle(
-                RecallHandle(request.ext.topic, name, out_ms + 1, item[8][0] or "")
-            )
-            for request, item, out_ms in zip(requests, items, more, strict=False)
+            finish_recall_handle(head, item[8][0] or "")
+            for item, (_, _, head), _ in zip(items, more, placed, strict=False)
         ]

@@ -24,12 +24,21 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Sequence
-from itertools import islice
+from itertools import groupby, islice
+from math import inf
 from typing import Any, Final
 
 from cometmq.broker.state import BrokerState
-from cometmq.broker.timer_fetch import LoadedSlot, Ready, Settled, Waiting, fetch, load_slot
+from cometmq.broker.timer_fetch import (
+    LoadedSlot,
+    Ready,
+    Settled,
+    Waiting,
+    fetch,
+    load_slot,
+)
 from cometmq.broker.timer_intake import Fresh, TimerIntake
+from cometmq.broker.timer_near import Near
 from cometmq.codec.java_hash import java_hash
 from cometmq.codec.timer import TIMER_DELETE, TIMER_ROLL
 from cometmq.codec.timer_slots import TimerRules
@@ -90,6 +99,7 @@ class TimerService:
         self._unread = 0
         self._fetching: list[Waiting] = []
         self._heap: list[Ready] = []
+        self._near = Near(READY_MAX, READY_BYTES_MAX)
         self._ready_bytes = 0
         self._outstanding: dict[int, int] = {}
         self._touched: set[int] = set()
@@ -188,7 +198,7 @@ class TimerService:
         if self._is_loading or not touched:
             return
         last_ms = max(touched)
-        left = [ready.unit for ready in self._heap]
+        left = [ready.unit for heap in (self._heap, self._near.heap) for ready in heap]
         left += [*self._waiting, *self._fetching, *self._recalls.values()]
         for opened in self._slots:
             left += [_unit(opened, number) for number in range(opened.next, len(opened.units))]
@@ -222,26 +232,43 @@ class TimerService:
         self.intake.expect(queue_offset + 1)
         self._soon()
 
-    def _place(self, fresh: Fresh, now_ms: int) -> None:
-        if fresh.place in self._moved:
-            # Taken up once more after a crash, and appended again before it.
-            return
+    def _place(self, run: list[Fresh], now_ms: int) -> None:
+        """Place messages in order, those of one slot together."""
+        # What was appended again is not placed again when it is taken up once more after a crash.
+        left = [fresh for fresh in run if fresh.place not in self._moved]
+        hashes = {topic: java_hash(topic) for topic in {fresh.topic for fresh in left}}
         write_ms = self.rules.floor(now_ms)
-        slot_ms, magic = self.rules.place(max(fresh.out_ms, self.read_ms), write_ms)
-        if fresh.recalls is not None:
-            magic |= TIMER_DELETE
-        self._book.add(slot_ms, write_ms, magic, fresh.place, fresh.size, java_hash(fresh.topic))
-        self.taken_count += 1
-        self._at("timer.placed")
-        if slot_ms >= self._open_to:
-            return
-        if fresh.recalls is not None and not magic & TIMER_ROLL:
-            self._recalls[fresh.recalls] = Waiting(
-                slot_ms, fresh.place, fresh.size, write_ms, magic
-            )
-            return
-        self._outstanding[slot_ms] = self._outstanding.get(slot_ms, 0) + 1
-        self._waiting.append(Waiting(slot_ms, fresh.place, fresh.size, write_ms, magic))
+        for (out_ms, is_recall), group in groupby(
+            left, lambda fresh: (fresh.out_ms, fresh.recalls is not None)
+        ):
+            slot_ms, magic = self.rules.place(max(out_ms, self.read_ms), write_ms)
+            if is_recall:
+                magic |= TIMER_DELETE
+            some = list(group)
+            units = [(fresh.place, fresh.size, hashes[fresh.topic]) for fresh in some]
+            self._book.add_run(slot_ms, write_ms, magic, units)
+            self.taken_count += len(some)
+            for _ in some:
+                self._at("timer.placed")
+            if slot_ms < self._open_to:
+                self._take_open(some, slot_ms, write_ms, magic)
+
+    def _take_open(self, run: list[Fresh], slot_ms: int, write_ms: int, magic: int) -> None:
+        """Take what was placed in a slot that is loaded already."""
+        is_rolled = bool(magic & TIMER_ROLL)
+        enqueued = b"TIMER_ENQUEUE_MS\x01%d\x02" % write_ms
+        for fresh in run:
+            unit = Waiting(slot_ms, fresh.place, fresh.size, write_ms, magic)
+            if fresh.recalls is not None and not is_rolled:
+                self._recalls[fresh.recalls] = unit
+                continue
+            self._outstanding[slot_ms] = self._outstanding.get(slot_ms, 0) + 1
+            kept = fresh.kept
+            if kept is None or is_rolled or not self._near.has_room():
+                self._waiting.append(unit)
+                continue
+            self._near.push(kept, fresh.topic, unit, enqueued, self._numbers)
+            self._numbers += 1
 
     # -- slots -----------------------------------------------------------------------------
 
@@ -360,11 +387,16 @@ class TimerService:
 
     def _deliver(self, now_ms: int) -> bool:
         """Put what is due, a run of it; whether more is due."""
-        heap = self._heap
+        heap, near = self._heap, self._near.heap
         run: list[Ready] = []
-        while heap and heap[0].due_ms <= now_ms and len(run) < RUN_COUNT:
-            ready = heapq.heappop(heap)
-            self._ready_bytes -= ready.unit.size
+        while len(run) < RUN_COUNT:
+            if near and near[0].due_ms <= now_ms and not (heap and heap[0] < near[0]):
+                ready = self._near.pop()
+            elif heap and heap[0].due_ms <= now_ms:
+                ready = heapq.heappop(heap)
+                self._ready_bytes -= ready.unit.size
+            else:
+                break
             # A recall names what is due in its slot, so the same id in another one stays.
             if self._recalls and self._is_recalled(ready):
                 self._done_with(ready.unit)
@@ -384,7 +416,11 @@ class TimerService:
         if done < len(run):
             self._retry_ms = now_ms + RETRY_MS
             return False
-        return bool(heap) and heap[0].due_ms <= now_ms
+        return self._next_due_ms() <= now_ms
+
+    def _next_due_ms(self) -> float:
+        """When the first message that is ready is due; never for none."""
+        return min([heap[0].due_ms for heap in (self._heap, self._near.heap) if heap], default=inf)
 
     def _is_recalled(self, ready: Ready) -> bool:
         slot_ms = ready.unit.slot_ms
@@ -477,8 +513,7 @@ class TimerService:
 
     def _arm(self, now_ms: int) -> None:
         due_ms = now_ms + TICK_MAX_MS
-        if self._heap:
-            due_ms = min(due_ms, self._heap[0].due_ms)
+        due_ms = int(min(due_ms, self._next_due_ms()))
         if self.intake.is_behind:
             due_ms = min(due_ms, now_ms + LATE_MS)
         due_ms = max(due_ms, min(self._retry_ms, now_ms + TICK_MAX_MS))

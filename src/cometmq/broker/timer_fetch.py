@@ -35,7 +35,15 @@ from cometmq.store.results import PutItem
 from cometmq.store.timer_log import SlotUnits, TimerLogReader
 from cometmq.store.timer_wheel import Slot
 
-__all__ = ["LoadedSlot", "Ready", "Settled", "Waiting", "fetch", "load_slot", "recall_keys"]
+__all__ = [
+    "LoadedSlot",
+    "Ready",
+    "Settled",
+    "Waiting",
+    "fetch",
+    "load_slot",
+    "recall_keys",
+]
 
 log = logging.getLogger("cometmq.broker")
 

@@ -17,7 +17,7 @@ from cometmq.codec.properties import find_property
 from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import CodecError, StoreError
 from cometmq.model.names import TIMER_TOPIC
-from cometmq.store.results import ColdRead, GetStatus
+from cometmq.store.results import ColdRead, GetStatus, PutItem
 
 __all__ = ["Fresh", "TimerIntake"]
 
@@ -27,6 +27,17 @@ TAKE_COUNT: Final = 256
 """Messages taken up in one turn."""
 FRESH_MAX: Final = 65_536
 RETRY_MS: Final = 100
+
+
+class Kept(NamedTuple):
+    """What delivers a message that need not be read again."""
+
+    due_ms: int
+    queue_id: int
+    """Of its own topic."""
+    item: PutItem
+    """As it was put into the timer topic."""
+    born_host: bytes
 
 
 class Fresh(NamedTuple):
@@ -40,16 +51,17 @@ class Fresh(NamedTuple):
     topic: str
     recalls: str | None
     """The key it recalls, None for a message."""
+    kept: Kept | None = None
 
 
 class TimerIntake:
-    """One cursor; `place(message, now_ms)` is called for each, `soon` when reading has ended."""
+    """One cursor; `place(messages, now_ms)` is called for runs, `soon` when reading has ended."""
 
     def __init__(
         self,
         state: BrokerState,
         next_offset: int,
-        place: Callable[[Fresh, int], None],
+        place: Callable[[list[Fresh], int], None],
         soon: Callable[[], None],
     ) -> None:
         self._state = state
@@ -98,17 +110,24 @@ class TimerIntake:
             return False
         visible = self._state.store.max_queue_offset(TIMER_TOPIC, 0)
         fresh = self._fresh
-        for _ in range(TAKE_COUNT):
-            if self.next_offset >= visible:
-                return False
-            while fresh and fresh[0].queue_offset < self.next_offset:
-                fresh.popleft()
-            if not fresh or fresh[0].queue_offset != self.next_offset:
-                return self._read_more(now_ms)
-            one = fresh.popleft()
-            self._place(one, now_ms)
-            self.next_offset = one.queue_offset + 1
-        return self.next_offset < visible
+        run: list[Fresh] = []
+        following = self.next_offset
+        while fresh and fresh[0].queue_offset < following:
+            fresh.popleft()
+        while (
+            fresh
+            and len(run) < TAKE_COUNT
+            and following < visible
+            and fresh[0].queue_offset == following
+        ):
+            run.append(fresh.popleft())
+            following += 1
+        if run:
+            self._place(run, now_ms)
+            self.next_offset = following
+        elif following < visible:
+            return self._read_more(now_ms)
+        return following < visible
 
     def _read_more(self, now_ms: int) -> bool:
         """Read what was not put in this life; whether to go on at once."""
@@ -154,6 +173,7 @@ class TimerIntake:
                 error,
             )
             messages = []
+        run: list[Fresh] = []
         for message in messages:
             raw = message.raw_properties
             out = find_property(raw, b"TIMER_OUT_MS")
@@ -164,14 +184,15 @@ class TimerIntake:
                 )
                 continue
             recalls = find_property(raw, b"TIMER_DEL_UNIQKEY")
-            one = Fresh(
-                message.queue_offset,
-                message.physical_offset,
-                message.total_size,
-                int(out),
-                topic.decode("utf-8", "replace"),
-                None if recalls is None else recalls.decode("utf-8", "replace"),
+            run.append(
+                Fresh(
+                    message.queue_offset,
+                    message.physical_offset,
+                    message.total_size,
+                    int(out),
+                    topic.decode("utf-8", "replace"),
+                    None if recalls is None else recalls.decode("utf-8", "replace"),
+                )
             )
-            self._place(one, now_ms)
-            self.next_offset = message.queue_offset + 1
+        self._place(run, now_ms)
         self.next_offset = max(self.next_offset, read_to)

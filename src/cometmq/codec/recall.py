@@ -13,9 +13,16 @@ from typing import Final, NamedTuple
 
 from cometmq.errors import CodecError
 
-__all__ = ["RecallHandle", "decode_recall_handle", "encode_recall_handle"]
+__all__ = [
+    "RecallHandle",
+    "decode_recall_handle",
+    "encode_recall_handle",
+    "finish_recall_handle",
+    "recall_handle_head",
+]
 
 _VERSION: Final = "v1"
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 class RecallHandle(NamedTuple):
@@ -30,10 +37,19 @@ class RecallHandle(NamedTuple):
 
 def encode_recall_handle(handle: RecallHandle) -> str:
     """Return the text of a handle."""
-    raw = " ".join(
-        (_VERSION, handle.topic, handle.broker_name, str(handle.time_ms), handle.uniq_key)
-    )
-    return base64.urlsafe_b64encode(raw.encode()).decode()
+    head = recall_handle_head(handle.topic, handle.broker_name, handle.time_ms)
+    return finish_recall_handle(head, handle.uniq_key)
+
+
+def recall_handle_head(topic: str, broker_name: str, time_ms: int) -> bytes:
+    """What the handles of messages for one topic and slot have in common."""
+    return f"{_VERSION} {topic} {broker_name} {time_ms} ".encode()
+
+
+def finish_recall_handle(head: bytes, uniq_key: str) -> str:
+    """Return the text of a handle, given what `recall_handle_head` gave."""
+    raw = binascii.b2a_base64(head + uniq_key.encode(), newline=False)
+    return raw.translate(_URL_SAFE).decode("latin-1")
 
 
 def decode_recall_handle(text: str) -> RecallHandle:

@@ -242,13 +242,19 @@ class TimerLog:
             else start + self.file_bytes
         )
 
-    def append(self, unit: TimerLogUnit) -> None:
-        """Append a unit at `next_position`; it waits in memory."""
+    def room(self) -> int:
+        """How many units fit into the file of `next_position`."""
+        position = self.next_position()
+        left = self.file_bytes - position % self.file_bytes - TIMER_LOG_BLANK_BYTES
+        return left // TIMER_LOG_UNIT_BYTES
+
+    def append(self, raw: bytes) -> None:
+        """Append packed units at `next_position`, for which there is room; they wait in memory."""
         position = self.next_position()
         if position != self.end:
             self._add(self.end, encode_timer_log_blank(position - self.end))
-        self._add(position, TIMER_LOG_UNIT.pack(*unit))
-        self.end = position + TIMER_LOG_UNIT_BYTES
+        self._add(position, raw)
+        self.end = position + len(raw)
 
     def _add(self, position: int, raw: bytes) -> None:
         if self._pieces:

@@ -6,8 +6,8 @@ import pytest
 
 from cometmq.codec.timer import (
     TIMER_DEFAULT,
+    TIMER_LOG_UNIT,
     TIMER_LOG_UNIT_BYTES,
-    TimerLogUnit,
 )
 from cometmq.codec.timer_slots import TimerRules
 from cometmq.store import timer_log
@@ -63,7 +63,7 @@ def test_a_file_ends_with_a_blank_as_java_writes_it() -> None:
     """78 units of 52 bytes fit 4096; what remains is named, and the next file begins."""
     log = TimerLog(RealDisk(), "/nowhere", FILE_BYTES)
     for _ in range(79):
-        log.append(TimerLogUnit(TIMER_LOG_UNIT_BYTES, -1, 1, NOW_MS, 0, 0, 100, 0, 0))
+        log.append(TIMER_LOG_UNIT.pack(TIMER_LOG_UNIT_BYTES, -1, 1, NOW_MS, 0, 0, 100, 0, 0))
     first, second = log.pieces()
     assert (first[0], second[0], len(second[1])) == (0, FILE_BYTES, TIMER_LOG_UNIT_BYTES)
     blank = first[1][78 * TIMER_LOG_UNIT_BYTES :]
