@@ -64,8 +64,8 @@ def kind_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 
         @functools.cache
         def of(server: str) -> Cluster:
-            cluster = servers_for_kinds(server, tmp_path_factory.mktemp(f"kinds-{server}"))
-            return stack.enter_context(cluster)
+            folder = tmp_path_factory.mktemp(f"kinds-{server}")
+            return stack.enter_context(servers_for_kinds(server, folder, full=IS_FULL))
 
         yield of
 

@@ -317,15 +317,20 @@ def met(client: str, server: str, cluster: Cluster, folder: Path) -> Iterator[St
         yield stage
 
 
-def servers_for_kinds(server: str, folder: Path) -> Cluster:
+def servers_for_kinds(server: str, folder: Path, *, full: bool) -> Cluster:
     """Servers, not started, with the settings of tests marked ``kind``.
+
+    Args:
+        full: for the long lane, which alone has exact times; a Java broker with them takes longer
+            to start.
 
     Raises:
         Unavailable: they are not to be had on this machine.
     """
     if server == OURS:
         return OurCluster(folder, settings=kinds.SETTINGS | kinds.OUR_SETTINGS)
-    return JavaCluster(folder, settings=kinds.SETTINGS, options=kinds.JAVA_OPTIONS)
+    settings = kinds.SETTINGS | {"timerWheelEnable": str(full).lower()}
+    return JavaCluster(folder, settings=settings, options=kinds.JAVA_OPTIONS)
 
 
 def check_flow(
