@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from cometmq.client.assignment import Assignment
-from cometmq.client.handlers import CoroutineDispatcher, Outcome, ThreadDispatcher, reason_of
+from cometmq.client.dispatchers import Dispatcher
+from cometmq.client.handlers import Outcome, reason_of
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.parking import Parking
 from cometmq.client.pull_loop import PullLoop
@@ -45,7 +46,7 @@ class OrderlyHost(Protocol):
 
     group: str
 
-    def dispatcher_of(self, topic: str) -> CoroutineDispatcher | ThreadDispatcher:
+    def dispatcher_of(self, topic: str) -> Dispatcher:
         """The runner of a topic's handler; ConfigError where there is none."""
         ...
 

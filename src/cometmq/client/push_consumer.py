@@ -21,14 +21,9 @@ from typing import Final, Literal, Self, Unpack
 
 from cometmq.client.arguments import subscription_map
 from cometmq.client.assignment import Assignment
+from cometmq.client.dispatchers import Dispatcher, make_dispatcher
 from cometmq.client.group_consumer import RebalanceListener
-from cometmq.client.handlers import (
-    CoroutineDispatcher,
-    Handler,
-    Outcome,
-    ThreadDispatcher,
-    make_dispatcher,
-)
+from cometmq.client.handlers import Handler, Outcome
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
 from cometmq.client.orderly import OrderlyRunner
@@ -184,9 +179,9 @@ class PushConsumer(OrderlyConsumer):
         self._limits = flow_limits or FlowLimits()
         self._drain_timeout_ms = drain_timeout_ms
         self._consume_timeout_ms = consume_timeout_ms
-        self._dispatchers: dict[int, CoroutineDispatcher | ThreadDispatcher] = {}
-        self._default: CoroutineDispatcher | ThreadDispatcher | None = None
-        self._by_topic: dict[str, CoroutineDispatcher | ThreadDispatcher] = {}
+        self._dispatchers: dict[int, Dispatcher] = {}
+        self._default: Dispatcher | None = None
+        self._by_topic: dict[str, Dispatcher] = {}
         self._returns: SendBack | None = None
         for topic, expression in subscription_map(subscriptions).items():
             self._subscribe(topic, expression)
@@ -363,7 +358,7 @@ class PushConsumer(OrderlyConsumer):
 
     # -- from pulls to handlers -------------------------------------------------------------
 
-    def dispatcher_of(self, topic: str) -> CoroutineDispatcher | ThreadDispatcher:
+    def dispatcher_of(self, topic: str) -> Dispatcher:
         """The runner of a topic's handler; one runner per handler."""
         known = self._by_topic.get(topic)
         if known is not None:

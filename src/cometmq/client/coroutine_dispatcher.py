@@ -1,0 +1,210 @@
+"""Running an ``async def`` handler on the loop, one message or a list of them at a time.
+
+Job: a bounded number of worker tasks.  Must not: retry, commit or talk to brokers.
+
+Theory: the workers take messages from one deque and ``await handler(message)`` directly.  A handler
+that never suspends costs no task and no turn of the loop; one that does suspends its worker, and
+the next worker goes on.  Since the handler runs inside a real task, ``asyncio.timeout`` and
+``current_task`` work in it as everywhere.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from cometmq.client.dispatch_report import OnDone
+from cometmq.client.handlers import Outcome, outcome_of, outcomes_of, verdict_of_error
+from cometmq.client.message import ReceivedMessage
+
+__all__ = ["CoroutineDispatcher"]
+
+SLICE_S: Final = 0.005
+"""How long workers may keep the loop before others (heartbeats, timers) get a turn."""
+
+
+class CoroutineDispatcher:
+    """Runs an ``async def`` handler in a bounded number of worker tasks."""
+
+    def __init__(
+        self,
+        handler: Callable[[Any], Awaitable[Any]],
+        report: OnDone,
+        concurrency: int,
+        batch_size: int | None,
+        spawn: Callable[[Any, str], None],
+    ) -> None:
+        self._handler = handler
+        self._report = report
+        self._batch_size = batch_size
+        self._ready: deque[tuple[Any, Any]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._idle: list[asyncio.Future[None]] = []
+        self._wake_sent = False
+        self._is_draining = False
+        self._current: dict[int, tuple[Any, Any, float, asyncio.Task[Any]]] = {}
+        self._drained: asyncio.Future[None] | None = None
+        self._workers: set[asyncio.Task[Any] | None] = set()
+        for number in range(concurrency):
+            spawn(self._work(number), f"handler-{number}")
+
+    @property
+    def running_count(self) -> int:
+        """Messages inside the handler now."""
+        if self._batch_size is None:
+            return len(self._current)
+        return sum(len(messages) for _, messages, _, _ in self._current.values())
+
+    def submit(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
+        """Queue messages of one queue, in their order."""
+        if self._is_draining:
+            return
+        size = self._batch_size
+        if size is None:
+            self._ready.extend([(assigned, message) for message in messages])
+        elif len(messages) <= size:
+            self._ready.append((assigned, messages))
+        else:
+            for begin in range(0, len(messages), size):
+                self._ready.append((assigned, messages[begin : begin + size]))
+        self._wake()
+
+    @property
+    def run_size(self) -> int:
+        """Messages of a run: those of one call."""
+        return self._batch_size or 1
+
+    def submit_run(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
+        """Queue the messages of one call."""
+        if self._is_draining:
+            self._report.skipped(assigned, messages)
+            return
+        self._ready.append((assigned, messages if self._batch_size else messages[0]))
+        # A worker that reports its last run takes the next one itself.
+        if asyncio.current_task(self._loop) not in self._workers:
+            self._wake()
+
+    def _wake(self) -> None:
+        # One worker at a time: it wakes the next one itself if there is more than it can do.
+        while self._idle and not self._wake_sent:
+            waiter = self._idle.pop()
+            if not waiter.done():
+                self._wake_sent = True
+                waiter.set_result(None)
+
+    async def _next(self, number: int) -> None:
+        """Wait until there is something to do."""
+        self._current.pop(number, None)
+        while not self._ready or self._is_draining:
+            self._check_drained()
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
+            self._wake_sent = False
+
+    async def _work(self, number: int) -> None:
+        """One worker: a message, or a list of them, at a time; HOT."""
+        ready = self._ready
+        current = self._current
+        report = self._report
+        handler = self._handler
+        takes_lists = self._batch_size is not None
+        clock = self._loop.time
+        task = asyncio.current_task()
+        assert task is not None
+        self._workers.add(task)
+        slice_end = clock() + SLICE_S
+        while True:
+            if not ready or self._is_draining:
+                await self._next(number)
+                slice_end = clock() + SLICE_S
+            assigned, work = ready.popleft()
+            if assigned.process_queue.dropped:
+                report.skipped(assigned, work if takes_lists else [work])
+                continue
+            if ready and self._idle and not self._wake_sent:
+                self._wake()
+            now = clock()
+            if now > slice_end:
+                current.pop(number, None)
+                await asyncio.sleep(0)
+                now = clock()
+                slice_end = now + SLICE_S
+                if self._is_draining:
+                    report.skipped(assigned, work if takes_lists else [work])
+                    continue
+            current[number] = (assigned, work, now, task)
+            try:
+                value = await handler(work)
+            except asyncio.CancelledError:
+                if not self._was_expired(number):
+                    raise
+                continue
+            except Exception as error:
+                value = verdict_of_error(error, work[0] if takes_lists else work)
+            assigned.process_queue.handler_s += clock() - now
+            if current.pop(number, None) is None:
+                task.uncancel()  # expired, and the handler swallowed the cancellation
+            elif takes_lists:
+                _report_list(report, assigned, work, value)
+            else:
+                report.finished(assigned, work, outcome_of(value))
+
+    def _was_expired(self, number: int) -> bool:
+        """Whether the cancellation of a worker was `expire` giving up on its message."""
+        if number in self._current:
+            return False
+        task = asyncio.current_task()
+        return task is not None and task.uncancel() == 0
+
+    def _check_drained(self) -> None:
+        if self._drained is not None and not self._current and not self._drained.done():
+            self._drained.set_result(None)
+
+    async def drain(self, deadline_s: float) -> list[tuple[Any, ReceivedMessage]]:
+        """Start nothing new, wait for what runs; what still runs at the deadline is returned."""
+        self._is_draining = True
+        for assigned, work in self._ready:
+            self._report.skipped(assigned, [work] if self._batch_size is None else work)
+        self._ready.clear()
+        if self._current:
+            self._drained = self._loop.create_future()
+            await asyncio.wait([self._drained], timeout=deadline_s)
+        return _flatten([(assigned, work) for assigned, work, _, _ in self._current.values()])
+
+    async def run_one(self, message: ReceivedMessage) -> Outcome:
+        """Run the handler on one message outside the ordinary flow."""
+        if self._batch_size is None:
+            return outcome_of(await self._handler(message))
+        return outcomes_of(await self._handler([message]), 1)[0]
+
+    def expire(self, older_than_s: float) -> list[tuple[Any, ReceivedMessage]]:
+        """Cancel handlers that run for too long and return their messages."""
+        limit = self._loop.time() - older_than_s
+        expired: list[tuple[Any, Any]] = []
+        for number, (assigned, work, started, task) in list(self._current.items()):
+            if started < limit:
+                del self._current[number]
+                task.cancel()
+                expired.append((assigned, work))
+        return _flatten(expired)
+
+
+def _flatten(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, ReceivedMessage]]:
+    flat: list[tuple[Any, ReceivedMessage]] = []
+    for assigned, work in pairs:
+        if isinstance(work, list):
+            flat += [(assigned, message) for message in work]
+        else:
+            flat.append((assigned, work))
+    return flat
+
+
+def _report_list(
+    report: OnDone, assigned: Any, messages: Sequence[ReceivedMessage], value: Any
+) -> None:
+    if value is None or value is True:
+        report.finished_all(assigned, messages)
+        return
+    for message, outcome in zip(messages, outcomes_of(value, len(messages)), strict=True):
+        report.finished(assigned, message, outcome)
