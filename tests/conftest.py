@@ -40,6 +40,9 @@ REAL |= {
 }
 """Folders whose tests use real processes, sockets and clocks.  On a busy machine one of them may
 lose a race of its own making; it runs once more, and the summary names it as rerun (``R``)."""
+BIGGEST = ("spark", "interop")
+QUICK = {"property", "unit/codec", "unit/core", "unit/namesrv", "unit/testing", "unit/wire"}
+"""Folders whose files take a second or two: the last ones, so that both processes end together."""
 
 
 def is_lane_on(folder: str) -> bool:
@@ -47,12 +50,22 @@ def is_lane_on(folder: str) -> bool:
     return os.environ.get("INTEROP" if folder == "interop" else "SPARK") == "full"
 
 
+def turn_of(path: Path) -> int:
+    """When a file's tests run: the biggest folders at once, the quick ones at the end."""
+    folder = path.parts[0]
+    if folder in BIGGEST:
+        return BIGGEST.index(folder)
+    return len(BIGGEST) + int(folder in QUICK or path.parent.as_posix() in QUICK)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Say which tests may run again, and leave out the long lanes."""
+    """Say which tests may run again, leave out the long lanes, and put the rest in its turn."""
     left_out = []
+    turns = {}
     for item in items:
         path = item.path.relative_to(TESTS) if TESTS in item.path.parents else item.path
         folder = path.parts[0]
+        turns[item] = turn_of(path)
         if folder in REAL or path.parent.as_posix() in REAL:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
         if item.get_closest_marker("full") is not None and not is_lane_on(folder):
@@ -60,6 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    items.sort(key=turns.__getitem__)
 
 
 class ByFolderOrFile(LoadScopeScheduling):
@@ -77,7 +91,8 @@ class ByFolderOrFile(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolderOrFile:
-    """Used with ``-n``."""
+    """Used with ``-n``; work is handed out in the order of the tests, not by their number."""
+    config.option.loadscopereorder = False
     return ByFolderOrFile(config, log)
 
 

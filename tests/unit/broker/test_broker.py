@@ -417,6 +417,7 @@ def test_name_server_that_comes_back_is_told_again(tmp_path: Path) -> None:
                     )
                     code = answer.code
                     await asyncio.sleep(0.01)
+            assert code == 0
             await client.close()
         await server.stop()
 
