@@ -43,7 +43,8 @@ def at(name):
     batches += name == point
     if name == point and batches == 2:
         open(hit, "w").close()
-        os.killpg(os.getpgid(0), signal.SIGKILL)
+        os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 spark = session("cdc-kills", **{"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 2})
 table = ParquetTable(to, at=at)

@@ -20,8 +20,8 @@ from tests.unit.spark.generated_events import Binlog, canal_binlog, debezium_bin
 from cometmq.errors import ConfigError
 from cometmq.spark.pipelines.cdc_run import Merger
 from cometmq.spark.pipelines.cdc_table import ParquetTable, current_snapshot
+from cometmq.spark.pipelines.following import counted, row_counter
 from cometmq.spark.pipelines.following import follow as follow_stream
-from cometmq.spark.pipelines.following import row_counter
 from cometmq.spark.pipelines.inputs import open_input, parse_address
 from cometmq.spark.progress import Progress
 
@@ -253,6 +253,8 @@ def test_rows_are_told_while_a_followed_batch_runs(
     # The first batch is the empty one that fixes where the stream begins.
     assert told == [0, len(events)]
     assert progress.rows == len(events)
+    again = row_counter(spark)
+    assert counted(spark.range(70), again).count() == again.value == 70
 
 
 def test_an_interrupt_lets_the_running_batch_finish(

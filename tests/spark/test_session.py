@@ -107,7 +107,7 @@ def test_caller_settings_win() -> None:
     assert "extraJavaOptions" not in " ".join(settings("local", {"spark.log.level": "INFO"}))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(TIMEOUT_S)
 def test_java_of_the_wheel_runs_spark_quietly(tmp_path: Path) -> None:
     """On a machine without Java: a whole Spark with Python workers, and nothing on its outputs."""

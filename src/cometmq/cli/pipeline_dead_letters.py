@@ -17,6 +17,7 @@ from cometmq.cli.pipeline_options import (
 )
 
 if TYPE_CHECKING:
+    from cometmq.client.security import SecurityOptions
     from cometmq.spark.progress import Summary
     from cometmq.spark.report import Report
 
@@ -102,7 +103,7 @@ def dead_letters(
         explain,
         select_dead,
     )
-    from cometmq.spark.pipelines.following import in_one_sentence
+    from cometmq.spark.pipelines.following import counted, in_one_sentence, watching
     from cometmq.spark.pipelines.inputs import live_options
     from cometmq.spark.pipelines.ordered_send import all_topics, check_targets
     from cometmq.spark.progress import Summary
@@ -120,11 +121,12 @@ def dead_letters(
     chart: list[tuple[str, int, int]] = []
     with in_one_sentence(), open_progress(ctx, "dead-letters") as progress:
         frame = spark.read.format("cometmq").options(**options)
-        dead = explain(
-            frame.option("subscribe", ",".join(found)).load(),
-            reason_properties or REASON_PROPERTIES,
-        )
-        selected = select_dead(dead, selection)
+        messages = frame.option("subscribe", ",".join(found)).load()
+
+        def chosen(some: Any) -> Any:
+            return select_dead(explain(some, reason_properties or REASON_PROPERTIES), selection)
+
+        selected = chosen(messages)
         if redrive:
             plan = {"to": name_server, "target": target, "groups": sorted(groups)}
             plan |= {name: _plain(value) for name, value in asdict(selection).items()}
@@ -132,7 +134,10 @@ def dead_letters(
                 spark, selected, name_server, settings, plan, rate, ledger, dry_run, progress
             )
         else:
-            facts, rows, chart = _analyse(selected, by, progress)
+            progress.update(0, total=_held(name_server, security, found))
+            with watching(spark, progress) as counter:
+                facts, rows = _analyse(chosen(counted(messages, counter)), by)
+            chart = _deaths(selected)
     summary = Summary("dead-letters", {**facts, "seconds": progress.seconds})
     if not as_json:
         from cometmq.cli.output import note, print_listing
@@ -147,22 +152,32 @@ def dead_letters(
     return finish(summary, as_json=as_json, report=report, report_path=report_path)
 
 
-def _analyse(
-    selected: Any, by: str, progress: Any
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[tuple[str, int, int]]]:
-    """(facts, rows by cause, deaths over time)."""
-    from cometmq.spark.pipelines.dead_letters import by_cause, over_time
+def _held(name_server: str, security: SecurityOptions, topics: list[str]) -> int:
+    """How many messages the topics hold."""
+    from cometmq.sync import Admin
+
+    with Admin(name_server=name_server, **security) as admin:
+        return sum(held.count for one in topics for held in admin.topic_offsets(one).values())
+
+
+def _analyse(selected: Any, by: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(facts, rows by cause)."""
+    from cometmq.spark.pipelines.dead_letters import by_cause
 
     names = [name.strip() for name in by.split(",") if name.strip()]
     found = [row.asDict() for row in by_cause(selected, names).collect()]
     rows = [{name: _plain(value) for name, value in row.items()} for row in found]
-    total = sum(row["messages"] for row in rows)
-    progress.update(total, total=total)
-    chart = [
+    return {"messages": sum(row["messages"] for row in rows), "causes": len(rows)}, rows
+
+
+def _deaths(selected: Any) -> list[tuple[str, int, int]]:
+    """Origin topic, minute, deaths."""
+    from cometmq.spark.pipelines.dead_letters import over_time
+
+    return [
         (str(row["originTopic"]), row["step"], row["messages"])
         for row in over_time(selected, 60_000).collect()
     ]
-    return {"messages": total, "causes": len(rows)}, rows, chart
 
 
 def _plain(value: Any) -> Any:

@@ -5,15 +5,20 @@ Job: `spark_options`, `open_session`, `finish`.  Nothing heavy is imported befor
 
 from __future__ import annotations
 
+import logging
+import signal
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from cometmq.cli.options import is_quiet
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from cometmq.spark.progress import Progress, Summary
     from cometmq.spark.report import Report
 
@@ -73,8 +78,21 @@ def open_session(name: str, master: str, conf: tuple[str, ...] = ()) -> Any:
             )
         settings[key] = value
     from cometmq.spark import session
+    from cometmq.spark.pipelines.following import interruptible
 
-    return session(f"cometmq {name}", master=master, **settings)
+    with interruptible():
+        spark = session(f"cometmq {name}", master=master, **settings)
+    if threading.current_thread() is threading.main_thread():
+        # PySpark's own handler talks to the JVM in the middle of whatever was being asked.
+        signal.signal(signal.SIGINT, _interrupt)
+    return spark
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """End by KeyboardInterrupt, without the pages that py4j logs, at the root, about calls that it
+    breaks off."""
+    logging.disable(logging.ERROR)
+    raise KeyboardInterrupt
 
 
 def open_progress(ctx: click.Context, what: str, total: int | None = None) -> Progress:

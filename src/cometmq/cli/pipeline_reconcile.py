@@ -158,11 +158,11 @@ def reconcile(
     comparison = Reconciling(late, on_time, window, out)
     check_out(out, stream=stream)
     security = security_options()
-    for address in addresses:
-        check_input(address, name_server, security)
+    totals = [check_input(address, name_server, security) for address in addresses]
+    total = None if stream or None in totals else sum(one or 0 for one in totals)
     live = live_options(name_server, security)
     spark = open_session("reconcile", master, conf)
-    with in_one_sentence(), open_progress(ctx, "reconcile") as progress:
+    with in_one_sentence(), open_progress(ctx, "reconcile", total) as progress:
         frames = [
             _open(spark, address, live, options, columns, stream=stream)
             for address, options, columns in zip(
@@ -178,8 +178,8 @@ def reconcile(
                 sides, checkpoint=checkpoint, once=once, every=every, progress=progress
             )
         else:
-            with watching(spark, progress):
-                comparison.batch(sides)
+            with watching(spark, progress) as counter:
+                comparison.batch(sides, counter)
             progress.update(comparison.left_records + comparison.right_records)
     summary = comparison.summary(str(addresses[0]), str(addresses[1]), progress)
     report = comparison.report(summary, progress)

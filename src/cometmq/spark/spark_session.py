@@ -70,10 +70,13 @@ def session(app_name: str, *, master: str = "local[2]", **conf: object) -> Spark
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if SparkSession.getActiveSession() is None and not is_submitted:
         _prepare_environment(master)
-    builder = SparkSession.Builder().appName(app_name)
+    chosen = {"spark.app.name": app_name, **settings(master, conf)}
     if not is_submitted or master != "local[2]":
-        builder = builder.master(master)
-    for name, value in settings(master, conf).items():
+        chosen["spark.master"] = master
+    if not is_submitted:
+        _start_jvm(chosen)
+    builder = SparkSession.Builder()
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -95,6 +98,25 @@ def settings(master: str, conf: dict[str, object]) -> dict[str, str]:
 def _text(value: object) -> str:
     """As Spark spells it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _start_jvm(chosen: dict[str, str]) -> None:
+    """Start the JVM, where none runs, apart from the terminal that this process belongs to.
+
+    A terminal sends its Ctrl-C to every process of the group.  The JVM does not mind, but the
+    Python workers below it end, and with them the batch that a pipeline wants to finish first.
+    The JVM ends with this process all the same: its input is closed then.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    conf = SparkConf(loadDefaults=False)
+    for name, value in chosen.items():
+        conf.set(name, value)
+    gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
 def _prepare_environment(master: str) -> None:

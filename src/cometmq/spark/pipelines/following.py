@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Followed",
     "RowCounter",
+    "counted",
     "follow",
     "in_one_sentence",
+    "interruptible",
     "quiet_queries",
     "row_counter",
     "spark_sentence",
@@ -111,6 +113,17 @@ class RowCounter(Protocol):
 def row_counter(spark: SparkSession) -> RowCounter:
     """A counter for workers to add to; a worker's count arrives when its task ends."""
     return spark.sparkContext.accumulator(0)
+
+
+def counted(frame: DataFrame, counter: RowCounter) -> DataFrame:
+    """The same rows, counted as workers pass them on: about a microsecond for a narrow one."""
+
+    def count(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            counter.add(batch.num_rows)
+            yield batch
+
+    return frame.mapInArrow(count, frame.schema)
 
 
 def _tasks(spark: SparkSession) -> str | None:
@@ -301,6 +314,24 @@ def quiet_queries() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let a Ctrl-C be one: not the error that tidying up met after it.
+
+    The interrupt ends a call of the JVM in the middle, and whatever is called then, on the way
+    out, gets an answer that is not its own.
+    """
+    try:
+        yield
+    except Exception as error:
+        before: BaseException | None = error
+        while before is not None:
+            if isinstance(before, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            before = before.__context__
+        raise
+
+
+@contextlib.contextmanager
 def in_one_sentence() -> Iterator[None]:
     """Turn Spark's exceptions into a ConfigError of one line; errors of ours pass as they are."""
     from pyspark.errors import PySparkException
@@ -308,7 +339,7 @@ def in_one_sentence() -> Iterator[None]:
     # py4j ships no types; what it raises is an exception of the JVM that PySpark did not know.
     jvm_error: type[Exception] = import_module("py4j.protocol").Py4JError
     try:
-        with quiet_queries():
+        with interruptible(), quiet_queries():
             yield
     except (PySparkException, jvm_error) as error:
         raise ConfigError(f"Spark could not do it: {spark_sentence(error)}") from None

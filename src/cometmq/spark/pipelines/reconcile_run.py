@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
-from cometmq.spark.pipelines.following import follow
+from cometmq.spark.pipelines.following import counted, follow
 from cometmq.spark.pipelines.reconcile import (
     KINDS,
     by_window,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from cometmq.spark.pipelines.following import RowCounter
     from cometmq.spark.progress import Progress
 
 __all__ = ["Reconciling", "check_out"]
@@ -98,9 +99,11 @@ class Reconciling:
         """Whether the sides hold the same."""
         return not self.counts and not self.without_time and not self.dropped_late
 
-    def batch(self, sides: DataFrame) -> None:
-        """Compare all there is."""
+    def batch(self, sides: DataFrame, counter: RowCounter | None = None) -> None:
+        """Compare all there is; the counter, for progress, counts the records compared."""
         self.without_time += sum(row["count"] for row in timeless(sides).collect())
+        if counter is not None:
+            sides = counted(sides, counter)
         self._take(matched(sides, late=self.late), self.out)
 
     def stream(
