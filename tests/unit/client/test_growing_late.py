@@ -100,15 +100,15 @@ async def test_what_was_open_before_holds_everything(tmp_path: Path) -> None:
             readers.consume_all()
             await running.stop_broker("broker-a")
             await running.start_broker("broker-a")
+            sends = running.brokers["broker-a"]._send
+            assert sends is not None
             for transaction in (early, late):
                 # What has drained is marked at once where nothing is open.
-                broker = running.brokers["broker-a"]
-                assert broker._send is not None
-                broker._send.growing.look_at(TOPIC)
+                sends.growing.look_at(TOPIC)
                 assert marks(running) == 0
                 await books.end(transaction, TransactionOutcome.COMMIT)
                 assert transaction.is_settled
-            broker._send.growing.look_at(TOPIC)
+            sends.growing.look_at(TOPIC)
             assert marks(running) == 0, "what was committed is not consumed"
             readers.consume_all()
             await until_grown(admin)
