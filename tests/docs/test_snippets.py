@@ -19,6 +19,9 @@ PAGES = [
 #: Commands that serve until a signal, take long, or need what the page tells the reader to bring;
 #: each is run by a test of its own or by hand.
 NOT_RUN = re.compile(r"cometmq (up|broker|name-server|demo|bench|store)\b|COMETMQ_BROKER_")
+#: A page starts up to a dozen interpreters, one after the other, on a machine that may be busy.
+PAGE_TIMEOUT_S = 300
+COMMAND_TIMEOUT_S = 100
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ def test_pages_hold_snippets_to_run() -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(PAGE_TIMEOUT_S)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_works_from_top_to_bottom(page: Path, cluster: dict[str, str], tmp_path: Path) -> None:
     """Each `cometmq` line and each Python block in the page's order, warnings as errors."""
@@ -95,7 +99,7 @@ def check(command: list[str], snippet: Snippet, environment: dict[str, str], fol
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=COMMAND_TIMEOUT_S,
         check=False,
     )
     assert result.returncode == 0, f"{snippet}: {command[-1]}: {result.stderr}"
