@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
 import cometmq
 import cometmq.sync
+from cometmq.cli.confirming import NotConfirmed
 from cometmq.cli.main import root
 from cometmq.errors import GroupNotExist
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
@@ -100,8 +100,10 @@ def test_redrive(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     assert "%RETRY%billing" in shown.stdout
     assert "nothing was sent: a preview" in shown.stderr
     assert not (tmp_path / "ledger").exists()
-    with pytest.raises(click.Abort):
+    with pytest.raises(NotConfirmed, match="nothing was done"):
         invoke(cluster, "redrive", "billing", "--tag", "odd", *where, stdin="n\n")
+    with pytest.raises(NotConfirmed, match="nobody answers here; --yes"):
+        invoke(cluster, "redrive", "billing", "--tag", "odd", *where, stdin="")
     assert not (tmp_path / "ledger").exists()
     sent = invoke(
         cluster, "redrive", "billing", "--tag", "odd", "--rate", "1000", *where, stdin="y\n"

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 import cometmq
 import cometmq.sync
+from cometmq.cli.confirming import NotConfirmed
 from cometmq.cli.main import root
 from cometmq.errors import GroupNotExist, QueryNotFound
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
@@ -93,7 +94,7 @@ def test_list_show_skip_retry(cluster: EmbeddedCluster) -> None:
         assert [one["body"] for one in shown] == ["bad 1", "bad 2", "bad 3"]
         some = invoke(cluster, "show", "billing", "Orders/bad", "--count", "1")
         assert "the first 1 of 3" in some.stderr
-        with pytest.raises(click.Abort):
+        with pytest.raises(NotConfirmed, match="nothing was done"):
             invoke(cluster, "skip", "billing", "bad", stdin="n\n")
         refused.clear()
         skipped = invoke(cluster, "skip", "billing", "bad", stdin="y\n")

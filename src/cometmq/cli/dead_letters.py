@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from cometmq.cli.confirming import confirm
 from cometmq.cli.options import (
     admin_client,
     is_quiet,
@@ -335,7 +336,7 @@ def redrive(
             if preview or not plan.count:
                 return plan, None
             if not yes:
-                click.confirm(f"Send {_messages(plan.count)} again?", abort=True, err=True)
+                confirm(f"Send {_messages(plan.count)} again?")
             return plan, await _send(ctx, one, plan)
 
     plan, sent = run(work())
@@ -357,10 +358,22 @@ def redrive(
 
 
 async def _send(ctx: click.Context, one: Any, plan: "RedrivePlan") -> int:
-    from cometmq.cli.output import progress
+    from cometmq.cli.output import note, progress
+
+    done = 0
+
+    def note_progress(count: int) -> None:
+        nonlocal done
+        done = count
+        bar.update(count)
 
     with progress("sent again", total=plan.count, quiet=is_quiet(ctx)) as (bar,):
-        sent: int = await one.send(plan, bar.update)
+        try:
+            sent: int = await one.send(plan, note_progress)
+        except BaseException:
+            many = _messages(plan.count)
+            note(f"about {done:,} of {many} were sent; the same command sends the others")
+            raise
     return sent
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cometmq.cli.confirming import confirm
 from cometmq.cli.group_policy import set_group, show
 from cometmq.cli.options import (
     admin_client,
@@ -203,7 +204,7 @@ def reset(
     wanted = moment_of(moment, "--to")
     timestamp_ms = wanted if isinstance(wanted, int) else 0 if wanted == "first" else None
     if not yes:
-        click.confirm(f"Move group {name} in topic {topic} to {moment}?", abort=True)
+        confirm(f"Move group {name} in topic {topic} to {moment}?")
 
     async def move() -> list[dict[str, object]]:
         async with admin_client(name_server, timeout_s) as admin:
@@ -236,7 +237,7 @@ def delete(
     from cometmq.net.loop import run
 
     if not yes:
-        click.confirm(f"Delete group {name} at {name_server}?", abort=True)
+        confirm(f"Delete group {name} at {name_server}?")
 
     async def remove() -> None:
         async with admin_client(name_server, timeout_s) as admin:

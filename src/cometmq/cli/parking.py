@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cometmq.cli.confirming import confirm
 from cometmq.cli.options import (
     admin_client,
     json_option,
@@ -224,11 +225,9 @@ def skip_parked(
                 many = held if is_all else min(count, held)
                 if not yes:
                     first = one.lane.messages[0]
-                    click.confirm(
+                    confirm(
                         f"Give up {_messages(many)} of {one.name}, the first with key "
-                        f"{first.keys or '(none)'}?",
-                        abort=True,
-                        err=True,
+                        f"{first.keys or '(none)'}?"
                     )
                 done.append((one.name, await lanes.skip(one, many), held - many))
         return done

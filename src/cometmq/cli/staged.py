@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import click
 
+from cometmq.cli.confirming import confirm
 from cometmq.cli.options import (
     json_option,
     name_server_option,
@@ -87,7 +88,7 @@ def forget(ctx: click.Context, sink: str, name_server: str, yes: bool, timeout_s
     from cometmq.net.loop import run
 
     if not yes:
-        click.confirm(f"Forget which batches {sink} has published at {name_server}?", abort=True)
+        confirm(f"Forget which batches {sink} has published at {name_server}?")
 
     async def remove() -> int:
         timeout_ms = round(timeout_s * 1000)

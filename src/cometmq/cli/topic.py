@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cometmq.cli.confirming import confirm
 from cometmq.cli.options import (
     admin_client,
     json_option,
@@ -113,7 +114,7 @@ def delete(
     from cometmq.net.loop import run
 
     if not yes:
-        click.confirm(f"Delete topic {name} and its messages at {name_server}?", abort=True)
+        confirm(f"Delete topic {name} and its messages at {name_server}?")
 
     async def remove() -> None:
         async with admin_client(name_server, timeout_s) as admin:
