@@ -244,7 +244,9 @@ class GrowingTopics:
         """Mark what has drained, and let drained queues vanish."""
         growth = self.topics[topic]
         config = self._state.topics.get(topic)
-        if config is None or not (self._has_work(topic, growth) or self._gone(topic, growth)):
+        if config is None or growth.phase is Phase.PREPARED:
+            return  # nothing moves, and of no queue is it known up to where it has to be consumed
+        if not (self._has_work(topic, growth) or self._gone(topic, growth)):
             return
         grown = growth
         queue_ids = growth.queues_left_at(self._broker_name)

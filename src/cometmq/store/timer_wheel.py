@@ -101,6 +101,12 @@ class TimerWheel:
         self.put(slot_ms, slot.first, last, slot.message_count + change)
         return slot.last
 
+    def forget(self, slot_ms: int, count: int) -> None:
+        """Count so many messages of a slot no more; their units stay in its chain."""
+        slot = self.get(slot_ms)
+        if slot is not None:
+            self.put(slot_ms, slot.first, slot.last, slot.message_count - count)
+
     def clear(self, slot_ms: int) -> None:
         """Make a slot blank."""
         if self.get(slot_ms) is not None:
