@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(
-    150
-)  # one process makes all the pages, on a machine that may be busy
+# One process makes all pages, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(150)
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
