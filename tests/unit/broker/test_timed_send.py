@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tests.unit.broker.harness import Client, eventually
-from tests.unit.broker.test_send_run import PLAIN, exchange, frame, told
+from tests.unit.broker.test_send_run import PLAIN, exchange, frame, store_of, told
 from tests.unit.broker.transacting import stored
 
 from cometmq.broker import Broker
@@ -16,6 +17,7 @@ from cometmq.codec.stored_message import StoredMessage
 from cometmq.model.names import TIMER_TOPIC
 
 HOUR_MS = 3_600_000
+FILE_BYTES = 1 << 17
 
 
 def timed(opaque: int, text: str, body: bytes = b"later") -> bytes:
@@ -83,6 +85,40 @@ def test_timed_sends_in_one_read_are_as_those_one_by_one(tmp_path: Path, flush: 
         )
 
     told(tmp_path, story, flushDiskType=flush)
+
+
+def test_runs_end_where_a_log_file_does(tmp_path: Path) -> None:
+    """The wheel knows the size of every record, also of the last one before a file's end, where the
+    next one does not begin where it ends."""
+    files, runs, width = 3, 30, 20
+
+    async def story(broker: Broker, client: Client) -> None:
+        store = store_of(broker)
+        far_ms = broker.env.clock.now_ms() + HOUR_MS
+        count = 0
+        for run in range(runs):
+            numbers = range(1 + run * width, 1 + (run + 1) * width)
+            # Sizes that differ, so that the end of a file is met with all kinds of room.
+            frames = [timed(n, at(far_ms), bytes(300 + 37 * n % 500)) for n in numbers]
+            answers = await exchange(broker, b"".join(frames), width)
+            assert {answer.code for answer in answers} == {0}
+            count += width
+        await eventually(lambda: broker.timers.taken_count == count)
+        units = store.units(TIMER_TOPIC, 0, 0, count)
+        records = [(unit.physical_offset, unit.size) for unit in units]
+        assert len(records) == count
+        log = broker.timers._book.log
+        known = {
+            int(unit["place"]): int(unit["bytes"])
+            for units in log.reader().arrays(0, log.end)
+            for unit in units
+        }
+        assert known == dict(records)
+        gaps = sum(place + size != following for (place, size), (following, _) in pairwise(records))
+        assert gaps >= files
+        assert store.max_physical_offset > files * FILE_BYTES
+
+    told(tmp_path, story, mappedFileSizeCommitLog=FILE_BYTES)
 
 
 def test_a_time_is_taken_from_where_an_entry_begins() -> None:
