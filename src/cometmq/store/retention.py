@@ -187,7 +187,20 @@ class Retention:
                 use.used_percent,
                 "refused" if decision.is_full else "accepted again",
             )
-        self.drop_files(decision.file_count, is_for_space=decision.is_forced)
+        count = self.synced_count(decision.file_count)
+        if count < decision.file_count:
+            # Earlier than its time, so that a full disk need not wait for it.
+            self._writer.sync_round()
+        self.drop_files(count, is_for_space=decision.is_forced)
+
+    def synced_count(self, count: int) -> int:
+        """How many of so many oldest files may go: those whose units are on stable storage.
+
+        Units that a power cut takes are made again from the log; without it a queue would end where
+        it was synced last, and give its next message a number that readers know already.
+        """
+        synced = self._writer.synced_position
+        return sum(mapped.end <= synced for mapped in self._log.files[:count])
 
     def drop_files(self, count: int, *, is_for_space: bool = False) -> None:
         """Delete the oldest log files, then what pointed only at them.

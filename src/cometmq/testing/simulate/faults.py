@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.errors import CometError
 from cometmq.testing.network import NetworkFaults
+from cometmq.testing.simulate.expiry import drop_consumed_files
 from cometmq.testing.simulation import NodeGone
 from cometmq.testing.workers import SimWorkers
 
@@ -176,6 +177,17 @@ async def _full_disk(cluster: Cluster, chance: random.Random) -> None:
     disk.capacity_bytes = 1 << 40
 
 
+async def _files_go(cluster: Cluster, chance: random.Random) -> None:
+    """Log files go that every group has consumed, also under messages that wait."""
+    part = chance.choice(cluster.brokers)
+    for _ in range(chance.randint(1, 12)):
+        await asyncio.sleep(0.05)
+        try:
+            cluster.injected["files-go"] += await drop_consumed_files(part, 0.25)
+        except NodeGone:
+            return
+
+
 async def _sync_failure(cluster: Cluster, chance: random.Random) -> None:
     """A sync of the log fails and its pages count as clean; the cluster restarts the broker."""
     disk = chance.choice(cluster.brokers).node.disk
@@ -190,6 +202,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "broker-restart": _broker_restart,
     "client-kill": _client_kill,
     "cuts": _cuts,
+    "files-go": _files_go,
     "full-disk": _full_disk,
     "half-close": _half_close,
     "name-server-away": _name_server_away,
