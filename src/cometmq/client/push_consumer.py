@@ -23,7 +23,7 @@ from cometmq.client.arguments import subscription_map
 from cometmq.client.assignment import Assignment
 from cometmq.client.dispatchers import Dispatcher, make_dispatcher
 from cometmq.client.group_consumer import RebalanceListener
-from cometmq.client.handlers import Handler, Outcome
+from cometmq.client.handlers import Handler, Outcome, reason_of
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
 from cometmq.client.orderly import OrderlyRunner
@@ -36,7 +36,7 @@ from cometmq.client.security import SecurityOptions
 from cometmq.client.send_back import SendBack
 from cometmq.client.starting import StartFrom, consume_from_where
 from cometmq.core.allocate import AllocateStrategy
-from cometmq.core.consume_retry import DELAY_LEVEL_BY_BROKER
+from cometmq.core.consume_retry import DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER
 from cometmq.core.order import (
     ORDER_BY_GROUP,
     ORDER_NONE,
@@ -459,6 +459,15 @@ class PushConsumer(OrderlyConsumer):
         if process_queue.dropped:
             return
         if outcome is not None:
+            if outcome == DELAY_LEVEL_DEAD_LETTER:
+                # The only place that has the reason: a send-back carries none.
+                log.warning(
+                    "the handler of group %s gives up message %s of topic %s: %s",
+                    self.group,
+                    message.message_id,
+                    message.topic,
+                    reason_of(outcome),
+                )
             self.give_back(assignment, message, outcome)
             return
         process_queue.finish(message.queue_offset)

@@ -271,7 +271,7 @@ def test_a_failed_message_comes_again(how: str) -> None:
     scenario(story)
 
 
-def test_dead_letters() -> None:
+def test_dead_letters(caplog: pytest.LogCaptureFixture) -> None:
     """DeadLetter at once, or after the last try; either way the message is in %DLQ%."""
 
     async def story(name_server: str, producer: Producer) -> None:
@@ -280,7 +280,7 @@ def test_dead_letters() -> None:
         async def handle(message: ReceivedMessage) -> Any:
             tries[message.body] += 1
             if message.body == b"never":
-                raise DeadLetter
+                raise DeadLetter("no such customer")
             return RetryLater(1)
 
         await send(producer, b"never", b"often")
@@ -305,6 +305,9 @@ def test_dead_letters() -> None:
         assert tries == {b"never": 1, b"often": 2}
 
     scenario(story)
+    given_up = [one.message for one in caplog.records if "gives up" in one.message]
+    assert len(given_up) == 1
+    assert given_up[0].endswith("of topic t: no such customer")
 
 
 def test_list_handlers_judge_each_message() -> None:
