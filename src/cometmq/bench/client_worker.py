@@ -41,6 +41,8 @@ LINGER_MS: Final = 5.0
 LINGER_CHUNK: Final = 2000
 CONSUME_S_MAX: Final = 120.0
 FILL_BATCH: Final = 100
+ORDERED: Final = ("push-queue", "push-group")
+"""Programs whose messages have a message group: as many groups as a batch has messages."""
 
 
 @dataclass(slots=True)
@@ -155,7 +157,7 @@ class _Client:
     # -- consuming ----------------------------------------------------------------------------
 
     async def _consume_round(self, number: int) -> Round:
-        ring = await self.work.prepare(number, FILL_BATCH)
+        ring = await self.work.prepare(number, FILL_BATCH, is_grouped=self.program in ORDERED)
         sent = await self.work.fill(ring)
         if sent.refused:
             raise VerifyFailed(f"the fill was refused: {dict(sent.refused)}")
@@ -316,6 +318,20 @@ async def _push_list(name_server: str, group: str, topic: str, received: _Receiv
     await _push(name_server, group, topic, received, handle, batch_count_max=32)
 
 
+async def _push_queue(name_server: str, group: str, topic: str, received: _Received) -> None:
+    async def handle(message: Any) -> None:
+        received.one(message)
+
+    await _push(name_server, group, topic, received, handle, order="queue")
+
+
+async def _push_group(name_server: str, group: str, topic: str, received: _Received) -> None:
+    async def handle(message: Any) -> None:
+        received.one(message)
+
+    await _push(name_server, group, topic, received, handle, order="group")
+
+
 async def _async_for(name_server: str, group: str, topic: str, received: _Received) -> None:
     from cometmq import PullConsumer
 
@@ -332,6 +348,8 @@ CONSUMERS: Final[dict[str, Callable[[str, str, str, _Received], Awaitable[None]]
     "push-async": _push_async,
     "push-threads": _push_threads,
     "push-list": _push_list,
+    "push-queue": _push_queue,
+    "push-group": _push_group,
     "async-for": _async_for,
 }
 

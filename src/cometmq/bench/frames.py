@@ -122,12 +122,14 @@ def _rows_for(frame_bytes: int) -> int:
     return 100
 
 
-def _add_properties(template: _Template, separator: bytes, end: bytes) -> None:
+def _add_properties(template: _Template, separator: bytes, end: bytes, *, is_grouped: bool) -> None:
     template.add(b"KEYS" + separator + b"k").number()
     template.mark("key_index", INDEX_DIGITS).add(end)
     template.add(b"UNIQ_KEY" + separator).mark("uniq_run", 32 - ID_DIGITS).number()
     template.mark("uniq_index", INDEX_DIGITS).add(end)
     template.add(b"WAIT" + separator + b"true" + end)
+    if is_grouped:
+        template.add(b"__SHARDINGKEY" + separator + b"g").mark("group_index", INDEX_DIGITS).add(end)
     template.add(b"TAGS" + separator).mark("tag", 4).add(end)
 
 
@@ -136,7 +138,8 @@ class FrameRing:
 
     `batch_count` 0 renders SEND_MESSAGE_V2 (310) with one body each, n > 0 SEND_BATCH_MESSAGE
     (320) with n messages each. `body_bytes` is the size of one body, at least 12. `seed` makes
-    bodies and unique ids; two runs with different seeds share no body.
+    bodies and unique ids; two runs with different seeds share no body.  `is_grouped` gives each
+    message of a batch a message group of its own, the same in every batch.
     """
 
     def __init__(
@@ -147,6 +150,7 @@ class FrameRing:
         batch_count: int = 0,
         broker_name: str = "broker-a",
         seed: int = 1,
+        is_grouped: bool = False,
     ) -> None:
         if body_bytes < ID_DIGITS:
             raise ConfigError(f"a body needs at least {ID_DIGITS} bytes, not {body_bytes}")
@@ -158,6 +162,7 @@ class FrameRing:
         self.body_bytes = body_bytes
         self.batch_count = batch_count
         self.messages_per_frame = batch_count or 1
+        self._is_grouped = is_grouped
         self.sent = 0
         self._time_ms = -1
         header = self._header(targets, broker_name)
@@ -183,7 +188,7 @@ class FrameRing:
         template.add(b'","c":"TBW102","d":"4","e":"').mark("queue", 1)
         template.add(b'","f":"0","g":"').mark("time", TIME_DIGITS).add(b'","h":"0","i":"')
         if not batch:
-            _add_properties(template, rb"\u0001", rb"\u0002")
+            _add_properties(template, rb"\u0001", rb"\u0002", is_grouped=self._is_grouped)
         template.add(b'","j":"0","k":"false","m":"%s","n":"' % (b"true" if batch else b"false"))
         template.add(broker_name.encode())
         template.add(b'"},"flag":0,"language":"PYTHON","opaque":1').number()
@@ -194,7 +199,7 @@ class FrameRing:
         """A body alone, or one message of a batch body (wire.md 4.2)."""
         template = _Template()
         properties = _Template()
-        _add_properties(properties, b"\x01", b"\x02")
+        _add_properties(properties, b"\x01", b"\x02", is_grouped=self._is_grouped)
         if self.batch_count:
             total = 4 + 4 + 4 + 4 + 4 + self.body_bytes + 2 + properties.size
             template.add(total.to_bytes(4, "big") + bytes(12))
@@ -204,7 +209,7 @@ class FrameRing:
         template.mark("body_tail", self.body_bytes - ID_DIGITS)
         if self.batch_count:
             template.add(properties.size.to_bytes(2, "big"))
-            _add_properties(template, b"\x01", b"\x02")
+            _add_properties(template, b"\x01", b"\x02", is_grouped=self._is_grouped)
         return template
 
     def _fill(
@@ -250,7 +255,7 @@ class FrameRing:
                 self._lap_views.append(view[:, :, column : column + lap_width])
                 end = column + FRAME_DIGITS
                 view[:, :, column + lap_width : end] = row_digits[:, None, :]
-            for name in ("key_index", "uniq_index", "body_index"):
+            for name in ("key_index", "uniq_index", "group_index", "body_index"):
                 if name in template.marks:
                     column = template.marks[name]
                     view[:, :, column : column + INDEX_DIGITS] = index_digits[None, : view.shape[1]]

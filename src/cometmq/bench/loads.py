@@ -174,7 +174,7 @@ ECHO_LOADS: Final = {
 
 
 def _client(
-    name: str, program: str, target: float, echo_as: str, echo_then: float | None = None
+    name: str, program: str, target: float | None, echo_as: str, echo_then: float | None = None
 ) -> Load:
     return Load(
         name=name,
@@ -195,6 +195,8 @@ CLIENT_LOADS: Final = (
     _client("push async def", "push-async", 100_000, "echo pull32 x1"),
     _client("push threads", "push-threads", 60_000, "echo pull32 x1"),
     _client("push list", "push-list", 250_000, "echo pull32 x1"),
+    _client("push by queue", "push-queue", None, "echo pull32 x1"),
+    _client("push by group", "push-group", None, "echo pull32 x1"),
     _client("async for", "async-for", 200_000, "echo pull32 x1"),
 )
 

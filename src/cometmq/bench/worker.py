@@ -103,7 +103,9 @@ class Work:
         prefix = f"Bench{self.order.seed % 1_000_000:06d}R{number:03d}T"
         return Targets(prefix, self.load.topics, self.load.queues)
 
-    async def prepare(self, number: int, batch_count: int) -> FrameRing:
+    async def prepare(
+        self, number: int, batch_count: int, *, is_grouped: bool = False
+    ) -> FrameRing:
         """Topics and group exist; the ring of a round is rendered."""
         targets = self._targets(number)
         if self.order.verify:
@@ -115,6 +117,7 @@ class Work:
             batch_count=batch_count,
             broker_name=self.order.broker_name,
             seed=self.order.seed * 1000 + number,
+            is_grouped=is_grouped,
         )
 
     async def round(self, number: int) -> Round:
