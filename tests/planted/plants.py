@@ -12,16 +12,21 @@ from unittest import mock
 import msgspec
 
 import cometmq.store.appender as appender_module
+from cometmq.broker.recall import RecallProcessor
 from cometmq.broker.send_back import SendBackProcessor
 from cometmq.broker.state import answer
 from cometmq.broker.transaction import TransactionService
+from cometmq.client.parking import Parking
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.delay import DelayLevels
+from cometmq.core.growing import ALL_MOVED, QueueDrain
 from cometmq.core.process_queue import ProcessQueue
+from cometmq.core.queue_locks import QueueLocks
 from cometmq.store.appender import Appender
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
 from cometmq.store.message_store import MessageStore
+from cometmq.store.recovery import Recovery
 from cometmq.store.results import PutResult
 
 __all__ = ["PLANTS", "Plant"]
@@ -35,6 +40,8 @@ class Plant:
 
     name: str
     changes: tuple[tuple[Any, str, Make], ...]
+    kinds: tuple[str, ...] = ()
+    """Kinds of message that show it; others would only take time."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -121,26 +128,74 @@ def _never_stored(original: Any) -> Any:
 
 
 PLANTS: Final = (
-    Plant("a flush is dropped", ((Flusher, "_sync", _drop),)),
-    Plant("two units of a batch change places", ((appender_module, "pack_units", _swapped),)),
+    Plant("a flush is dropped", ((Flusher, "_sync", _drop),), ("queue-order",)),
     Plant(
-        "readers see a batch while it is published", ((MessageStore, "hold_queue", _without_hold),)
+        "two units of a batch change places",
+        ((appender_module, "pack_units", _swapped),),
+        ("plain",),
+    ),
+    Plant(
+        "readers see a batch while it is published",
+        ((MessageStore, "hold_queue", _without_hold),),
+        ("staging",),
     ),
     Plant(
         "offsets are committed before messages are handled",
         ((ProcessQueue, "commit_offset", lambda _: property(lambda self: self.pull_offset)),),
+        ("plain",),
     ),
-    Plant("a delayed message comes 40 ms early", ((DelayLevels, "due_in_ms", _early),)),
-    Plant("a half message stays open after its end", ((TransactionService, "_close", _drop),)),
+    Plant(
+        "a delayed message comes 40 ms early", ((DelayLevels, "due_in_ms", _early),), ("delayed",)
+    ),
+    Plant(
+        "a half message stays open after its end",
+        ((TransactionService, "_close", _drop),),
+        ("transactions",),
+    ),
     Plant(
         "the last message of a batch is lost",
         ((Appender, "put_packed", _drop), (Appender, "put_batch", _short_batch)),
+        ("plain", "staging"),
     ),
     Plant(
         "the index keeps entries behind the log's end",
         ((IndexService, "cut", lambda _: lambda self, offset: self.end),),
+        ("plain", "queue-order"),
     ),
-    Plant("readers see what is not flushed", ((Flusher, "request", _shows_at_once),)),
-    Plant("a committed offset moves back", ((ConsumerOffsetTable, "commit", _moves_back),)),
-    Plant("a message sent back is not stored", ((SendBackProcessor, "_store", _never_stored),)),
+    Plant("readers see what is not flushed", ((Flusher, "request", _shows_at_once),), ("plain",)),
+    Plant(
+        "a committed offset moves back",
+        ((ConsumerOffsetTable, "commit", _moves_back),),
+        ("plain",),
+    ),
+    Plant(
+        "a message sent back is not stored",
+        ((SendBackProcessor, "_store", _never_stored),),
+        ("retries",),
+    ),
+    Plant(
+        "a queue is locked for two consumers at once",
+        ((QueueLocks, "_is_expired", lambda _: lambda self, held, now_ms: True),),
+        ("ordered",),
+    ),
+    Plant(
+        "recovery leaves what lies behind the log's end",
+        ((Recovery, "_truncate_log", _drop),),
+        ("plain", "staging", "transactions"),
+    ),
+    Plant(
+        "later messages of a parked group are handled",
+        ((Parking, "is_closed", lambda _: lambda self, message: False),),
+        ("parked",),
+    ),
+    Plant(
+        "a growing topic lets groups go before they are consumed",
+        ((QueueDrain, "drained", lambda _: lambda self, consumed, moved: ALL_MOVED & ~moved),),
+        ("growing",),
+    ),
+    Plant(
+        "what is taken back is delivered all the same",
+        ((RecallProcessor, "recall", lambda _: lambda self, request, *_: answer(request)),),
+        ("recalled",),
+    ),
 )

@@ -291,3 +291,16 @@ def test_a_message_that_comes_meanwhile_keeps_its_queue() -> None:
     rig.tick(2_000)
     assert rig.bodies("Old") == [b"six"]
     assert not rig.disk.exists("/store/consumequeue/Old/1")
+
+
+def test_a_file_stays_until_its_units_are_synced() -> None:
+    """Also when it has expired: after a power cut nothing could make them again."""
+    rig = Rig(commit_log_file_bytes=8_192)
+    for _ in range(100):
+        rig.put("T", body=bytes(200))
+    retention = rig.store._retention
+    assert len(rig.store._log.files) > 2
+    assert retention.synced_count(2) == 0
+    for _ in range(5):
+        rig.tick(60_000)
+    assert retention.synced_count(2) == 2
