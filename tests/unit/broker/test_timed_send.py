@@ -12,6 +12,7 @@ from tests.unit.broker.transacting import stored
 
 from cometmq.broker import Broker
 from cometmq.broker.timed_send import take_time
+from cometmq.broker.timer_near import Near
 from cometmq.codec.recall import decode_recall_handle
 from cometmq.codec.stored_message import StoredMessage
 from cometmq.model.names import TIMER_TOPIC
@@ -85,6 +86,38 @@ def test_timed_sends_in_one_read_are_as_those_one_by_one(tmp_path: Path, flush: 
         )
 
     told(tmp_path, story, flushDiskType=flush)
+
+
+def test_what_is_delivered_unread_is_as_what_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two messages for a loaded slot: one is kept in memory, for the other there is no room."""
+    rooms = iter([True, False])
+    asked: list[bool] = []
+
+    def has_room(near: Near) -> bool:
+        asked.append(next(rooms))
+        return asked[-1]
+
+    async def story(broker: Broker, client: Client) -> None:
+        near_ms = broker.env.clock.now_ms() + 1100
+        monkeypatch.setattr(Near, "has_room", has_room)
+        # The first one of all takes the way of single sends: its queue is new.
+        await exchange(broker, timed(9, at(near_ms + HOUR_MS)), 1)
+        await exchange(broker, timed(1, at(near_ms)) + timed(2, at(near_ms)), 2)
+        await eventually(lambda: len(stored(broker, "t", 2)) == 3)
+        kept, read = sorted(stored(broker, "t", 2)[1:], key=lambda one: one.properties["UNIQ_KEY"])
+        assert asked == [True, False]
+        assert all(one.store_timestamp_ms >= near_ms for one in (kept, read))
+        assert list(kept.properties) == list(read.properties)
+        for one in (kept, read):
+            del one.properties["TIMER_DEQUEUE_MS"]
+        assert what(kept) == what(read)
+        assert kept.born_timestamp_ms == read.born_timestamp_ms
+        units = store_of(broker).units("t", 2, 1, 2)
+        assert units[0].tags_code == units[1].tags_code != 0
+
+    told(tmp_path, story)
 
 
 def test_runs_end_where_a_log_file_does(tmp_path: Path) -> None:
