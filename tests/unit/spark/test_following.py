@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.spark.pipelines.following import Followed, spark_sentence
+from cometmq.spark.pipelines.following import Followed, interruptible, spark_sentence
 from cometmq.spark.progress import Progress
 
 
@@ -60,3 +60,14 @@ def test_one_line_out_of_many() -> None:
     assert spark_sentence(RuntimeError(worker)) == "no such topic T"
     assert spark_sentence(RuntimeError("\n[CAST] wrong\n at org.apache")) == "[CAST] wrong"
     assert spark_sentence(RuntimeError()) == "RuntimeError()"
+
+
+def test_an_interrupt_is_told_as_one() -> None:
+    """Whatever tidying up met after it; an error without one stays what it is."""
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ValueError("the answer of another call")
+    with pytest.raises(ValueError, match="by itself"), interruptible():
+        raise ValueError("by itself")
