@@ -75,6 +75,31 @@ def test_pages_hold_snippets_to_run() -> None:
     assert any(snippet.page.name == "README.md" for snippet in PYTHON)
 
 
+def topics(pattern: str, page: Path) -> set[str]:
+    """Topics that this stands before in the blocks of a page that are run."""
+    return {
+        topic
+        for snippet in snippets(page)
+        if snippet.language in ("python", "sh")
+        for found in re.finditer(pattern, snippet.text)
+        for topic in found.groups()
+        if topic
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_reads_what_another_one_sends(page: Path) -> None:
+    """All pages share a cluster, in any order: a page that waits for its message gets just that."""
+    read = topics(r'\{"([A-Z]\w+)": "', page)
+    others = {
+        topic
+        for other in PAGES
+        if other != page
+        for topic in topics(r'\bMessage\(\s*"(\w+)"|cometmq produce (\w+)', other)
+    }
+    assert read.isdisjoint(others), f"{page.name}: {read & others}"
+
+
 @pytest.mark.processes
 @pytest.mark.timeout(PAGE_TIMEOUT_S)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
