@@ -66,7 +66,7 @@ def test_another_precision(before: int, after: int, is_killed: bool) -> None:
 def test_a_store_that_was_away_for_longer_than_its_wheel(is_killed: bool) -> None:
     """With a precision of 0.1 s the wheel spans 16.8 hours ahead; what is overdue arrives, once."""
 
-    async def main(world: World) -> None:
+    async def main(world: World) -> ChangingCluster:
         cluster = ChangingCluster(world, "ASYNC_FLUSH")
         cluster.settings = {**cluster.settings, "timer_precision_ms": 100}
         await cluster.start()
@@ -83,5 +83,8 @@ def test_a_store_that_was_away_for_longer_than_its_wheel(is_killed: bool) -> Non
         await cluster.start_broker()
         await asyncio.sleep(5)
         await cluster.arrived_in_time()
+        return cluster
 
-    simulate(22, main)
+    cluster = simulate(22, main).value
+    assert len(cluster.seen.due) == 50
+    assert cluster.seen.looks > 10
