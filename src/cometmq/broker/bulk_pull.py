@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cometmq.broker.state import BrokerState, Refusal, answer
 from cometmq.errors import ResponseCode
 from cometmq.model.flags import PULL_COMMIT_OFFSET
+from cometmq.net.env import let_go
 from cometmq.store.span_reader import Span
 from cometmq.wire.bulk_pull import (
     BYTES_DEFAULT,
@@ -168,6 +169,7 @@ class BulkPullProcessor:
                 wanted.matches,
                 wanted.hint,
                 wanted.needles,
+                let_go=let_go,
                 head_bytes=_HEAD_BYTES,
                 has_sizes=has_sizes,
             )

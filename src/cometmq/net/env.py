@@ -21,6 +21,7 @@ __all__ = [
     "SystemClock",
     "ThreadWorkers",
     "Workers",
+    "let_go",
     "system_environment",
 ]
 
@@ -52,6 +53,11 @@ class SystemClock:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+def let_go() -> None:
+    """In a worker that computes for long: give the loop its turn of the interpreter's lock."""
+    time.sleep(0)
 
 
 class Workers(Protocol):

@@ -10,7 +10,6 @@ match counts as read: the span's `following` is behind it, also when nothing was
 
 from __future__ import annotations
 
-import time
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -47,8 +46,10 @@ class Sieve:
         needles: tuple[bytes, ...],
         max_count: int,
         max_bytes: int,
+        let_go: Callable[[], None],
     ) -> None:
         self._match = match
+        self._let_go = let_go
         self._needles = needles
         self.max_count = max_count
         self._max_bytes = max_bytes
@@ -67,7 +68,7 @@ class Sieve:
             if left_out is not None:
                 return first + left_out
             # Whoever waits for the interpreter's lock gets it here.
-            time.sleep(0)
+            self._let_go()
         return None
 
     def _take_some(self, raw: bytes, sizes: list[int], ends: list[int]) -> int | None:

@@ -147,11 +147,13 @@ class SpanReader:
         hint: BitmapHint | None,
         needles: tuple[bytes, ...],
         *,
+        let_go: Callable[[], None],
         head_bytes: int,
         has_sizes: bool,
     ) -> Span | None:
         """As `read`, of the records that match; see `MessageStore.get` for what tells them.
 
+        `let_go` is called every few hundred records, so that other threads get their turn.
         Looks at a bounded number of messages; a span without records says how far it looked.
         """
         from cometmq.store.span_filter import Sieve, filter_span
@@ -188,7 +190,7 @@ class SpanReader:
             gather,
             queue_offset,
             end,
-            Sieve(match, needles, max_count, max_bytes),
+            Sieve(match, needles, max_count, max_bytes, let_go),
             head_bytes=head_bytes,
             has_sizes=has_sizes,
         )

@@ -196,7 +196,7 @@ def test_matching_spans_are_what_matches_in_order(
         span = reader.read_matching(
             "t", 0, place, len(log.records), 1 << 60, max_count, max_bytes,
             lambda record: by_bitmap[bytes(record)] % every == 0 and needles[0] in bytes(record),
-            BitmapHint((), 32, 0), needles, head_bytes=64, has_sizes=True,
+            BitmapHint((), 32, 0), needles, let_go=lambda: None, head_bytes=64, has_sizes=True,
         )  # fmt: skip
         assert span is not None
         assert place < span.following <= len(log.records)
