@@ -5,19 +5,15 @@ the ordinary client: after each kill readers see every batch wholly or not at al
 that was being published is there once after it was published again.
 """
 
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.crash.stepping import Life, read_queue
 from tests.crash.test_full_disk import small_disk  # noqa: F401 - a fixture
 
 import cometmq.sync
 from cometmq.client.staging import PublishState, StagedPart, Staging
-from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import CometError, ServiceNotAvailable
 from cometmq.testing.raw_client import RawClient
 
@@ -38,74 +34,15 @@ STEPS = [
     "before answer",
 ]
 REPEATED = {"staged", "slice announced", "slice appended"}
-BROKER = """
-import asyncio, os, signal, sys
-from pathlib import Path
-from cometmq.broker.config import load_config
-from cometmq.standalone import Standalone
-
-store, flush = sys.argv[1:]
-armed = Path(store, "armed")
-hits = []
-
-def at(name):
-    step, _, hit = armed.read_text().partition(":") if armed.exists() else ("", "", "")
-    if name == step:
-        hits.append(name)
-        if len(hits) == int(hit):
-            armed.rename(Path(store, "hit"))
-            os.kill(os.getpid(), signal.SIGKILL)
-
-async def main():
-    config = load_config(environment={}, overrides={
-        "brokerName": "broker-a", "brokerIP1": "127.0.0.1", "bindAddress": "127.0.0.1",
-        "listenPort": 0, "storePathRootDir": store, "flushDiskType": flush,
-        "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20 * 500,
-        "maxHashSlotNum": 1000, "maxIndexNum": 4000, "defaultTopicQueueNums": 3,
-        "cleanFileForciblyEnable": "false",
-    }).config
-    standalone = Standalone(config, name_server_port=0)
-    await standalone.start()
-    standalone.broker.staging.publisher.at = at
-    print(standalone.name_server_address, standalone.broker_address, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
 
 
-class Life:
+def life_of(store: Path, flush: str) -> Life:
     """One life of the broker."""
-
-    def __init__(self, store: Path, flush: str) -> None:
-        self.store = store
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", BROKER, str(store), flush],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"},
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the broker did not start; its stderr says why"
-        self.name_server, self.address = line.split()
-
-    def arm(self, step: str, hit: int) -> None:
-        """Let it end itself at this step, when it comes there so many times from now."""
-        (self.store / "armed").write_text(f"{step}:{hit}")
-
-    def wait_killed(self, step: str) -> None:
-        """It has ended itself at this step, and at no other."""
-        assert self._process.wait(timeout=60) == -signal.SIGKILL
-        hit = self.store / "hit"
-        assert hit.read_text().startswith(step)
-        hit.unlink()
-
-    def close(self) -> None:
-        """End it, if it has not ended."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
+    return Life(
+        store,
+        "staging.publisher",
+        {"flushDiskType": flush, "defaultTopicQueueNums": 3, "cleanFileForciblyEnable": "false"},
+    )
 
 
 def batches_of(address: str) -> Counter[int]:
@@ -118,31 +55,7 @@ def batches_of(address: str) -> Counter[int]:
     counts: Counter[int] = Counter()
     with RawClient(address, timeout_s=60) as client:
         for queue_id in range(QUEUE_COUNT):
-            offset = 0
-            while True:
-                answer = client.call(
-                    11,
-                    {
-                        "consumerGroup": "readers",
-                        "topic": TOPIC,
-                        "queueId": str(queue_id),
-                        "queueOffset": str(offset),
-                        "maxMsgNums": "32",
-                        "sysFlag": "4",
-                        "commitOffset": "0",
-                        "suspendTimeoutMillis": "0",
-                        "subscription": "*",
-                        "subVersion": "0",
-                        "expressionType": "TAG",
-                    },
-                )
-                if answer.code != 0:
-                    assert answer.code in (19, 17), answer.remark
-                    break
-                for message in decode_messages(answer.body):
-                    assert message.queue_offset == offset
-                    bodies.append(bytes(message.body))
-                    offset += 1
+            bodies += [bytes(one.body) for one in read_queue(client, TOPIC, queue_id)]
             share = Counter(int(body.split(b"/")[0]) for body in bodies) - counts
             assert set(share.values()) <= {ROWS // QUEUE_COUNT}, f"a part of a batch: {share}"
             counts += share
@@ -164,7 +77,7 @@ def test_a_broker_killed_at_each_step_publishes_each_batch_once(tmp_path: Path, 
     store = tmp_path / "store"
     done: set[int] = set()
     for batch_id, step in enumerate([*STEPS, ""]):
-        life = Life(store, flush)
+        life = life_of(store, flush)
         try:
             seen = batches_of(life.address)
             assert all(seen[number] == ROWS for number in done)
@@ -181,7 +94,7 @@ def test_a_broker_killed_at_each_step_publishes_each_batch_once(tmp_path: Path, 
                     life.arm(step, 3 if step in REPEATED else 1)
                     with pytest.raises(CometError):
                         staging.publish(batch_id, [stage(staging, batch_id)])
-                    life.wait_killed(step)
+                    life.check_killed()
         finally:
             life.close()
     assert done == set(range(len(STEPS)))
@@ -194,7 +107,7 @@ def test_a_disk_that_is_full_refuses_and_keeps_what_is_published(
 ) -> None:
     """Staging or publishing is refused with what is free; no batch is there in part, ever."""
     store = small_disk / "store"
-    life = Life(store, flush)
+    life = life_of(store, flush)
     try:
         with cometmq.sync.Staging(life.name_server, "full") as staging:
             published = 0
@@ -210,7 +123,7 @@ def test_a_disk_that_is_full_refuses_and_keeps_what_is_published(
             assert set(seen.values()) == {ROWS}
             assert set(range(published)) <= seen.keys()
         life.close()
-        life = Life(store, flush)
+        life = life_of(store, flush)
         assert set(batches_of(life.address).values()) == {ROWS}
     finally:
         life.close()

@@ -6,19 +6,15 @@ and each half message is settled once: delivered, forgotten or given up.
 """
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.crash.stepping import Life, read_queue
 
 import cometmq
 from cometmq.client.transaction import TransactionOutcome
-from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import CometError
 from cometmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
 from cometmq.testing.raw_client import RawClient
@@ -45,77 +41,25 @@ STEPS = {
 In the life without one ("") everything that is decided is settled, so that only what nobody decides
 is given up in the next."""
 KINDS = ("done", "undone", "died after it", "died before it", "undecided")
-BROKER = """
-import asyncio, os, signal, sys
-from pathlib import Path
-from cometmq.broker.config import load_config
-from cometmq.standalone import Standalone
-
-store, flush, step, hit, checks = sys.argv[1:]
-hits = []
-
-def at(name):
-    if name == step:
-        hits.append(name)
-        if len(hits) == int(hit):
-            Path(store, "hit").write_text(name)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-async def main():
-    config = load_config(environment={}, overrides={
-        "brokerName": "broker-a", "brokerIP1": "127.0.0.1", "bindAddress": "127.0.0.1",
-        "listenPort": 0, "storePathRootDir": store, "flushDiskType": flush,
-        "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20 * 500,
-        "maxHashSlotNum": 1000, "maxIndexNum": 4000, "defaultTopicQueueNums": 2,
-        "cleanFileForciblyEnable": "false", "flushConsumerOffsetInterval": 200,
-        "transactionTimeOut": 200, "transactionCheckInterval": 200, "transactionCheckMax": checks,
-        "transactionOpBatchInterval": 100, "transactionOpMsgMaxSize": 20,
-    }).config
-    standalone = Standalone(config, name_server_port=0)
-    await standalone.start()
-    standalone.broker.transactions.at = at
-    print(standalone.name_server_address, standalone.broker_address, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
 
 
-class Life:
+class ShopLife(Life):
     """One life of the broker, which ends itself at a step, or not ("")."""
 
     def __init__(self, store: Path, flush: str, step: str, hit: int, check_max: int) -> None:
-        self.store = store
-        self.step = step
         self.is_last = check_max == 1
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", BROKER, str(store), flush, step, str(hit), str(check_max)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"},
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the broker did not start; its stderr says why"
-        self.name_server, self.address = line.split()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.poll() is not None
-
-    def check_killed(self) -> None:
-        """It has ended itself at its step, and at no other."""
-        assert self._process.wait(timeout=WAIT_S) == -signal.SIGKILL
-        hit = self.store / "hit"
-        assert hit.read_text() == self.step
-        hit.unlink()
-
-    def close(self) -> None:
-        """End it, if it has not ended."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
+        settings: dict[str, object] = {
+            "flushDiskType": flush,
+            "defaultTopicQueueNums": QUEUE_COUNT,
+            "cleanFileForciblyEnable": "false",
+            "flushConsumerOffsetInterval": 200,
+            "transactionTimeOut": 200,
+            "transactionCheckInterval": 200,
+            "transactionCheckMax": check_max,
+            "transactionOpBatchInterval": 100,
+            "transactionOpMsgMaxSize": 20,
+        }
+        super().__init__(store, "transactions", settings, step, hit)
 
 
 class Shop:
@@ -155,7 +99,7 @@ class Shop:
         elif kind == "undone":
             await producer.end(transaction, TransactionOutcome.ROLLBACK)
 
-    async def live(self, life: Life) -> None:
+    async def live(self, life: ShopLife) -> None:
         """Do transactions and answer checks until the broker is killed, or all is settled."""
         producer = cometmq.TransactionProducer(
             "orders",
@@ -171,7 +115,7 @@ class Shop:
             if not life.is_over:
                 raise
 
-    async def _work(self, life: Life, producer: cometmq.TransactionProducer) -> None:
+    async def _work(self, life: ShopLife, producer: cometmq.TransactionProducer) -> None:
         begun = 0
         while not life.is_over:
             try:
@@ -186,7 +130,7 @@ class Shop:
                 pass
             await asyncio.sleep(0.05)
 
-    async def is_settled(self, life: Life) -> bool:
+    async def is_settled(self, life: ShopLife) -> bool:
         """Whether nothing is open but what nobody decides, and in the last life not even that."""
         self.look(life.address)
         async with cometmq.Admin(name_server=life.name_server) as admin:
@@ -212,30 +156,7 @@ def bodies_of(address: str, topic: str = TOPIC, queue_count: int = QUEUE_COUNT) 
     bodies: Counter[str] = Counter()
     with RawClient(address, timeout_s=WAIT_S) as client:
         for queue_id in range(queue_count):
-            offset = 0
-            while True:
-                answer = client.call(
-                    11,
-                    {
-                        "consumerGroup": "readers",
-                        "topic": topic,
-                        "queueId": str(queue_id),
-                        "queueOffset": str(offset),
-                        "maxMsgNums": "32",
-                        "sysFlag": "4",
-                        "commitOffset": "0",
-                        "suspendTimeoutMillis": "0",
-                        "subscription": "*",
-                        "subVersion": "0",
-                        "expressionType": "TAG",
-                    },
-                )
-                if answer.code != 0:
-                    assert answer.code in (17, 19), answer.remark
-                    break
-                for message in decode_messages(answer.body):
-                    bodies[message.body.decode()] += 1
-                    offset += 1
+            bodies.update(one.body.decode() for one in read_queue(client, topic, queue_id))
     return bodies
 
 
@@ -247,7 +168,7 @@ def test_a_broker_killed_at_each_step_settles_each_once(tmp_path: Path, flush: s
     for step, hit in [*STEPS.items(), ("", 0)]:
         if step == "discard.put":
             check_max = 1
-        life = Life(tmp_path / "store", flush, step, hit, check_max)
+        life = ShopLife(tmp_path / "store", flush, step, hit, check_max)
         try:
             shop.look(life.address)
             asyncio.run(shop.live(life))

@@ -1,0 +1,122 @@
+"""What the kill tests share: a real broker process that ends itself by SIGKILL at a named step."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from cometmq.codec.stored_message import StoredMessage, decode_messages
+from cometmq.testing.raw_client import RawClient
+
+BROKER = """
+import asyncio, json, os, signal, sys
+from operator import attrgetter
+from pathlib import Path
+from cometmq.broker.config import load_config
+from cometmq.standalone import Standalone
+
+store, owner, settings = sys.argv[1:]
+armed = Path(store, "armed")
+hits = []
+
+def at(name):
+    step, _, hit = armed.read_text().partition(":") if armed.exists() else ("", "", "")
+    if name == step:
+        hits.append(name)
+        if len(hits) == int(hit):
+            armed.rename(Path(store, "hit"))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    config = load_config(environment={}, overrides={
+        "brokerName": "broker-a", "brokerIP1": "127.0.0.1", "bindAddress": "127.0.0.1",
+        "listenPort": 0, "storePathRootDir": store, "mappedFileSizeCommitLog": 1 << 20,
+        "mappedFileSizeConsumeQueue": 20 * 500, "maxHashSlotNum": 1000, "maxIndexNum": 4000,
+        **json.loads(settings),
+    }).config
+    standalone = Standalone(config, name_server_port=0)
+    await standalone.start()
+    attrgetter(owner)(standalone.broker).at = at
+    print(standalone.name_server_address, standalone.broker_address, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+class Life:
+    """One life of a broker; `owner` is the part of it whose steps count, by its attributes."""
+
+    def __init__(
+        self, store: Path, owner: str, settings: dict[str, object], step: str = "", hit: int = 0
+    ) -> None:
+        """With `step`, it ends itself when it comes there for the `hit`-th time."""
+        self.store = store
+        self.step = step
+        if step:
+            self.arm(step, hit)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", BROKER, str(store), owner, json.dumps(settings)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"},
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the broker did not start; its stderr says why"
+        self.name_server, self.address = line.split()
+        self.pid = self._process.pid
+
+    def arm(self, step: str, hit: int) -> None:
+        """Let it end itself at this step, when it comes there so many times from now."""
+        self.store.mkdir(parents=True, exist_ok=True)
+        (self.store / "armed").write_text(f"{step}:{hit}")
+        self.step = step
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def check_killed(self, timeout_s: float = 100) -> None:
+        """It has ended itself at its step, and at no other."""
+        assert self._process.wait(timeout=timeout_s) == -signal.SIGKILL
+        hit = self.store / "hit"
+        assert hit.read_text().partition(":")[0] == self.step
+        hit.unlink()
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        if not self.is_over:
+            self._process.kill()
+        self._process.communicate()
+
+
+def read_queue(client: RawClient, topic: str, queue_id: int) -> Iterator[StoredMessage]:
+    """What readers see of a queue from its begin on, without a hole."""
+    offset = 0
+    while True:
+        ext = {
+            "consumerGroup": "readers",
+            "topic": topic,
+            "queueId": str(queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": "32",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        answer = client.call(11, ext)
+        if answer.code != 0:
+            assert answer.code in (17, 19), answer.remark
+            return
+        for message in decode_messages(answer.body):
+            assert message.queue_offset == offset
+            yield message
+            offset += 1
