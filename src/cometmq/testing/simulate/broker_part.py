@@ -73,7 +73,10 @@ class Group:
     wants: Callable[[Seen], bool]
     """Whether its subscription matches; others may be passed over."""
     is_alone: bool = False
-    """One member that never leaves: its offsets never move back in one life of the broker."""
+    """One member has a queue at a time, for it is the only one or holds the queue's lock: offsets
+    never move back.  Where members share a group the last commit wins, as in RocketMQ: one that has
+    lost a queue may commit after the one that began from an older offset, and back goes the queue.
+    """
     decided: set[Place] = field(default_factory=set)
     bodies: set[bytes] = field(default_factory=set)
     """Of messages that were handled with success."""

@@ -31,7 +31,7 @@ class OrderedWorkload(Workload):
         cluster = self.cluster
         self._passed: defaultdict[object, int] = defaultdict(lambda: -1)
         cluster.watch(self.topic, self.never_twice)
-        self.readers = cluster.watch_group(f"{self.name}-readers")
+        self.readers = cluster.watch_group(f"{self.name}-readers", is_alone=True)
         first, second = cluster.clients
         cluster.role(f"{self.name} send", first, lambda: self.send_all(first, self._step))
         cluster.role(f"{self.name} one", second, lambda: self.consume(self._member(1)))
