@@ -90,9 +90,9 @@ class _Runs:
         self.damaged: list[tuple[int, int]] = []
 
 
-def reader_of(log: Log) -> SpanReader:
+def reader_of(log: Log, may_match: Any = None) -> SpanReader:
     """A reader over it."""
-    return SpanReader(log, _Queues(log), _Runs())  # type: ignore[arg-type]
+    return SpanReader(log, _Queues(log), _Runs(), may_match)  # type: ignore[arg-type]
 
 
 def read(
@@ -185,12 +185,7 @@ def test_matching_spans_are_what_matches_in_order(
         first = log.units.index(raw) // 20 if raw else 0
         return [n for n in range(len(raw) // 20) if (first + n) % every == 0]
 
-    reader = SpanReader(
-        log,
-        _Queues(log),
-        _Runs(),
-        may_match if has_bitmaps else None,  # type: ignore[arg-type]
-    )
+    reader = reader_of(log, may_match if has_bitmaps else None)
     place, found = 0, []
     while place < len(log.records):
         span = reader.read_matching(
