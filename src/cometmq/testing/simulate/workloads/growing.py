@@ -46,6 +46,7 @@ class GrowingWorkload(Workload):
         self._is_growing = False
         self._growths = 0
         self._queue_count = QUEUE_COUNT
+        self._asked = True, QUEUE_COUNT
         cluster.watch(TOPIC, self.never_twice, queue_count=QUEUES_MAX)
         self.readers = cluster.watch_group(READERS)
         first, second = cluster.clients
@@ -109,7 +110,7 @@ class GrowingWorkload(Workload):
             self._queue_count = int(status.new.partition(";")[0].rpartition(":")[2])
         if self._is_growing:
             if status.phase == "prepared":
-                await self._grow(admin)
+                await self._ask(admin)
             elif self.cluster.is_peace or self.chance.random() < 0.3:
                 await admin.close_topic_growth(TOPIC)
         elif self._growths < GROWTHS_MAX:
@@ -118,9 +119,14 @@ class GrowingWorkload(Workload):
     async def _grow(self, admin: Admin) -> None:
         others = set(range(1, QUEUES_MAX + 1)) - {self._queue_count}
         wanted = self.chance.choice(sorted(others))
-        change = admin.grow_topic if wanted > self._queue_count else admin.shrink_topic
+        self._asked = wanted > self._queue_count, wanted
+        await self._ask(admin)
+
+    async def _ask(self, admin: Admin) -> None:
+        """A change that was only begun is asked for again."""
+        is_more, wanted = self._asked
         self._is_growing = True
-        await change(TOPIC, wanted)
+        await (admin.grow_topic if is_more else admin.shrink_topic)(TOPIC, wanted)
         self._growths += 1
 
     # -- promises ------------------------------------------------------------------------------
