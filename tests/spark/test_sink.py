@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,15 +185,59 @@ def test_mistake_is_one_clear_error(spark: SparkSession, cluster: Cluster) -> No
     assert "did you mean 'body'?" in str(raised.value)
 
 
-def test_delivery_time_is_refused_clearly(spark: SparkSession, cluster: Cluster) -> None:
-    """This broker has no timers; nothing of the write is seen."""
-    topic = cluster.create(queues=1)
-    frame = spark.createDataFrame(
-        [("x", datetime(2030, 1, 1, tzinfo=UTC))], "body string, deliverTime timestamp"
+def test_rows_with_a_delivery_time_come_at_that_time(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Exactly once as the others, which are there at once; a time nobody accepts writes nothing."""
+    source, target = cluster.create(queues=1), cluster.create(queues=2)
+    cluster.send(source, [b"at once", b"late", b"past"], queues=1)
+    due_ms = time.time_ns() // 1_000_000 + 8_000  # noqa: TID251 - Spark's clock is no other
+    times = {"late": due_ms, "past": 1}
+    cases = " ".join(
+        f"when cast(body as string) = '{name}' then {at}" for name, at in times.items()
     )
-    with pytest.raises(PySparkException, match=r"(?i)deliver|timer"):
-        write(frame, cluster, topic=topic)
-    assert read(spark, cluster, topic) == []
+
+    def copy() -> None:
+        frame = (
+            spark.readStream.format("cometmq")
+            .option("nameServer", cluster.name_server)
+            .option("subscribe", source)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        query = (
+            frame.selectExpr("body", f"cast(case {cases} end as bigint) as deliverTime")
+            .writeStream.format("cometmq")
+            .option("nameServer", cluster.name_server)
+            .option("topic", target)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    def rows() -> dict[str, int]:
+        found = scan(
+            name_server=cluster.name_server, topic=target, columns=["body", "storeTimestamp"]
+        ).read_all()
+        stored = found["storeTimestamp"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        bodies = [body.decode() for body in found["body"].to_pylist()]
+        assert len(set(bodies)) == len(bodies)
+        return dict(zip(bodies, stored.to_pylist(), strict=True))
+
+    copy()
+    assert {"at once", "past"} <= rows().keys()
+    deadline = time.monotonic() + 60
+    while "late" not in rows():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert rows()["late"] >= due_ms
+    frame = spark.createDataFrame(
+        [("x", datetime(9000, 1, 1, tzinfo=UTC))], "body string, deliverTime timestamp"
+    )
+    with pytest.raises(PySparkException, match="max delay"):
+        write(frame, cluster, topic=target)
+    assert rows().keys() == {"at once", "past", "late"}
 
 
 def test_big_batches_are_staged_by_columns(
