@@ -160,8 +160,8 @@ class TimerBook:
         """Find the end, put units behind `flush_position` into slots.
 
         Those before `slots_ms` are delivered; those behind it, and those of another precision,
-        are added to `misplaced`.  Returns the last place in the log of messages that they point to, and the time of their
-        first slot; None when there are none.
+        are added to `misplaced`.  Returns the last place in the log of messages that they point to,
+        and the time of their first slot; None when there are none.
         """
         log, wheel = self.log, self.wheel
         starts = log.starts()
