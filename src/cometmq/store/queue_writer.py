@@ -18,7 +18,8 @@ at which a pass began is the *filed position*: what is synced can be no more tha
 Topic deletion runs through the same worker chain, so that no late write brings a file back.
 
 Durable when: `derived_position` covers process death.  `synced_position` covers a power cut: the
-files changed since the last round are synced one after the other about once a minute.
+files changed since the last round are synced one after the other about once a minute.  Then the side
+file is synced, which alone knows where queues end whose records are gone: `recorded_position`.
 """
 
 from __future__ import annotations
@@ -85,6 +86,10 @@ class QueueWriter:
         self._files: dict[str, RandomFile] = {}
         self._unsynced: set[str] = set()
         self.synced_position = 0
+        self.recorded_position = 0
+        """The same as the side file on stable storage knows it, with the queues' ends."""
+        self.on_synced: Callable[[], None] = lambda: None
+        """Told on the loop when `synced_position` has moved."""
         self.on_written: (
             Callable[[list[WrittenQueue], list[WrittenQueue]], Callable[[], None] | None] | None
         ) = None
@@ -389,6 +394,7 @@ class QueueWriter:
                 )
             else:
                 self.synced_position = position
+                self.on_synced()
 
         def work() -> None:
             try:

@@ -291,7 +291,8 @@ class Recovery:
             if not now.is_clean or self._is_unsynced:
                 self._index.distrust_full_files(self._java.value.index_timestamp_ms)
             start = min(start, self._begin_index(state, index_end, is_whole))
-        return start
+        # What the side file says of the index may be older than the oldest log file.
+        return max(start, self._log.min_offset)
 
     def _begin_anew(self) -> int:
         """Queue files were changed: prove all of them against the whole log."""

@@ -197,9 +197,10 @@ class Retention:
         """How many of so many oldest files may go: those whose units are on stable storage.
 
         Units that a power cut takes are made again from the log; without it a queue would end where
-        it was synced last, and give its next message a number that readers know already.
+        it was synced last, and give its next message a number that readers know already.  So it
+        would with a side file that does not know the queue's end yet.
         """
-        synced = self._writer.synced_position
+        synced = self._writer.recorded_position
         return sum(mapped.end <= synced for mapped in self._log.files[:count])
 
     def drop_files(self, count: int, *, is_for_space: bool = False) -> None:

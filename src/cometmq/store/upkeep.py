@@ -105,7 +105,9 @@ class Upkeep:
         remove_journals(self._disk, self._root)
         self._writer.journal = UnitJournal(self._disk, self._root, generation)
         self._last_progress = self._progress()
+        self._writer.recorded_position = self._writer.synced_position
         self._writer.on_written = self._frame_of
+        self._writer.on_synced = self._record_synced
 
     def _queue_ends(self) -> dict[tuple[str, int], QueueEnd]:
         return {
@@ -133,7 +135,7 @@ class Upkeep:
                 self._writer.chore(self._frame(progress, []))
         if now_ms >= self._next_round_ms:
             if self._next_round_ms:
-                # First what the last round reached, then the next round.
+                # What the last round of the index reached, too.
                 self._writer.chore(self._side.sync)
                 self._writer.sync_round()
                 self._index.sync_round()
@@ -223,6 +225,18 @@ class Upkeep:
             self._java.store(checkpoint)
 
         return append
+
+    def _record_synced(self) -> None:
+        """A round of the queues has ended: bring that, and their ends, to stable storage."""
+        progress = self._progress()
+        append = self._frame(progress, [])
+
+        def record() -> None:
+            append()
+            self._side.sync()
+            self._writer.recorded_position = progress.synced
+
+        self._writer.chore(record)
 
     def _set_mark(self, position: int) -> None:
         """Propose a record by which recovery shall know the log."""

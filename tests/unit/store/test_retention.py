@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.results import ColdRead, GetResult, GetStatus
 from cometmq.store.retention import DiskUse, RetentionDecision, decide_retention, used_percent
 from cometmq.store.verify import verify_store
+from cometmq.testing.disk import SimDisk
 
 HOUR_MS = 3_600_000
 OLD, NEW = 73 * HOUR_MS, 71 * HOUR_MS
@@ -304,3 +306,26 @@ def test_a_file_stays_until_its_units_are_synced() -> None:
     for _ in range(5):
         rig.tick(60_000)
     assert retention.synced_count(2) == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_queue_whose_messages_are_gone_keeps_its_number_over_a_power_cut(seed: int) -> None:
+    """Files go at the first moment they may: only the side file knows where the queue ended."""
+    now_ms = [START_MS]
+    disk = SimDisk(random.Random(seed), lambda: now_ms[0])
+    rig = Rig(disk, commit_log_file_bytes=8_192, is_sync_flush=True)
+    for number in range(3):
+        assert rig.put("Quiet", body=b"early").queue_offset == number
+    for _ in range(100):
+        rig.put("T", body=bytes(200))
+    retention = rig.store._retention
+    while retention.synced_count(2) < 2:
+        rig.tick(100)
+        # As retention asks for it when files are to go before the minute is over.
+        rig.store._writer.sync_round()
+    assert rig.store.flushed_offset == rig.store.max_physical_offset
+    retention.drop_files(2)
+    assert rig.store.min_physical_offset == 2 * 8_192
+    disk.power_cut()
+    rig.open()
+    assert rig.put("Quiet", body=b"late").queue_offset == 3

@@ -32,14 +32,15 @@ async def drop_consumed_files(part: BrokerPart, seconds: float) -> int:
     needed = min(_needed(part), default=store.max_physical_offset)
     before = {mapped.start for mapped in store._log.files}
     retention = store._retention
-    count = retention.synced_count(sum(m.end <= needed for m in store._log.files[:-1]))
-    if not count:
-        return 0
 
     async def drop() -> None:
-        retention.drop_files(count)
-        await asyncio.sleep(seconds)
+        # Units are synced once a minute, longer than most simulations have faults.
+        store._writer.sync_round()
+        await asyncio.sleep(seconds / 2)
+        retention.drop_files(retention.synced_count(sum(m.end <= needed for m in files)))
+        await asyncio.sleep(seconds / 2)
 
+    files = store._log.files[:-1]
     await part.node.run(drop)
     return len(before - {mapped.start for mapped in store._log.files})
 
