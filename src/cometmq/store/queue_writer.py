@@ -18,8 +18,9 @@ at which a pass began is the *filed position*: what is synced can be no more tha
 Topic deletion runs through the same worker chain, so that no late write brings a file back.
 
 Durable when: `derived_position` covers process death.  `synced_position` covers a power cut: the
-files changed since the last round are synced one after the other about once a minute.  Then the side
-file is synced, which alone knows where queues end whose records are gone: `recorded_position`.
+files changed since the last round are synced one after the other about once a minute.  Then the
+side file is synced, which alone knows where queues end whose records are gone:
+`recorded_position`.
 """
 
 from __future__ import annotations
