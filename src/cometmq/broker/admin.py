@@ -267,6 +267,7 @@ class AdminProcessor:
         self._state.groups.delete(header.group_name, now_ms)
         if header.clean_offset:
             self._state.offsets.remove_group(header.group_name)
+            self._state.consumers.forget(header.group_name)
         self._state.stats.forget_group(header.group_name)
         self._state.on_groups_changed()
         return answer(request)

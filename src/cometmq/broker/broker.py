@@ -490,6 +490,7 @@ class Broker:
         assert self._pull is not None
         self._send.forget_topics()
         self._send.growing.topic_deleted(topic)
+        self.state.consumers.forget_topic(topic)
         self._pull.hold.drop_topic(topic)
         self._files.topics_changed()
         if self._registration is not None:

@@ -52,6 +52,9 @@ LOOK_INTERVAL_S: Final = 0.5
 """Consumers commit every few seconds; looking more often finds nothing new."""
 CLIENTS_BACK_S: Final = 35.0
 """After a start: every client that runs has sent its heartbeat (every 30 s) by then."""
+CLIENTS_COME_S: Final = 65.0
+"""After a topic has come to this broker: consumers look for routes every 30 s, and send the brokers
+they find a heartbeat within another 30."""
 GONE_INTERVAL_S: Final = 2.0
 """Queues that have vanished get a late message rarely."""
 
@@ -67,6 +70,7 @@ class GrowingTopics:
         "_state",
         "_timer",
         "_unknown",
+        "_young_until_s",
         "topics",
     )
 
@@ -80,6 +84,7 @@ class GrowingTopics:
         self._drains: dict[tuple[str, int], QueueDrain] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._clients_back_s = 0.0
+        self._young_until_s: dict[str, float] = {}
         self.topics: dict[str, Growth] = {}
 
     # -- life -----------------------------------------------------------------------------
@@ -111,6 +116,9 @@ class GrowingTopics:
             return
         before = self.topics.get(config.topic)
         self.topics[config.topic] = growth
+        if before is None and not growth.old.count_of(self._broker_name):
+            until_s = asyncio.get_running_loop().time() + CLIENTS_COME_S
+            self._young_until_s[config.topic] = until_s
         if before is None or before.epoch != growth.epoch:
             self._forget_drains(config.topic)
         if growth.phase is not Phase.PREPARED:
@@ -129,6 +137,7 @@ class GrowingTopics:
     def topic_deleted(self, topic: str) -> None:
         """A topic is gone, or has no growth any more."""
         self.topics.pop(topic, None)
+        self._young_until_s.pop(topic, None)
         self._forget_drains(topic)
 
     def _forget_drains(self, topic: str) -> None:
@@ -299,9 +308,13 @@ class GrowingTopics:
     def _consumed(self, topic: str, queue_id: int) -> int:
         store = self._state.store
         offsets: list[int | None] = list(self._offsets(topic, queue_id).values())
-        if not offsets and asyncio.get_running_loop().time() < self._clients_back_s:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._young_until_s.get(topic, 0.0):
+            # Groups that read the topic at other brokers have not come to this one yet.
+            offsets.append(None)
+        elif not offsets and now_s < self._clients_back_s:
             # A group may have read before this start, too short for its offset to be on disk.
-            offsets = [None]
+            offsets.append(None)
         return consumed_offset(
             offsets,
             store.min_queue_offset(topic, queue_id),
@@ -309,13 +322,12 @@ class GrowingTopics:
         )
 
     def _offsets(self, topic: str, queue_id: int) -> dict[str, int | None]:
-        """The offset of each group that counts: it has one in the topic, or is online."""
+        """The offset of each group that counts: it has one in the topic, or was online.
+
+        One whose members all died before they committed has none, and may have read all the same.
+        """
         state = self._state
-        groups = set(state.offsets.groups_of(topic))
-        for name in state.consumers.subscribers_of(topic):
-            group = state.consumers.get(name)
-            if group is not None and not group.is_broadcast:
-                groups.add(name)
+        groups = {*state.offsets.groups_of(topic), *state.consumers.seen_on(topic)}
         return {name: state.offsets.query(name, topic, queue_id) for name in sorted(groups)}
 
     def _who_is_behind(self, topic: str, queue_id: int) -> str:

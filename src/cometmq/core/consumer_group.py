@@ -75,13 +75,14 @@ class HeartbeatOutcome:
 
 
 class ConsumerGroups(Generic[K]):
-    """Every consumer group with a member."""
+    """Every consumer group with a member, and which groups there were."""
 
-    __slots__ = ("_groups", "_joined")
+    __slots__ = ("_groups", "_joined", "_seen")
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup[K]] = {}
         self._joined: dict[K, dict[str, None]] = {}
+        self._seen: dict[str, dict[str, None]] = {}
 
     def get(self, group: str) -> ConsumerGroup[K] | None:
         """Give the group, or None when nobody is online."""
@@ -94,6 +95,19 @@ class ConsumerGroups(Generic[K]):
     def subscribers_of(self, topic: str) -> list[str]:
         """List the online groups that subscribe to the topic."""
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
+
+    def seen_on(self, topic: str) -> list[str]:
+        """List the groups that share the topic's messages out, online or not any more."""
+        return list(self._seen.get(topic, ()))
+
+    def forget(self, group: str) -> None:
+        """Forget that a group was there; it is deleted."""
+        for groups in self._seen.values():
+            groups.pop(group, None)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget who was there for a topic; it is deleted."""
+        self._seen.pop(topic, None)
 
     def heartbeat(
         self,
@@ -121,6 +135,9 @@ class ConsumerGroups(Generic[K]):
         if subscriptions is None:
             return HeartbeatOutcome(joined, not known.subscriptions, is_fingerprint_new)
         topics_changed = _replace_subscriptions(known.subscriptions, subscriptions)
+        if (joined or topics_changed) and not known.is_broadcast:
+            for topic in known.subscriptions:
+                self._seen.setdefault(topic, {})[group] = None
         return HeartbeatOutcome(joined or topics_changed, False, is_fingerprint_new)
 
     def _join(self, group: ConsumerGroup[K], key: K, member: Member) -> bool:

@@ -26,6 +26,12 @@ from cometmq.testing import threaded_cluster
 GROUPS = [f"customer-{number}" for number in range(24)]
 
 
+@pytest.fixture(autouse=True)
+def consumers_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These readers commit at every broker; nobody has to look for routes first."""
+    monkeypatch.setattr("cometmq.broker.growing.CLIENTS_COME_S", 0.5)
+
+
 def producers(running: Stage, count: int = 3) -> list[Producer]:
     return [Producer(f"p{n}", name_server=running.name_server) for n in range(count)]
 

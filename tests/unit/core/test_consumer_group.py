@@ -114,3 +114,20 @@ def test_producers_are_found_by_client_until_their_last_group() -> None:
     producers.leave("a", "p2")
     assert producers.find_client("id-a") is None
     assert dict(producers.all()) == {}
+
+
+def test_groups_that_were_there_are_remembered_until_they_are_deleted() -> None:
+    """Also when all their members died; not those whose members get all messages."""
+    groups: ConsumerGroups[str] = ConsumerGroups()
+    beat(groups, "a", [SubscriptionData("t"), SubscriptionData("u")])
+    beat(groups, "b", [SubscriptionData("t")], group="all", model=MessageModel.BROADCASTING)
+    beat(groups, "c", [SubscriptionData("t")], group="other")
+    for key in "abc":
+        groups.leave_all(key)
+    assert groups.subscribers_of("t") == []
+    assert groups.seen_on("t") == ["g", "other"]
+    groups.forget("g")
+    assert groups.seen_on("t") == ["other"]
+    assert groups.seen_on("u") == []
+    groups.forget_topic("t")
+    assert groups.seen_on("t") == []
