@@ -17,7 +17,7 @@ from cometmq.store.commit_log import log_file_name
 from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues, queue_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from cometmq.store.disk import Disk
 
@@ -49,6 +49,26 @@ class QueueLoader:
                 queue_id = queue_id_of(name)
                 if queue_id is not None:
                     self.load(self._queues.add(topic, queue_id))
+
+    def load_unknown(self, start: int, floors: Container[str]) -> None:
+        """Load queues that are on the disk and nobody has named: a power cut left them.
+
+        What their files say of the log from `start` on may be of records that it took; the scan
+        from there makes it again.  Topics of `floors` were deleted.
+        """
+        root = self._queues.path
+        for topic in self._disk.listdir(root):
+            if topic in floors:
+                continue
+            for name in self._disk.listdir(f"{root}/{topic}"):
+                queue_id = queue_id_of(name)
+                if queue_id is None or self._queues.find(topic, queue_id) is not None:
+                    continue
+                queue = self._queues.add(topic, queue_id)
+                self.load(queue)
+                if queue.last_physical_end > start:
+                    self.cut_to(queue, self.end_below(queue, start))
+                self.with_rests.append(queue)
 
     def starts(self, queue: ConsumeQueue) -> list[int]:
         """First bytes of the queue's files, ascending; names that are no files are ignored."""

@@ -287,6 +287,8 @@ class Recovery:
             elif queue.last_physical_end != end.last_physical_end:
                 self.report.reason = f"{queue.path} does not end where it did"
                 return self._begin_anew()
+        if not is_whole:
+            self._loader.load_unknown(start, self.floors)
         if self._index.is_enabled:
             if not now.is_clean or self._is_unsynced:
                 self._index.distrust_full_files(self._java.value.index_timestamp_ms)
