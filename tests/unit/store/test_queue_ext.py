@@ -385,7 +385,13 @@ def test_a_java_broker_s_bitmaps(tmp_path: Path) -> None:
                 offset = 0
                 while offset < store.max_queue_offset("TopicSql", queue_id):
                     result = store.get(
-                        "TopicSql", queue_id, offset, 32, match=match, hint=wanted.hint
+                        "TopicSql",
+                        queue_id,
+                        offset,
+                        32,
+                        match=match,
+                        hint=wanted.hint,
+                        allow_cold=True,
                     )
                     assert isinstance(result, GetResult)
                     found += [m.physical_offset for m in decode_messages(b"".join(result.chunks))]
