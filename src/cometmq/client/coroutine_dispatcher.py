@@ -126,13 +126,12 @@ class CoroutineDispatcher:
                 self._wake()
             now = clock()
             if now > slice_end:
+                # Back to its place: a drain in this turn must not skip it and keep what follows.
+                ready.appendleft((assigned, work))
                 current.pop(number, None)
                 await asyncio.sleep(0)
-                now = clock()
-                slice_end = now + SLICE_S
-                if self._is_draining:
-                    report.skipped(assigned, work if takes_lists else [work])
-                    continue
+                slice_end = clock() + SLICE_S
+                continue
             current[number] = (assigned, work, now, task)
             try:
                 value = await handler(work)
