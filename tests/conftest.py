@@ -21,7 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile(
     "default",
-    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "50")),
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "30")),
     deadline=None,  # timings are never asserted; pytest-timeout catches a hang
     suppress_health_check=[HealthCheck.too_slow],
 )

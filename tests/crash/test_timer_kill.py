@@ -45,7 +45,7 @@ def send(life: Life) -> dict[bytes, int]:
 
 @pytest.mark.parametrize(
     ("step", "hit"),
-    [("timer.put", 8), ("timer.log_synced", 6), ("timer.wheel_synced", 9), ("timer.placed", 50)],
+    [("timer.log_synced", 6), ("timer.placed", 50)],
 )
 def test_a_kill_at_a_step_loses_and_repeats_nothing(step: str, hit: int, tmp_path: Path) -> None:
     """The next life delivers what the first had not."""
