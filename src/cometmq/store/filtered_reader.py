@@ -60,7 +60,7 @@ _SINGLY_MAX: Final = 1024
 _TOGETHER: Final = 32
 """Records that are read at once where they lie close together."""
 _SEARCHED_MAX: Final = 4096
-"""Units of one read whose records are searched: a millisecond."""
+"""Units of one read whose records are searched: a bound on the turn of the loop."""
 _SPARSE: Final = 4
 """Where more than so many times their bytes lie around records, each is read for itself."""
 _WARM_BYTES_MAX: Final = 32 << 20

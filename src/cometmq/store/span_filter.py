@@ -4,7 +4,7 @@ Job: gather, search, evaluate, and put what is left into one buffer, with a boun
 at for one request.  It must not know filters or run on the loop.
 
 A worker that evaluates holds Python's lock, so between some hundred records it lets go of it: the
-loop waits for a third of a millisecond, not for the whole span.  What is looked at and does not
+loop waits for that many at most, not for the whole span.  What is looked at and does not
 match counts as read: the span's `following` is behind it, also when nothing was kept.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["LOOKED_MAX", "Sieve", "filter_span"]
 
 LOOKED_MAX: Final = 16_384
-"""Messages looked at for one span: 5 ms of a worker where most are passed by, 50 where none are."""
+"""Messages looked at for one span, so that no request holds a worker for long."""
 _LOOKED_BYTES_MAX: Final = 16 << 20
 STEP_MAX: Final = 4096
 _STEP_BYTES: Final = 2 << 20
