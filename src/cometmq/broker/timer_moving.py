@@ -64,7 +64,7 @@ class PendingTimers:
         return bool(self._book.log.end or intake.is_behind or intake.message_count())
 
     def find(self, end: int) -> Callable[[], Pending]:
-        """Scan the timer log, which takes about 50 ms for a million units."""
+        """Scan the timer log, whose units are 52 bytes each."""
         store, book, service = self._state.store, self._book, self._service
         read_ms, near_ms = service.read_ms, self._near_ms()
         next_offset = service.intake.next_offset

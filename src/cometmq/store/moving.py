@@ -38,7 +38,7 @@ __all__ = ["MoveResult", "Mover", "Pending", "PendingKind", "ReadUnit", "Unit"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 PORTION_COUNT: Final = 64
-"""Messages appended in one turn of the loop, below two milliseconds of work."""
+"""Messages appended in one turn of the loop, so that sends have theirs."""
 PORTION_BYTES: Final = 1 << 20
 _WORTH_SHARE: Final = 2
 """For want of space a file is moved only when at most one in so many of its bytes is pending."""
