@@ -13,6 +13,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -63,11 +65,31 @@ def _need(program: str) -> str:
     return found
 
 
+def _kept(name: str, make: Callable[[Path], None]) -> Path:
+    """A file or folder of the cache; made beside it and renamed, as two processes may do at once.
+
+    Args:
+        make: makes it at the path it is given.
+    """
+    kept = cache_folder() / name
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="making-") as beside:
+            made = Path(beside) / name
+            make(made)
+            try:
+                made.rename(kept)
+            except OSError:
+                if not kept.exists():
+                    raise
+    return kept
+
+
 def _fetch(artifact: str, version: str) -> Path:
     """The jars of one artifact with all it needs."""
-    folder = cache_folder() / f"{artifact}-{version}"
-    if (folder / "complete").exists():
-        return folder
+    return _kept(f"{artifact}-{version}", lambda folder: _copy_jars(artifact, version, folder))
+
+
+def _copy_jars(artifact: str, version: str, folder: Path) -> None:
     maven = _need("mvn")
     result = subprocess.run(
         [
@@ -92,8 +114,6 @@ def _fetch(artifact: str, version: str) -> Path:
         raise Unavailable(
             f"{artifact} {version} could not be fetched: {lines[0] if lines else result.stderr}"
         )
-    (folder / "complete").touch()
-    return folder
 
 
 def _digest(*paths: Path) -> str:
@@ -113,15 +133,15 @@ def _compiled(name: str, jars: str, *folders: str) -> Path:
     _need("java")
     compiler = _need("javac")
     sources = [path for folder in folders for path in sorted((HERE / "java" / folder).glob("*"))]
-    classes = cache_folder() / f"{name}-{_digest(*sources)}"
-    if not (classes / "complete").exists():
+
+    def compile_to(classes: Path) -> None:
         subprocess.run(
             [compiler, "-nowarn", "-d", str(classes), "-cp", jars, *map(str, sources)],
             check=True,
             timeout=BUILD_TIMEOUT_S,
         )
-        (classes / "complete").touch()
-    return classes
+
+    return _kept(f"{name}-{_digest(*sources)}", compile_to)
 
 
 def _java_driver(version: str, home: Path, *, is_binary: bool) -> list[str]:
@@ -138,8 +158,8 @@ def _go_driver() -> list[str]:
     go = _need("go")
     source = HERE / "go"
     files = [source / "go.mod", source / "go.sum", *sorted(source.glob("*.go"))]
-    program = cache_folder() / f"driver-go-{_digest(*files)}"
-    if not program.exists():
+
+    def build(program: Path) -> None:
         fetched = subprocess.run(
             [go, "mod", "download"],
             cwd=source,
@@ -153,7 +173,8 @@ def _go_driver() -> list[str]:
         subprocess.run(
             [go, "build", "-o", str(program), "."], cwd=source, check=True, timeout=BUILD_TIMEOUT_S
         )
-    return [str(program)]
+
+    return [str(_kept(f"driver-go-{_digest(*files)}", build))]
 
 
 def driver_command(peer: str, home: Path) -> list[str]:
