@@ -29,6 +29,7 @@ from cometmq.store.span_reader import WINDOW_BYTES, Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cometmq.store.consume_queue import ConsumeQueue
     from cometmq.store.span_reader import SpanReader
 
 __all__ = ["gather_span"]
@@ -80,14 +81,13 @@ class _Run(NamedTuple):
 
 def gather_span(
     reader: SpanReader,
-    units: Callable[[int, int], bytes],
+    queue: ConsumeQueue,
     first: int,
     end: int,
-    limits: tuple[int, int],
+    confirmed: int,
     max_count: int,
     max_bytes: int,
     codes: frozenset[int] | None,
-    damaged: list[tuple[int, int]],
     *,
     head_bytes: int,
     has_sizes: bool,
@@ -96,10 +96,11 @@ def gather_span(
     """The span; see `SpanReader.read`.
 
     Args:
-        limits: physical offsets where the log begins, ends.
+        confirmed: physical offset its records must not pass.
         may_match: gives the numbers of the wanted among some units.
     """
     wanted = None if codes is None else np.array(sorted(codes), np.int64)
+    bounds = reader.bounds(confirmed)
     here = first
     runs: list[_Run] = []
     count = byte_count = 0
@@ -110,11 +111,11 @@ def gather_span(
             left = min(left, guess, max_count - count)
         if left <= 0:
             break
-        raw = units(here, left)
+        raw = reader.units(queue, here, left)
         found = np.frombuffer(raw, _UNIT, len(raw) // CQ_UNIT_BYTES)
         room = max_count - count, max_bytes - byte_count
         picked = None if may_match is None else may_match(raw)
-        chosen = _choose(found, limits, *room, wanted, picked, damaged, at_least=0 if count else 1)
+        chosen = _choose(found, bounds, *room, wanted, picked, at_least=0 if count else 1)
         runs += _by_window(reader, chosen, here)
         count += len(chosen.size)
         byte_count += int(chosen.size.sum())
@@ -133,14 +134,13 @@ def gather_span(
         # Rare: once more, up to there.
         return gather_span(
             reader,
-            units,
+            queue,
             first,
             wrong,
-            limits,
+            confirmed,
             max_count,
             max_bytes,
             codes,
-            damaged,
             head_bytes=head_bytes,
             has_sizes=has_sizes,
             may_match=may_match,
@@ -157,21 +157,21 @@ def gather_span(
 
 def _choose(
     found: NDArray[Any],
-    limits: tuple[int, int],
+    bounds: tuple[int, int, list[tuple[int, int]]],
     max_count: int,
     max_bytes: int,
     wanted: Ints | None,
     numbers: Sequence[int] | None,
-    damaged: list[tuple[int, int]],
     *,
     at_least: int,
 ) -> _Chosen:
     """What of these units is sound, wanted and within the limits; `at_least` so many."""
+    log_start, log_end, damaged = bounds
     position = found["position"].astype(np.int64)
     size = found["size"].astype(np.int64)
     following = position + size
     is_sound = (size >= RECORD_BYTES_MIN) & (size < PRE_BLANK_SIZE)
-    is_sound &= (position >= limits[0]) & (following <= limits[1])
+    is_sound &= (position >= log_start) & (following <= log_end)
     for begin, stop in damaged:
         is_sound &= (position >= stop) | (following <= begin)
     examined = len(found)

@@ -122,14 +122,13 @@ class SpanReader:
             return None
         return gather_span(
             self,
-            lambda first, count: self._queues.units(queue, first, count, may_block=True) or b"",
+            queue,
             queue_offset,
             end,
-            (self._log.min_offset, confirmed),
+            confirmed,
             max_count,
             max_bytes,
             codes,
-            list(self._runs.damaged),
             head_bytes=head_bytes,
             has_sizes=has_sizes,
         )
@@ -172,14 +171,13 @@ class SpanReader:
         def gather(first: int, last: int, byte_count: int) -> Span | None:
             return gather_span(
                 self,
-                lambda at, count: self._queues.units(queue, at, count, may_block=True) or b"",
+                queue,
                 first,
                 last,
-                (self._log.min_offset, confirmed),
+                confirmed,
                 last - first,
                 byte_count,
                 None,
-                list(self._runs.damaged),
                 head_bytes=0,
                 has_sizes=True,
                 may_match=may_match,
@@ -194,6 +192,14 @@ class SpanReader:
             head_bytes=head_bytes,
             has_sizes=has_sizes,
         )
+
+    def units(self, queue: ConsumeQueue, first: int, count: int) -> bytes:
+        """Units of a queue, read where they are not in memory."""
+        return self._queues.units(queue, first, count, may_block=True) or b""
+
+    def bounds(self, confirmed: int) -> tuple[int, int, list[tuple[int, int]]]:
+        """Physical offsets where what may be read begins and ends, and what is damaged in it."""
+        return self._log.min_offset, confirmed, list(self._runs.damaged)
 
     def window(self, physical_offset: int) -> tuple[Mapping, int] | None:
         """Mapped bytes around a physical offset and where they begin; None without a sound file."""
