@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cometmq.arrow.options import CORRUPT_COLUMN
@@ -57,6 +58,7 @@ _HEX: Final = np.frombuffer(
 _ID_CHARACTERS: Final = 32
 #: Above this an array of equal texts is too big to be kept for the next batch.
 _SHARED_ROWS_MAX: Final = 1 << 16
+_OFFSET_MAX: Final = 2**31 - 1
 
 
 def schema_of(columns: tuple[str, ...]) -> Any:
@@ -76,9 +78,26 @@ def slices(buffer: Any, start: NDArray[Any], end: NDArray[Any], kind: Any) -> An
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0:-1:2] = start
     offsets[1::2] = end
-    offsets[-1] = end[-1]
+    # `take` makes room for rows of the mean length of all places, gaps included, and copies once
+    # more when that was far too much. The last gap, which nobody takes, makes the mean right.
+    room = 2 * int((end - start).sum()) + 1
+    offsets[-1] = min(int(start[0]) + room, buffer.size, _OFFSET_MAX)
     places = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), buffer])
-    return places.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    return pc.take(places, _even(count), boundscheck=False)
+
+
+def _even(count: int) -> Any:
+    """0, 2, 4 and on."""
+    return _shared_even(count) if count <= _SHARED_ROWS_MAX else _made_even(count)
+
+
+@lru_cache(maxsize=16)
+def _shared_even(count: int) -> Any:
+    return _made_even(count)
+
+
+def _made_even(count: int) -> Any:
+    return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
 
 
 def constant(value: str | None, count: int) -> Any:

@@ -50,6 +50,8 @@ _LENGTH_AND_MAGIC: Final = struct.Struct(">ii")
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 # A batch takes rows until its records reach this, so that big bodies do not fill the memory.
 _BATCH_BYTES_MAX: Final = 64 << 20
+#: Units of a queue read at once: a call costs as much as some hundred of them.
+_UNITS_READ: Final = 1 << 16
 _INT_MIN: Final = -(2**31)
 _INT_MAX: Final = 2**31 - 1
 
@@ -124,8 +126,8 @@ class StoreScan:
     def queue_batches(self, queues: list[tuple[QueueFiles, int, int]]) -> Iterator[Any]:
         """Queue by queue."""
         for queue, start, end in queues:
-            for first in range(start, end, self.options.batch_rows):
-                last = min(end, first + self.options.batch_rows)
+            for first in range(start, end, _UNITS_READ):
+                last = min(end, first + _UNITS_READ)
                 yield from self._unit_batches(queue, first, queue.units(first, last))
 
     def _unit_batches(self, queue: QueueFiles, first: int, units: NDArray[Any]) -> Iterator[Any]:
@@ -135,8 +137,8 @@ class StoreScan:
         size = units["size"].astype(np.int64)
         keep = size != PRE_BLANK_SIZE
         # Expired: retention took the file, the unit waits for its turn.
-        expired = keep & (size > 0) & (position >= 0) & (position + size <= self.log.start)
-        if expired.any():
+        if len(units) and position.min() < self.log.start:
+            expired = keep & (size > 0) & (position >= 0) & (position + size <= self.log.start)
             self.report.expired += int(expired.sum())
             keep &= ~expired
         if self.options.tags is not None and queue.topic != SCHEDULE_TOPIC:
@@ -146,18 +148,31 @@ class StoreScan:
             keep &= np.isin(code, wanted) | (code < _INT_MIN) | (code > _INT_MAX) | (size <= 0)
         if not keep.all():
             offsets, position, size = offsets[keep], position[keep], size[keep]
-        files = self.log.find(position)
-        room = np.cumsum(np.clip(size, 0, _BATCH_BYTES_MAX)) // _BATCH_BYTES_MAX
-        split = np.flatnonzero((np.diff(files) != 0) | (np.diff(room) != 0)) + 1
-        bounds = [0, *split.tolist(), len(files)]
-        for begin, end in pairwise(bounds):
-            if begin == end:
-                continue
+        for begin, end, number in self._parts(position, size):
             part = slice(begin, end)
             place = Place(queue.topic, queue.queue_id, offsets[part])
-            number = int(files[begin])
             file = self.log.files[number] if number >= 0 else None
             yield self._decode(file, position[part], size[part], place)
+
+    def _parts(
+        self, position: NDArray[np.int64], size: NDArray[np.int64]
+    ) -> Iterator[tuple[int, int, int]]:
+        """(first, behind the last, number of the log file) of what is decoded together."""
+        if not len(position):
+            return
+        rows = self.options.batch_rows
+        lowest, highest = self.log.find(np.array([position.min(), position.max()])).tolist()
+        if lowest == highest >= 0 and int(size.max()) * rows < _BATCH_BYTES_MAX:
+            for begin in range(0, len(position), rows):
+                yield begin, min(begin + rows, len(position)), lowest
+            return
+        files = self.log.find(position)
+        room = np.cumsum(np.clip(size, 0, _BATCH_BYTES_MAX)) // _BATCH_BYTES_MAX
+        is_split = (np.diff(files) != 0) | (np.diff(room) != 0)
+        is_split[rows - 1 :: rows] = True
+        split = np.flatnonzero(is_split) + 1
+        for begin, end in pairwise([0, *split.tolist(), len(files)]):
+            yield begin, end, int(files[begin])
 
     # -- led by the log ------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.arrow.made_stores import FILE_BYTES, MadeStore, expected_row
 
-from cometmq.arrow import ALL_COLUMNS, COLUMNS, ScanReport, scan
+from cometmq.arrow import ALL_COLUMNS, COLUMNS, ScanReport, decode, scan
 from cometmq.codec.crc import body_crc, encode_crc_tail
 from cometmq.codec.properties import encode_properties
 from cometmq.errors import ConfigError, StoreCorrupt, StoreError
@@ -167,6 +167,40 @@ def test_damage_in_each_mode(place: int, mask: int, topic: str | None, tmp_path:
     assert (report.rows, report.corrupt, report.dropped) == (39, 1, 1)
     with pytest.raises(StoreCorrupt, match=f"position {at}: .*PERMISSIVE"):
         scan(store.root, topic=topic, mode="FAILFAST").read_all()
+
+
+@pytest.mark.parametrize("topic", [None, "T"])
+def test_a_batch_checked_as_one_misses_nothing(
+    topic: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every byte of a record outside its body, changed: seen as when each record is checked."""
+    store = MadeStore(tmp_path / "store")
+    for number in range(8):
+        store.put(b"body" * number, encode_properties({"TAGS": "A"}))
+    store.write()
+    at, record = store.records[5]
+    body = range(88, 88 + int.from_bytes(record[84:88], "big"))
+    places = [place for place in range(len(record)) if place not in body]
+
+    def read() -> list[dict[str, Any]]:
+        return as_rows(scan(store.root, topic=topic, include_properties=True))
+
+    assert len([row for row in read() if row["_corrupt_record"] is None]) == 8
+    as_one, one_by_one = {}, {}
+    for place in places:
+        store.spoil(at + place, mask=0x41)
+        as_one[place] = read()
+        with monkeypatch.context() as patch:
+            patch.setattr(decode, "_usual_records", lambda *_: None)
+            one_by_one[place] = read()
+        store.spoil(at + place, mask=0x41)
+    assert as_one == one_by_one
+    lies = {place for place, rows in as_one.items() if rows[5]["_corrupt_record"]}
+    # Size, magic, physical offset, lengths of body, topic and properties.
+    checked = {*range(8), *range(28, 36), *range(84, 88), body.stop, body.stop + 2, body.stop + 3}
+    assert checked <= lies
+    if topic is not None:
+        assert {*range(12, 16), *range(20, 28)} <= lies
 
 
 def test_bodies_that_lie(tmp_path: Path) -> None:
