@@ -24,7 +24,7 @@ log that lost its end.  Decision records in front of that place may expire.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,7 @@ from cometmq.wire.header import wire_names
 from cometmq.wire.staging import SinkEntry, TokenClaim
 
 __all__ = [
+    "NO_BATCH",
     "Decision",
     "Done",
     "Forgotten",
@@ -43,6 +44,8 @@ __all__ = [
     "decode_record",
     "encode_record",
 ]
+
+NO_BATCH: Final = -2
 
 
 class _Record(msgspec.Struct, frozen=True, rename=wire_names(), tag_field="kind", tag=str.lower):
@@ -157,9 +160,10 @@ class Ledger:
         """Moves when the file has to be written."""
 
     def last_batch(self, sink: str) -> int:
-        """The last published batch, -1 for none."""
+        """The last published batch; for a sink that was never seen NO_BATCH, which is below the
+        empty batch -1 by which a broker learns of a sink's home before batch 0."""
         entry = self.sinks.get(sink)
-        return -1 if entry is None else entry.batch_id
+        return NO_BATCH if entry is None else entry.batch_id
 
     def replay(self, records: Iterable[tuple[int, int, int, Record]]) -> Unfinished | None:
         """Take up the records behind the file; the batch that is to be finished, if any.

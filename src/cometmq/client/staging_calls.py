@@ -15,9 +15,10 @@ it, finishes the home's plan before anything else; what it staged itself for tha
 dropped, since the rows of a replay may lie on other brokers than those of the first attempt.
 
 Whoever comes next has to find the home, also when it is down and the name server has forgotten
-it.  So every broker has a line that names it: before the first decision of a sink, and whenever a
-broker is new, the others are told by publishing an empty batch, the one before this.  There is
-none before batch 0; after it the others are told with batch 0 itself.
+it.  So every broker has a line that names it, on stable storage: before the first decision of a
+sink, and whenever a broker is new, the others are told by publishing an empty batch, the one before
+this.  Before batch 0 that is batch -1, which nothing else uses.  A line without messages that was
+not complete when it was read may yet be lost by a power cut; it is told once more.
 
 A sink may have an *owner*, a Spark query for example.  Tokens carry its name into the home's
 plan, and another owner is refused.
@@ -262,7 +263,7 @@ class StagingCalls:
             (
                 entry.batch_id
                 for name, entry in entries.items()
-                if entry is not None and (entry.rows or entry.home == name)
+                if entry is not None and entry.batch_id >= 0 and (entry.rows or entry.home == name)
             ),
             default=None,
         )
@@ -325,11 +326,9 @@ class StagingCalls:
                 is_same = batch_id == decided.batch_id
                 return PublishResult(PublishState.ALREADY, rows if is_same else 0)
         others = sorted(plan.keys() - {home})
-        unaware = [name for name, entry in entries.items() if entry is None and name != home]
-        told_at = PublishBody([], home)
-        if batch_id > 0:
-            for name in unaware:
-                await self._publish_at(masters[name], batch_id - 1, told_at)
+        if not await self._tell(home, batch_id, masters, entries):
+            # Somebody began at the same moment, perhaps with another home: look again.
+            return await self.publish(batch_id, given)
         for name in others:
             await self._publish_at(masters[name], batch_id, PublishBody(plan[name], home), True)
         tokens = plan.get(home, [])
@@ -342,10 +341,32 @@ class StagingCalls:
             return await self.publish(batch_id, given)
         for name in others:
             await self._publish_at(masters[name], batch_id, PublishBody(plan[name], home))
-        if batch_id == 0:
-            for name in set(unaware).difference(others):
-                await self._publish_at(masters[name], 0, told_at)
         return PublishResult(PublishState(status), _rows(plan))
+
+    async def _tell(
+        self,
+        home: str,
+        batch_id: int,
+        masters: Mapping[str, str],
+        entries: Mapping[str, SinkEntry | None],
+    ) -> bool:
+        """Let every broker that may not know it have a durable line with the home's name.
+
+        False when a line has appeared since the ledgers were read.
+        """
+        told = PublishBody([], home)
+        for name, entry in entries.items():
+            if name == home:
+                continue
+            if entry is None:
+                status = await self._publish_at(masters[name], batch_id - 1, told)
+                if status == PublishStatus.ALREADY:
+                    found = (await self.listing(masters[name])).sinks.get(self.sink)
+                    if found is not None:
+                        return False
+            elif not entry.rows and not entry.is_complete:
+                await self._publish_at(masters[name], entry.batch_id, told)
+        return True
 
     def _check_owner(self, decided: SinkEntry) -> None:
         """A sink is its owner's: batches of another would be taken for repeats, and dropped."""

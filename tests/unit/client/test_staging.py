@@ -7,6 +7,7 @@ import pickle
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.unit.client.fake import FakeBroker
 
@@ -34,7 +35,7 @@ from cometmq.testing.cluster import (
     threaded_cluster,
 )
 from cometmq.wire.codes import RequestCode
-from cometmq.wire.staging import PublishBody
+from cometmq.wire.staging import PublishBody, StagedListing
 
 
 def messages_of(broker: Broker, topic: str) -> list[list[StoredMessage]]:
@@ -219,7 +220,7 @@ async def staged(staging: cometmq.Staging, batch_id: int, rows: list[bytes]) -> 
 ROWS = [b"row %d" % row for row in range(20)]
 
 
-@pytest.mark.parametrize("dies_after", [1, 2, 3])
+@pytest.mark.parametrize("dies_after", [0, 1, 2, 3, 4])
 def test_a_batch_on_two_brokers_is_there_once_after_a_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_after: int
 ) -> None:
@@ -248,11 +249,12 @@ def test_a_batch_on_two_brokers_is_there_once_after_a_replay(
                 monkeypatch.setattr(first._calls, "_publish_at", dying)
                 with contextlib.suppress(ConnectFailed):
                     await first.publish(0, [part])
-                assert asked == [True, False, False][:dies_after]
+                # The other is told of home, prepares; home decides; the other publishes.
+                assert asked == [False, True, False, False][:dies_after]
             async with cometmq.Staging(address, "sink") as second:
                 turned = await staged(second, 0, ROWS[1:] + ROWS[:1])
                 result = await second.publish(0, [turned])
-                expected = "PUBLISHED" if dies_after == 1 else "ALREADY"
+                expected = "PUBLISHED" if dies_after < 3 else "ALREADY"
                 assert (result.status, result.rows) == (expected, len(ROWS))
                 after = await second.publish(1, [await staged(second, 1, [b"next"])])
                 assert after.status is cometmq.PublishState.PUBLISHED
@@ -276,7 +278,7 @@ def test_a_decided_batch_is_finished_before_the_next(
                 async def only_home(
                     to: str, batch_id: int, body: PublishBody, prepare: bool = False
                 ) -> str:
-                    if to == b.address and not prepare:
+                    if to == b.address and body.tokens and not prepare:
                         raise ConnectFailed("no way to broker-b")
                     return await ask(to, batch_id, body, prepare)
 
@@ -347,6 +349,123 @@ def test_a_home_that_is_gone_with_the_first_batch_is_waited_for(
                 with pytest.raises(ConnectFailed, match="broker-a decides about the batches"):
                     await staging.publish(1, [await staged(staging, 1, ROWS)])
             assert bodies_of(b) == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("dies_after", [0, 1, 2, 3])
+def test_the_first_batch_of_all_is_undecided_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_after: int
+) -> None:
+    """The producer dies before any request of batch 0's publish, the home is gone with its entry
+    at the name server, and the other broker has been restarted.
+
+    While nobody was told, nothing can have been decided and the other broker is home.  Afterwards
+    it waits for the home, and when that is back the batch is there once.
+    """
+
+    async def main() -> None:
+        async with two_brokers(tmp_path) as (address, a, b):
+            async with cometmq.Staging(address, "sink") as first:
+                part = await staged(first, 0, ROWS)
+                assert part.tokens.keys() == {"broker-a", "broker-b"}
+                ask = first._calls._publish_at
+                asked: list[int] = []
+
+                async def dying(
+                    to: str, batch_id: int, body: PublishBody, prepare: bool = False
+                ) -> str:
+                    if len(asked) == dies_after:
+                        raise ConnectFailed("the producer died")
+                    asked.append(batch_id)
+                    return await ask(to, batch_id, body, prepare)
+
+                monkeypatch.setattr(first._calls, "_publish_at", dying)
+                with pytest.raises(ConnectFailed, match="the producer died"):
+                    await first.publish(0, [part])
+                assert asked == [-1, 0, 0][:dies_after]
+            decided = bodies_of(a)
+            assert bool(decided) == (dies_after == 3)
+            home_config, other_config = a.state.config, b.state.config
+            await a.stop()
+            await b.stop()
+            other = Broker(other_config, system_environment(), RealDisk())
+            await other.start()
+            try:
+                async with cometmq.Staging(address, "sink") as second:
+                    assert await second.last_published() is None
+                    again = await staged(second, 0, ROWS)
+                    assert again.tokens.keys() == {"broker-b"}
+                    if dies_after == 0:
+                        result = await second.publish(0, [again])
+                        assert result == cometmq.PublishResult(
+                            cometmq.PublishState.PUBLISHED, len(ROWS)
+                        )
+                        assert bodies_of(other) == sorted(ROWS)
+                        return
+                    with pytest.raises(ConnectFailed, match="broker-a decides about the batches"):
+                        await second.publish(0, [again])
+                    assert bodies_of(other) == []
+                home = Broker(home_config, system_environment(), RealDisk())
+                await home.start()
+                try:
+                    async with cometmq.Staging(address, "sink") as third:
+                        result = await third.publish(0, [await staged(third, 0, ROWS)])
+                        expected = "ALREADY" if dies_after == 3 else "PUBLISHED"
+                        assert (result.status, result.rows) == (expected, len(ROWS))
+                        assert await third.last_published() == 0
+                    assert bodies_of(home, other) == sorted(ROWS)
+                    assert set(decided) <= set(bodies_of(home))
+                finally:
+                    await home.stop()
+            finally:
+                await other.stop()
+
+    asyncio.run(main())
+
+
+def test_a_told_broker_whose_line_is_not_durable_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line that names home was read before it was complete; and a line that appeared while the
+    ledgers were read sends the producer back to look."""
+
+    async def main() -> None:
+        async with two_brokers(tmp_path) as (address, a, b):
+            async with cometmq.Staging(address, "sink") as staging:
+                ask, listing = staging._calls._publish_at, staging._calls.listing
+                told: list[tuple[str, int, bool]] = []
+                reads: list[str] = []
+
+                async def noting(
+                    to: str, batch_id: int, body: PublishBody, prepare: bool = False
+                ) -> str:
+                    told.append((to, batch_id, bool(body.tokens)))
+                    return await ask(to, batch_id, body, prepare)
+
+                async def early(to: str, *, all_sinks: bool = False) -> StagedListing:
+                    """Of b: at first nothing yet, then a line that is not complete."""
+                    reads.append(to)
+                    found = await listing(to, all_sinks=all_sinks)
+                    if to == b.address and reads.count(to) == 1:
+                        await ask(to, -1, PublishBody([], "broker-a"))
+                    elif to == b.address and reads.count(to) == 3:
+                        line = msgspec.structs.replace(found.sinks["sink"], is_complete=False)
+                        return StagedListing({"sink": line}, found.tokens)
+                    return found
+
+                monkeypatch.setattr(staging._calls, "_publish_at", noting)
+                monkeypatch.setattr(staging._calls, "listing", early)
+                result = await staging.publish(0, [await staged(staging, 0, ROWS)])
+                assert result.status is cometmq.PublishState.PUBLISHED
+                assert told == [
+                    (b.address, -1, False),
+                    (b.address, -1, False),
+                    (b.address, 0, True),
+                    (a.address, 0, True),
+                    (b.address, 0, True),
+                ]
+            assert bodies_of(a, b) == sorted(ROWS)
 
     asyncio.run(main())
 
