@@ -1,14 +1,18 @@
 """SQL92 filters against a plain reference, and against any text at all."""
 
 import random
+from itertools import accumulate
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import sql92_cases as reference
 
 from cometmq.codec.properties import decode_properties
+from cometmq.codec.stored_message import encode_message, properties_of
+from cometmq.core.property_filter import PropertyFilter
 from cometmq.core.sql92_expression import Expression
+from cometmq.core.sql92_needles import Needle, any_of
 from cometmq.errors import ExpressionIllegal, NotComparable
 from cometmq.store.record_search import places_with
 
@@ -58,9 +62,14 @@ def test_a_filter_means_what_the_reference_says(seed: int) -> None:
             assert expression.matches(message) is (wanted is True), (text, message)
 
 
-def has_one(needles: tuple[bytes, ...], raw: bytes) -> bool:
-    """Whether a property string has one of the needles, as a reader looks for them."""
-    return bool(places_with(needles, raw, [len(raw)]))
+def has_one(needles: tuple[Needle, ...], raw: bytes) -> bool:
+    """Whether a property string has one of the needles, in both ways in which readers look."""
+    together = bool(places_with(needles, raw, [len(raw)]))
+    alone = any_of(needles)
+    assert alone is not None
+    if together:
+        assert alone.search(raw), (needles, raw)
+    return together
 
 
 @given(seeds)
@@ -81,6 +90,83 @@ def test_what_matches_has_a_needle(seed: int) -> None:
             if expression.needles and expression.matches(decode_properties(raw)):
                 assert has_one(expression.needles, raw), (text, raw)
                 assert has_one(expression.needles, raw[:-1]), (text, raw)
+
+
+WHOLE = st.integers(-120, 1200) | st.integers(-(2**63) - 5, 2**63 + 5)
+FRACTIONS = st.sampled_from(("0", "5", "9" * 25, "0" * 25 + "1", "25", ""))
+TAILS = st.sampled_from(("", "d", "F", "e0", "E1", " ", "\x00", "\x1f", "\x7f", "x", ".", "\u0667"))
+FRONTS = st.sampled_from(("", "+", "-", " ", "0", "00000", "-0", "+00", "\u0667", "\uff10", "--"))
+ODD = st.sampled_from(
+    ("NaN", "-NaN", "+Infinity", "-Infinity", "0x1p3", "-0x.8p4", ".5", "-.5", "5.", "", "7\x017")
+)
+NUMBERS_AS_TEXT = (
+    st.builds("{}{}{}".format, FRONTS, WHOLE, TAILS)
+    | st.builds("{}{}.{}{}".format, FRONTS, WHOLE, FRACTIONS, TAILS)
+    | ODD
+)
+LITERALS = (
+    st.integers(-150, 1500).map(str)
+    | st.integers(-(2**63) + 1, 2**63 - 1).map(str)
+    | st.builds("{}.{}".format, st.integers(1, 1500), st.sampled_from(("0", "5", "25", "99")))
+    | st.builds("-{}.{}".format, st.integers(0, 150), st.sampled_from(("5", "25", "99")))
+    | st.sampled_from(("1e15", "1e300", "-1e15", "5e-324", "-5e-324", "999999999999999.5"))
+)
+ABOUT_A = st.one_of(
+    st.builds("a {} {}".format, st.sampled_from(("=", "<", "<=", ">", ">=")), LITERALS),
+    st.builds("{} {} a".format, LITERALS, st.sampled_from(("=", "<", "<=", ">", ">="))),
+    st.builds("a BETWEEN {} AND {}".format, st.integers(-150, 100), st.integers(100, 1500)),
+    st.builds("a > {} AND a <= {}".format, LITERALS, LITERALS),
+    st.builds("(a = {} OR a < {}) AND b <> 'x'".format, LITERALS, LITERALS),
+    st.builds("a IN ('{}', '7') OR a >= {}".format, LITERALS, LITERALS),
+)
+
+
+@settings(max_examples=300)
+@given(ABOUT_A, st.lists(NUMBERS_AS_TEXT, min_size=1, max_size=8), st.booleans(), st.booleans())
+@example("a >= 100.0", ["99." + "9" * 30], True, False)
+@example("a <= -100.0", ["-99." + "9" * 30], True, False)
+@example("a = 12", ["1\u0662", "\uff11\uff12", "+012"], False, False)
+@example("a = 0", ["-0", "+000"], True, True)
+@example("a > 5.0", ["NaN"], True, True)
+def test_numbers_are_found_however_they_are_written(
+    text: str, values: list[str], is_ended: bool, is_twice: bool
+) -> None:
+    """Of records one behind the other each that matches is found, whatever stands around it."""
+    expression = Expression(text)
+    chosen = PropertyFilter(expression)
+    records: list[bytes] = []
+    for value in values:
+        first = "a\x01\x02a\x01x\x02xa\x01500\x02" if is_twice else ""
+        raw = f"{first}a\x01{value}{chr(2) if is_ended else ''}".encode()
+        records.append(record_of(raw))
+    ends = list(accumulate(map(len, records)))
+    found = places_with(expression.needles, b"".join(records), ends)
+    for number, one in enumerate(records):
+        if expression.matches(decode_properties(properties_of(one))):
+            assert not expression.needles or number in found, (text, values[number])
+            assert chosen.matches(memoryview(one))
+            assert chosen.matches(memoryview(record_of(properties_of(one), bytes(2000))))
+
+
+def record_of(properties: bytes, more: bytes = b"") -> bytes:
+    """A record with these properties, whose body ends as the beginning of others."""
+    return encode_message("T", more + b"a\x01", properties)
+
+
+def test_plain_numbers_out_of_bounds_are_passed_by() -> None:
+    """What the search is for: of numbers in plain digits exactly those within bounds are found."""
+    for text, wanted in (
+        ("a = 7", {7}),
+        ("a > 995", set(range(996, 1200))),
+        ("a BETWEEN 95 AND 105", set(range(95, 106))),
+        ("a < -115 AND a > -118", {-117, -116}),
+        ("a >= 995.0", set(range(994, 1200))),
+        ("a = -3 OR a = 4", {-3, 4}),
+        ("a > 5000000000", set()),
+    ):
+        needles = Expression(text).needles
+        found = {n for n in range(-120, 1200) if has_one(needles, f"a\x01{n}\x02".encode())}
+        assert found == wanted, text
 
 
 def test_the_generator_draws_all_kinds() -> None:

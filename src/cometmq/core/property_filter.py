@@ -17,6 +17,7 @@ from cometmq.codec.cq_ext import BitmapHint
 from cometmq.codec.properties import decode_properties, pick_properties, property_marks
 from cometmq.codec.stored_message import properties_of
 from cometmq.core.sql92_expression import compile_expression
+from cometmq.core.sql92_needles import any_of
 from cometmq.errors import CodecError
 
 if TYPE_CHECKING:
@@ -24,23 +25,27 @@ if TYPE_CHECKING:
 
     from cometmq.core.consumer_filter import ConsumerFilter
     from cometmq.core.sql92_expression import Expression
+    from cometmq.core.sql92_needles import Needle
 
 __all__ = ["PropertyFilter", "RetryFilter"]
 
 _NAMES_MAX: Final = 4
 """Up to so many properties are looked up one by one; more are decoded all at once."""
+_SEARCHED_ALONE: Final = 1024
+"""Larger records are likely not to have been searched with others: see `store.record_search`."""
 _RETRY_TOPIC: Final = "RETRY_TOPIC"
 
 
 class PropertyFilter:
     """A filter over stored records."""
 
-    __slots__ = ("_wanted", "expression", "hint")
+    __slots__ = ("_any_needle", "_wanted", "expression", "hint")
 
     def __init__(self, expression: Expression, hint: BitmapHint | None = None) -> None:
         self.expression = expression
         self.hint = hint
         """What extension units must have; None when they say nothing about this filter."""
+        self._any_needle = any_of(expression.needles)
         names = expression.properties
         self._wanted = property_marks(names) if len(names) <= _NAMES_MAX else []
 
@@ -60,7 +65,7 @@ class PropertyFilter:
         return cls(compile_expression(text))
 
     @property
-    def needles(self) -> tuple[bytes, ...]:
+    def needles(self) -> tuple[Needle, ...]:
         """Bytes of which a record that matches has at least one; none when nothing is known."""
         return self.expression.needles
 
@@ -69,6 +74,8 @@ class PropertyFilter:
         try:
             raw = properties_of(record)
         except CodecError:
+            return False
+        if len(record) > _SEARCHED_ALONE and self._any_needle and not self._any_needle.search(raw):
             return False
         wanted = self._wanted
         return self.expression.matches(
@@ -82,7 +89,7 @@ class RetryFilter:
     __slots__ = ("_find",)
 
     hint: BitmapHint | None = None
-    needles: tuple[bytes, ...] = ()
+    needles: tuple[Needle, ...] = ()
 
     def __init__(self, find: Callable[[str], ConsumerFilter | None]) -> None:
         """`find` gives the group's filter of a topic."""

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Final
 
 from cometmq.core.sql92_compiler import Evaluate, Matches, compile_evaluation, compile_match
-from cometmq.core.sql92_needles import needles_of
+from cometmq.core.sql92_needles import Needle, needles_of
 from cometmq.core.sql92_parser import parse
 from cometmq.core.sql92_tree import (
     Comparison,
@@ -46,8 +46,8 @@ class Expression:
         """Say whether a message with these properties matches. Never raises."""
         self.properties: frozenset[str] = frozenset(_names(self._tree))
         """The names of the properties it looks at."""
-        self.needles: tuple[bytes, ...] = needles_of(self._tree)
-        """Bytes of which a message that matches has at least one; none when nothing is known."""
+        self.needles: tuple[Needle, ...] = needles_of(self._tree)
+        """What of a message's bytes it needs to match, one of these; none when nothing is known."""
         self._evaluate: Evaluate | None = None
 
     def __repr__(self) -> str:

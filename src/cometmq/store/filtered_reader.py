@@ -15,8 +15,7 @@ from __future__ import annotations
 import struct
 from enum import Enum
 from functools import partial
-from itertools import accumulate, repeat
-from operator import add
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import (
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cometmq.codec.cq_ext import BitmapHint
+    from cometmq.core.sql92_needles import Needle
     from cometmq.store.commit_log import CommitLog
     from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
     from cometmq.store.queue_ext import QueueExt
@@ -68,7 +68,7 @@ _BLOCKING_MAX: Final = 64
 """Records of one read that are waited for where a worker was to have brought them."""
 _EXT_BYTES_MAX: Final = 32_767
 _CODE: Final = struct.Struct(">q")
-_MAGIC: Final = b"\xda\xa3\x20"
+_MAGIC: Final = b"\xda"
 """What both kinds of record begin with, behind their size."""
 _MAGIC_POSITION: Final = 4
 
@@ -89,7 +89,7 @@ class _Look:
         max_count: int,
         max_bytes: int,
         match: Callable[[memoryview], bool],
-        needles: tuple[bytes, ...],
+        needles: tuple[Needle, ...],
         records_max: int,
         *,
         allow_cold: bool,
@@ -138,7 +138,7 @@ class FilteredReader:
         max_bytes: int,
         match: Callable[[memoryview], bool],
         hint: BitmapHint | None,
-        needles: tuple[bytes, ...],
+        needles: tuple[Needle, ...],
         first: int,
         end: int,
         *,
@@ -239,12 +239,12 @@ class FilteredReader:
         if chunks is None:
             return None
         raw = _whole(chunks)
-        ends = list(accumulate(sizes))
         # Of adjacent records only the first and the last were looked at; none may be passed by
         # because its page was lost.
-        heads = map(add, repeat(_MAGIC_POSITION), [0, *ends[:-1]])
-        if not all(map(raw.startswith, repeat(_MAGIC), heads)):
+        marks = list(accumulate(sizes, initial=_MAGIC_POSITION))
+        if bytes(map(raw.__getitem__, marks[:-1])) != _MAGIC * len(sizes):
             return None
+        ends = list(accumulate(sizes))
         numbers: Sequence[int] = range(len(ends))
         if look.needles:
             numbers = places_with(look.needles, raw, ends)

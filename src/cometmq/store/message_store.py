@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.codec.cq_ext import BitmapHint
+    from cometmq.core.sql92_needles import Needle
     from cometmq.store.config import StoreConfig
     from cometmq.store.disk import Disk, StoreLock, Workers
     from cometmq.store.flush import CallLater
@@ -315,7 +316,7 @@ class MessageStore:
         codes: frozenset[int] | None = None,
         match: Callable[[memoryview], bool] | None = None,
         hint: BitmapHint | None = None,
-        needles: tuple[bytes, ...] = (),
+        needles: tuple[Needle, ...] = (),
         *,
         allow_cold: bool = False,
     ) -> GetResult | ColdRead:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cometmq.codec.cq_ext import BitmapHint
+    from cometmq.core.sql92_needles import Needle
     from cometmq.store.commit_log import CommitLog
     from cometmq.store.config import StoreConfig
     from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
@@ -121,7 +122,7 @@ class QueueReader:
         codes: frozenset[int] | None,
         match: Callable[[memoryview], bool] | None,
         hint: BitmapHint | None,
-        needles: tuple[bytes, ...],
+        needles: tuple[Needle, ...],
         allow_cold: bool,
     ) -> GetResult | ColdRead:
         """See `MessageStore.get`."""

@@ -26,6 +26,7 @@ from cometmq.store.span_reader import Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cometmq.core.sql92_needles import Needle
     from cometmq.store.span_reader import SpanReader
 
 __all__ = ["LOOKED_MAX", "Sieve", "filter_span"]
@@ -43,7 +44,7 @@ class Sieve:
     def __init__(
         self,
         match: Callable[[memoryview], bool],
-        needles: tuple[bytes, ...],
+        needles: tuple[Needle, ...],
         max_count: int,
         max_bytes: int,
         let_go: Callable[[], None],
@@ -56,37 +57,43 @@ class Sieve:
         self.kept: list[bytes] = []
         self.byte_count = 0
 
-    def take(self, data: memoryview, sizes: list[int]) -> int | None:
-        """Keep what matches; the number of the first record there is no room for, None: all fit."""
-        begin = 0
+    def take(self, data: bytearray, begin: int, sizes: list[int]) -> int | None:
+        """Keep what matches of the records from `begin` on.
+
+        The number of the first record there is no room for; None: all fit.
+        """
         for first in range(0, len(sizes), SEARCHED_TOGETHER):
-            some = sizes[first : first + SEARCHED_TOGETHER]
-            ends = list(accumulate(some))
-            raw = bytes(data[begin : begin + ends[-1]])
-            begin += ends[-1]
-            left_out = self._take_some(raw, some, ends)
+            ends = list(accumulate(sizes[first : first + SEARCHED_TOGETHER], initial=begin))
+            left_out = self._take_some(data, ends)
             if left_out is not None:
                 return first + left_out
+            begin = ends[-1]
             # Whoever waits for the interpreter's lock gets it here.
             self._let_go()
         return None
 
-    def _take_some(self, raw: bytes, sizes: list[int], ends: list[int]) -> int | None:
-        numbers: Sequence[int] = range(len(sizes))
-        if self._needles and len(raw) <= SEARCHED_BYTES_MAX:
-            numbers = places_with(self._needles, raw, ends)
-            if is_in_vain(len(numbers), len(sizes)):
+    def _take_some(self, data: bytearray, places: list[int]) -> int | None:
+        """As `take`; `places` is where each record begins, and the end of the last."""
+        count = len(places) - 1
+        numbers: Sequence[int] = range(count)
+        begin, end = places[0], places[-1]
+        if self._needles and end - begin <= SEARCHED_BYTES_MAX:
+            numbers = places_with(self._needles, data, places[1:], begin)
+            if is_in_vain(len(numbers), count):
                 self._needles = ()
-        view = memoryview(raw)
         kept, match = self.kept, self._match
-        for number in numbers:
-            size, end = sizes[number], ends[number]
-            if kept and (len(kept) >= self.max_count or self.byte_count + size > self._max_bytes):
-                return number
-            record = view[end - size : end]
-            if match(record):
-                kept.append(record.tobytes())
-                self.byte_count += size
+        with memoryview(data) as view:
+            for number in numbers:
+                start, end = places[number], places[number + 1]
+                size = end - start
+                if kept and (
+                    len(kept) >= self.max_count or self.byte_count + size > self._max_bytes
+                ):
+                    return number
+                with view[start:end] as record:
+                    if match(record):
+                        kept.append(record.tobytes())
+                        self.byte_count += size
         return None
 
 
@@ -114,8 +121,7 @@ def filter_span(
             break
         sizes = np.frombuffer(span.data, ">i4", span.record_count, span.start).tolist()
         begin = span.start + span.sizes_bytes
-        with memoryview(span.data) as whole, whole[begin : span.end] as data:
-            left_out = sieve.take(data, sizes)
+        left_out = sieve.take(span.data, begin, sizes)
         looked_bytes += span.end - begin
         reader.keep_buffer(span.data)
         if left_out is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cometmq.codec.cq_ext import BitmapHint
+    from cometmq.core.sql92_needles import Needle
     from cometmq.store.commit_log import CommitLog, MappedFile
     from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
     from cometmq.store.disk import Mapping
@@ -144,7 +145,7 @@ class SpanReader:
         max_bytes: int,
         match: Callable[[memoryview], bool],
         hint: BitmapHint | None,
-        needles: tuple[bytes, ...],
+        needles: tuple[Needle, ...],
         *,
         let_go: Callable[[], None],
         head_bytes: int,
