@@ -9,18 +9,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from cometmq.arrow.live import LiveCluster, QueueId, read_span
-from cometmq.arrow.options import ScanReport, parse_options
+from cometmq.arrow.options import BATCH_ROWS_DEFAULT, ScanReport, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = ["LiveSource", "Source", "StoreSource"]
 
-#: Bigger batches than a scan's own: fewer, larger column chunks in Parquet.
-_BATCH_ROWS: Final = 65_536
 _CLUSTERS: dict[tuple[int, Any], LiveCluster] = {}
 
 
@@ -37,7 +35,7 @@ def _options(source: str, topic: str, columns: Iterable[str], mode: str, **more:
         columns=columns,
         include_properties=True,
         mode=mode,
-        batch_rows=_BATCH_ROWS,
+        batch_rows=BATCH_ROWS_DEFAULT,
         check_crc=bool(more.get("check_crc", False)),
     )
 

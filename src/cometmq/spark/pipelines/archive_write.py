@@ -58,6 +58,10 @@ _PATHS: Final = tuple(
         else (name,)
     )
 )
+#: Least and greatest values, by which readers skip row groups; of the others they say nothing.
+_WITH_STATISTICS: Final = [
+    path for path in _PATHS if path not in {"body", "msgId"} and not path.startswith("properties")
+]
 _PROBE_BYTES: Final = 1 << 18
 #: What a compressed sample must stay below, as a part of its bytes, to be worth the time.
 _WORTH: Final = 0.95
@@ -247,18 +251,21 @@ class DateFile:
         name = self._compression
         compression: Any = name
         level: Any = 1 if name == "zstd" else None
+        statistics: Any = True
         # Bodies that have JSON columns beside them are text.
         if set(self._schema.names) <= set(ARCHIVE_COLUMNS):
             bodies = first.column(first.schema.get_field_index("body"))
             if not is_compressible(bodies, name):
                 compression = dict.fromkeys(_PATHS, name) | {"body": "none"}
                 level = level and {path: level for path in _PATHS if path != "body"}
+            statistics = _WITH_STATISTICS
         return parquet.ParquetWriter(
             self._file,
             self._schema,
             compression=compression,
             compression_level=level,
             use_dictionary=_DICTIONARY,
+            write_statistics=statistics,
             column_encoding=dict.fromkeys(_STEADY, "DELTA_BINARY_PACKED"),
         )
 
