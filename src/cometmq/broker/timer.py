@@ -103,6 +103,8 @@ class TimerService:
         self._ready_bytes = 0
         self._outstanding: dict[int, int] = {}
         self._touched: set[int] = set()
+        self._left_ms = -1
+        """The last slot something was delivered of, once it is done with."""
         self._recalls: dict[str, Waiting] = {}
         self._numbers = 0
         self._is_loading = False
@@ -207,7 +209,10 @@ class TimerService:
         for unit in rest:
             self._book.add(last_ms, unit.write_ms, unit.magic, unit.place, unit.size, 0)
         is_done = all(unit.magic & TIMER_DELETE and not unit.magic & TIMER_ROLL for unit in rest)
-        self.read_ms = last_ms + self._precision_ms if is_done else last_ms
+        if is_done:
+            self._left_ms = last_ms
+            last_ms += self._precision_ms
+        self.read_ms = last_ms
 
     # -- taking up -------------------------------------------------------------------------
 
@@ -320,7 +325,9 @@ class TimerService:
             if outstanding.get(read_ms, 0):
                 break
             outstanding.pop(read_ms, None)
-            self._touched.discard(read_ms)
+            if read_ms in self._touched:
+                self._touched.discard(read_ms)
+                self._left_ms = read_ms
             read_ms += self._precision_ms
         if read_ms != self.read_ms:
             self.read_ms = read_ms
@@ -582,8 +589,10 @@ class TimerService:
             self.intake.next_offset != check.master_queue_offset
             or self.delivered_count != self._saved_delivered
         )
-        is_idle = not (has_units or has_moved or self.read_ms != check.read_time_ms)
-        if is_idle or not (has_units or has_moved or now_ms - self._saved_ms >= IDLE_SAVE_MS):
+        # A Java broker would deliver again what is in the slot that the file names.
+        has_left = check.read_time_ms <= self._left_ms
+        is_time = self.read_ms != check.read_time_ms and now_ms - self._saved_ms >= IDLE_SAVE_MS
+        if not (has_units or has_moved or has_left or is_time):
             return None
         self._saved_delivered = self.delivered_count
         return book.take(self.read_ms, self.intake.next_offset, now_ms)

@@ -3,11 +3,13 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.unit.broker.harness import Client, eventually, running, scenario
 
 from cometmq.broker import Broker
 from cometmq.codec.recall import decode_recall_handle
 from cometmq.codec.stored_message import StoredMessage
+from cometmq.codec.timer import decode_timer_checkpoint
 from cometmq.wire.fastjson import loads_object
 
 
@@ -110,3 +112,28 @@ def test_a_recalled_message_does_not_arrive(tmp_path: Path) -> None:
         assert "timestamp invalid" in answer.remark
 
     scenario(tmp_path, story)
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["within its second", "after it"])
+def test_a_stop_leaves_no_delivered_timer_to_a_java_broker(tmp_path: Path, is_over: bool) -> None:
+    """It delivers what it finds from the slot on that `timercheck` names.
+
+    Progress is written in the turn that delivers, and again when the broker stops.
+    """
+
+    async def main() -> int:
+        async with running(tmp_path, timerFlushIntervalMs="1") as broker:
+            client = await Client(broker.env, broker.address).open()
+            slot_ms = broker.env.clock.now_ms() // 1000 * 1000 + 2000
+            assert (await client.send(b"x", i=timed("K", slot_ms + 100))).code == 0
+            await arrived(broker, client, 1)
+            if is_over:
+                assert broker.timers is not None
+                timers = broker.timers
+                await eventually(lambda: timers.read_ms > slot_ms)
+            await client.close()
+        return slot_ms
+
+    slot_ms = asyncio.run(main())
+    check = decode_timer_checkpoint((tmp_path / "config" / "timercheck").read_bytes())
+    assert check.read_time_ms > slot_ms
