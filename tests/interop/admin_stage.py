@@ -22,6 +22,9 @@ from interop.servers import Cluster, JavaCluster, OurCluster
 
 from cometmq.broker.config import ignored_keys
 from cometmq.namesrv.config import IGNORED_KEYS
+from cometmq.net.blocking import BlockingChannel
+from cometmq.wire.codes import RequestCode
+from cometmq.wire.command import RemotingCommand
 
 __all__ = ["Admin", "Answer", "Step", "Table", "both_clusters", "load_table"]
 
@@ -157,32 +160,41 @@ class Admin:
         )
         for number in range(PREPARED_COUNT):
             self._send(number)
-        self.peer.call(
-            "push",
-            name="C",
-            group=GROUP,
-            topics={TOPIC: "*"},
-            instance=CLIENT,
-            nameServer=self.cluster.name_server,
+        self._consume(self.peer, name="C", group=GROUP, topics={TOPIC: "*"}, instance=CLIENT)
+        topics = {TOPIC: "Tag0 || Tag1"}
+        self.names["ours"] = self._consume(
+            self.ours, name="O", group=OUR_GROUP, topics=topics, instance="ours"
         )
-        self.peer.wait_messages("C", lambda got: len(got) >= PREPARED_COUNT)
-        self._until("commits", self._is_all_committed)
         listed = self.run("consumerConnection", "-g", GROUP).out
         found = re.search(r"^(\S+@adm) ", listed, re.MULTILINE)
         assert found is not None, listed
         self.names["client"] = found[1]
-        self.names["ours"] = self.ours.call(
-            "push",
-            name="O",
-            group=OUR_GROUP,
-            topics={TOPIC: "Tag0 || Tag1"},
-            instance="ours",
-            nameServer=self.cluster.name_server,
-        )
-        self.ours.wait_messages("O", lambda got: len(got) >= PREPARED_COUNT)
-        self._until("commits", lambda: self._is_all_committed(OUR_GROUP))
 
-    def _is_all_committed(self, group: str = GROUP) -> bool:
+    def _consume(self, peer: Peer, *, name: str, group: str, **more: Any) -> str:
+        """Let a consumer have everything and stay; its client's id.
+
+        It stops once, and then commits, for which a client that stays takes ten seconds; of a
+        retry topic without messages it would know no offset before its first long pull has ended.
+        """
+        given = {"name": name, "group": group, "nameServer": self.cluster.name_server, **more}
+        peer.call("push", **given)
+        peer.wait_messages(name, lambda got: len(got) >= PREPARED_COUNT)
+        peer.call("closePush", name=name)
+        channel = BlockingChannel(self.cluster.broker)
+        try:
+            ext = {"consumerGroup": group, "topic": f"%RETRY%{group}", "queueId": "0"}
+            request = RemotingCommand.request(
+                RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "commitOffset": "0"}
+            )
+            answer = channel.request(request, 10_000)
+            assert answer.code == 0, answer.remark
+        finally:
+            channel.close()
+        client = str(peer.call("push", **given))
+        self._until("commits", lambda: self._is_all_committed(group))
+        return client
+
+    def _is_all_committed(self, group: str) -> bool:
         """Whether a group has read everything, and has an offset for its retry topic too."""
         shown = self.run("consumerProgress", "-g", group).out
         return f"%RETRY%{group} " in shown and "Consume Diff Total: 0" in shown

@@ -4,12 +4,12 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from interop.driver import Message, Peer
+from interop.driver import Message, Peer, mark
 from interop.peers import Unavailable
 from tests.interop.conftest import IS_FULL
 from tests.interop.stage import OURS, Stage, features_of, letter, pairs, raised
@@ -43,11 +43,25 @@ def wait_numbers(members: list[tuple[Peer, str]], count: int) -> None:
         time.sleep(0.05)
 
 
-def check_order(members: list[tuple[Peer, str]], sent: int) -> list[Message]:
-    """Everything came; in each queue nothing before its predecessor, and one handler at a time."""
+def check_order(
+    members: list[tuple[Peer, str]], results: Sequence[dict[str, Any]]
+) -> list[Message]:
+    """Everything came; in each queue nothing before its predecessor, and one handler at a time.
+
+    Args:
+        results: answers to the sends of numbers from 0 on: each came from the queue and with the
+            id of its answer, and the number is also its body.
+    """
     got = [one for peer, name in members for one in peer.messages(name)]
     numbers = {int(one["properties"]["n"]) for one in got}
-    assert sorted(set(range(sent)) - numbers) == [], "lost"
+    assert sorted(set(range(len(results))) - numbers) == [], "lost"
+    for one in got:
+        number = int(one["properties"]["n"])
+        if number >= 0:
+            assert one["body"] == mark(b"%d" % number)
+            assert one["msgId"] == results[number]["msgId"]
+            queue = results[number]["queue"]["id"], results[number]["queueOffset"]
+            assert (one["queueId"], one["queueOffset"]) == queue
     by_queue: dict[tuple[str, int], list[Message]] = {}
     for one in got:
         by_queue.setdefault((one["topic"], one["queueId"]), []).append(one)
@@ -83,14 +97,15 @@ def test_order_holds_when_members_join_and_leave(stage: Stage, joins: str) -> No
     stage.peer.wait_messages(first, lambda got: len(got) >= 40, timeout_s=60.0)
     second = stage.ordered({topic: "*"}, by=second_peer, group=group)
     members = [(stage.peer, first), (second_peer, second)]
-    flow.result()
+    results = flow.result()
     wait_numbers(members, 400)
     stage.wait_shared(topic, members, QUEUES, PATIENCE_S)
-    stage.send(producer, numbered(topic, 400, 600, slow="5"), "ordered", by=stage.ours)
+    letters = numbered(topic, 400, 600, slow="5")
+    results += stage.send(producer, letters, "ordered", by=stage.ours)
     stage.peer.call("closeOrdered", name=first)
-    stage.send(producer, numbered(topic, 600, 700), "ordered", by=stage.ours)
+    results += stage.send(producer, numbered(topic, 600, 700), "ordered", by=stage.ours)
     stage.settle(topic, [(second_peer, second)], queues=QUEUES, timeout_s=PATIENCE_S)
-    check_order(members, 700)
+    check_order(members, results)
     at_last = {int(one["properties"]["n"]) for one in second_peer.messages(second)}
     assert set(range(600, 700)) <= at_last
     second_peer.call("closeOrdered", name=second)
@@ -106,10 +121,10 @@ def test_a_failing_message_holds_its_queue(stage: Stage) -> None:
     queues = stage.queues(topic, 2)
     letters = [letter(topic, b"%d" % place, place, queue=queues[place % 2]) for place in range(10)]
     letters[4]["properties"]["fail"] = "3"
-    stage.send(producer, letters, "queue", by=stage.ours)
+    results = stage.send(producer, letters, "queue", by=stage.ours)
     member = stage.ordered({topic: "*"}, group=group)
     stage.settle(topic, [(stage.peer, member)], queues=2, timeout_s=60.0)
-    got = check_order([(stage.peer, member)], 10)
+    got = check_order([(stage.peer, member)], results)
     tries = [one["reconsumeTimes"] for one in got if one["properties"]["n"] == "4"]
     assert tries == [0, 1, 2, 3]
     assert len([one for one in got if int(one["properties"]["n"]) >= 0]) == 13
@@ -125,18 +140,27 @@ def test_the_limit_makes_a_dead_letter(stage: Stage) -> None:
     producer = stage.producer(by=stage.ours)
     letters = [letter(topic, b"%d" % place, place) for place in range(4)]
     letters[1]["properties"]["fail"] = "99"
-    stage.send(producer, letters, by=stage.ours)
+    results = stage.send(producer, letters, by=stage.ours)
     member = stage.ordered({topic: "*"}, group=group, maxReconsume=2)
     stage.settle(topic, [(stage.peer, member)], queues=1, timeout_s=60.0)
-    got = check_order([(stage.peer, member)], 4)
+    got = check_order([(stage.peer, member)], results)
     tries = [one["reconsumeTimes"] for one in got if one["properties"]["n"] == "1"]
     assert tries[:3] == [0, 1, 2]
     assert len(tries) <= 4  # Go's client counts once more
-    stage.wait_route(f"%DLQ%{group}")
-    # Nobody may read dead letters before an operator allows it; their number is enough.
-    (dead,) = stage.admin.topic_offsets(f"%DLQ%{group}").values()
-    assert dead.max_offset == 1
+    (dead,) = dead_letters(stage, group)
+    assert dead["body"] == mark(b"1")
+    assert dead["properties"]["RETRY_TOPIC"] == topic
     stage.peer.call("closeOrdered", name=member)
+
+
+def dead_letters(stage: Stage, group: str) -> list[Message]:
+    """All of a group; nobody may read them before an operator allows it."""
+    topic = f"%DLQ%{group}"
+    stage.wait_route(topic)
+    stage.admin.create_topic(topic, queue_count=1)
+    reader = stage.push({topic: "*"}, by=stage.ours)
+    (found,) = stage.admin.topic_offsets(topic).values()
+    return stage.ours.wait_messages(reader, lambda got: len(got) >= found.max_offset)
 
 
 @pytest.mark.full
@@ -153,8 +177,8 @@ def test_a_grown_topic_is_an_ordinary_one(stage: Stage) -> None:
     stage.retry_topic(group)
     member = stage.ordered({topic: "*"}, group=group)
     ours, theirs = stage.producer(by=stage.ours), stage.producer()
-    stage.send(ours, numbered(topic, 0, 120), "ordered", by=stage.ours)
-    stage.send(theirs, numbered(topic, 120, 240, by="them"), "ordered")
+    answers = stage.send(ours, numbered(topic, 0, 120), "ordered", by=stage.ours)
+    answers += stage.send(theirs, numbered(topic, 120, 240, by="them"), "ordered")
     subprocess.run(
         [*(sys.executable, "-m", "cometmq", "topic", "grow", topic, "--queues", "8"),
          *("-n", stage.cluster.name_server)],
@@ -169,11 +193,12 @@ def test_a_grown_topic_is_an_ordinary_one(stage: Stage) -> None:
             letters = numbered(topic, sent, sent + 24, by=by)
             results = stage.send(name, letters, "ordered", by=peer)
             sent += len(letters)
+            answers += results
             if any(result["queue"]["id"] >= 4 for result in results):
                 has_new.add(name)
         wait_numbers([(stage.peer, member)], sent)  # our groups move when they are consumed
     stage.settle(topic, [(stage.peer, member)], queues=8, timeout_s=PATIENCE_S)
-    got = check_order([(stage.peer, member)], sent)
+    got = check_order([(stage.peer, member)], answers)
     assert {one["queueId"] for one in got} == set(range(8))
     by_group: dict[int, list[int]] = {}
     for one in sorted(got, key=lambda one: (one["begun"], one["ended"])):
@@ -222,6 +247,6 @@ def test_a_killed_member_hands_over_when_its_locks_expire(own_stage: Stage) -> N
     )
     stage.peer.wait_messages(killed, lambda got: len(got) >= 40)
     stage.peer.close()
-    flow.result()
+    results = flow.result()
     stage.settle(topic, [(stage.ours, left)], queues=QUEUES)
-    check_order(members, 400)
+    check_order(members, results)

@@ -22,10 +22,12 @@ def test_retry_with_level(stage: Stage) -> None:
         again = [m for m in received if m["reconsumeTimes"] == round_number]
         assert sorted(bodies_of(again)) == sorted(bodies_of(first))
         for message in again:
+            number = int(message["properties"]["n"])
             assert message["topic"] == topic
-            assert message["tags"] == "T"
-            origin = message["properties"]["ORIGIN_MESSAGE_ID"]
-            assert origin in {result["offsetMsgId"] for result in results}
+            assert (message["tags"], message["keys"]) == ("T", f"k{number}")
+            assert bodies_of([message]) == [b"body %d" % number]
+            assert message["properties"]["ORIGIN_MESSAGE_ID"] == results[number]["offsetMsgId"]
+            assert message["msgId"] == results[number]["msgId"]
             assert message["storeTime"] - message["bornTime"] >= 1000 * round_number
     assert len(received) == 9
 
@@ -40,7 +42,7 @@ def test_dead_letters(stage: Stage, by: str) -> None:
     name = stage.push({topic: "*"}, by=peer, group=group, failTimes=99, failLevel=1, maxReconsume=1)
     producer = stage.producer()
     letters = [letter(topic, f"body {n}".encode(), n, keys=f"k{n}", tags="dead") for n in range(2)]
-    stage.send(producer, letters)
+    results = stage.send(producer, letters)
     peer.wait_messages(name, lambda got: len(got) >= 4)
     dead_topic = f"%DLQ%{group}"
     stage.wait_route(dead_topic)
@@ -48,7 +50,10 @@ def test_dead_letters(stage: Stage, by: str) -> None:
     dead = stage.ours.wait_messages(reader, lambda got: len(got) >= 2)
     assert sorted(bodies_of(dead)) == [b"body 0", b"body 1"]
     for message in dead:
-        assert message["tags"] == "dead"
+        number = int(message["properties"]["n"])
+        assert bodies_of([message]) == [b"body %d" % number]
+        assert (message["tags"], message["keys"]) == ("dead", f"k{number}")
         assert message["properties"]["RETRY_TOPIC"] == topic
-    assert [m["reconsumeTimes"] for m in peer.messages(name)].count(1) == 2
-    assert len(peer.messages(name)) == 4
+        assert message["properties"]["ORIGIN_MESSAGE_ID"] == results[number]["offsetMsgId"]
+    tries = sorted((m["properties"]["n"], m["reconsumeTimes"]) for m in peer.messages(name))
+    assert tries == [("0", 0), ("0", 1), ("1", 0), ("1", 1)]

@@ -44,6 +44,12 @@ def test_what_its_producer_says_is_done(stage: Stage) -> None:
     )
     asked = bodies_of(stage.peer.messages(sender))
     assert set(asked) == {body for body in map(_body, PLAN) if body.startswith(b"UNKNOW")}
+    for message in stage.peer.messages(sender):
+        number = int(message["properties"]["n"])
+        assert bodies_of([message]) == [_body(PLAN[number])]
+        assert message["topic"] == topic
+        assert message["msgId"] == results[number]["msgId"]
+        assert int(message["properties"]["TRANSACTION_CHECK_TIMES"]) >= 1
     stage.settle(topic, [(stage.ours, consumer)], queues=1)
     got = [one for one in stage.ours.messages(consumer) if int(one["properties"]["n"]) >= 0]
     assert sorted(bodies_of(got)) == sorted(due)
@@ -53,6 +59,9 @@ def test_what_its_producer_says_is_done(stage: Stage) -> None:
         assert message["properties"]["TRAN_MSG"] == "true"
         assert message["properties"]["PGROUP"] == group
         assert message["msgId"] == results[number]["msgId"]
+        # What its producer had left open was committed by its answer to a check.
+        was_asked = "TRANSACTION_CHECK_TIMES" in message["properties"]
+        assert was_asked is (PLAN[number][0] == "UNKNOW")
     stage.peer.call("closeTransactor", name=sender)
 
 
