@@ -33,6 +33,7 @@ assert UNIT.itemsize == CQ_UNIT_BYTES
 _NAME_DIGITS: Final = 20
 _FILE_BYTES_MAX: Final = 2**31 - 1
 _BLOCK_BYTES: Final = 1 << 20
+_BLOCK_UNITS: Final = 1 << 14
 
 
 class LogFile:
@@ -159,6 +160,8 @@ class QueueFiles:
             if begin < stop:
                 place = (begin - first) * CQ_UNIT_BYTES
                 parts.append(np.fromfile(path, UNIT, stop - begin, offset=place))
+        if len(parts) == 1:
+            return parts[0]
         return np.concatenate(parts) if parts else np.zeros(0, UNIT)
 
 
@@ -180,24 +183,28 @@ def queues_of(root: Path, topic: str) -> list[QueueFiles]:
 def _open_queue(topic: str, queue_id: int, folder: Path) -> QueueFiles:
     files = [(int(path.name) // CQ_UNIT_BYTES, path) for path in _numbered(folder)]
     start = end = files[0][0] if files else 0
-    known: dict[Path, NDArray[Any]] = {}
     for first, path in files:
-        written = known[path] = _written(path)
-        if len(written):
-            start = first + int(written[0])
+        written = _written(path)
+        if written is not None:
+            start = first + written
             break
     for first, path in reversed(files):
-        # Often there is one file only: it is read once.
-        written = known[path] if path in known else _written(path)
-        if len(written):
-            end = first + int(written[-1]) + 1
+        written = _written(path, is_last=True)
+        if written is not None:
+            end = first + written + 1
             break
     return QueueFiles(topic, queue_id, start, max(start, end), tuple(files))
 
 
-def _written(path: Path) -> NDArray[Any]:
-    size = np.fromfile(path, UNIT, path.stat().st_size // CQ_UNIT_BYTES)["size"]
-    return np.flatnonzero((size != 0) & (size != PRE_BLANK_SIZE))
+def _written(path: Path, *, is_last: bool = False) -> int | None:
+    """Number of the first or last unit in a file that was written; read from that end."""
+    blocks = range(0, path.stat().st_size // CQ_UNIT_BYTES, _BLOCK_UNITS)
+    for block in reversed(blocks) if is_last else blocks:
+        size = np.fromfile(path, UNIT, _BLOCK_UNITS, offset=block * CQ_UNIT_BYTES)["size"]
+        found = np.flatnonzero((size != 0) & (size != PRE_BLANK_SIZE))
+        if len(found):
+            return block + int(found[-1 if is_last else 0])
+    return None
 
 
 def _numbered(folder: Path) -> list[Path]:
