@@ -1,58 +1,25 @@
-"""The push consumer against the real broker: delivery, groups, retry, dead letters, shutdown."""
+"""The push consumer against the real broker: delivery, groups, subscriptions, flow control."""
 
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.client.push_stage import committed, numbered, scenario, send
 from tests.unit.client.waiting import until
 
-from cometmq.client.admin import Admin
-from cometmq.client.handlers import DeadLetter, RetryLater
+from cometmq.client.handlers import RetryLater
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.producer import Producer
-from cometmq.client.pull_consumer import PullConsumer
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.core.offset_file import decode_offset_file
 from cometmq.core.process_queue import FlowLimits
-from cometmq.core.retry_policy import customized_policy
 from cometmq.errors import ClientClosed, ConfigError
-from cometmq.model import Message, MessageModel, MessageQueue, SubscriptionGroupConfig
+from cometmq.model import Message, MessageModel, MessageQueue
 from cometmq.testing.cluster import embedded_cluster
-
-Story = Callable[[str, Producer], Awaitable[None]]
-
-
-def scenario(story: Story) -> None:
-    """Run a story against a cluster with a topic ``t`` of four queues."""
-
-    async def run() -> None:
-        async with (
-            embedded_cluster() as cluster,
-            Producer("pg", name_server=cluster.name_server_address) as producer,
-        ):
-            await producer.create_topic("t", queue_count=4)
-            await story(cluster.name_server_address, producer)
-
-    asyncio.run(run())
-
-
-async def send(producer: Producer, *bodies: bytes, topic: str = "t", **fields: Any) -> None:
-    await asyncio.gather(*[producer.send(Message(topic, body, **fields)) for body in bodies])
-
-
-def numbered(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
-
-
-async def committed(name_server: str, group: str) -> int:
-    """Sum of the group's stored offsets in topic t."""
-    async with PullConsumer(group, name_server=name_server) as reader:
-        queues = await reader.fetch_queues("t")
-        return sum([await reader.committed(queue) or 0 for queue in queues])
 
 
 def test_every_message_once_and_committed() -> None:
@@ -229,110 +196,6 @@ def test_tags_are_compared_by_text() -> None:
     scenario(story)
 
 
-@pytest.mark.parametrize("how", ["raise", "return", "exception", "plain function"])
-def test_a_failed_message_comes_again(how: str) -> None:
-    """Through the retry topic, with its own topic and one more try counted."""
-
-    async def story(name_server: str, producer: Producer) -> None:
-        tries: list[tuple[str, int]] = []
-
-        def judge(message: ReceivedMessage) -> Any:
-            tries.append((message.topic, message.reconsume_times))
-            if message.reconsume_times:
-                return True
-            if how == "exception":
-                raise RuntimeError("on purpose")
-            if how in ("raise", "plain function"):
-                raise RetryLater(1)
-            return RetryLater(1)
-
-        async def handle(message: ReceivedMessage) -> Any:
-            return judge(message)
-
-        await send(producer, b"again")
-        async with PushConsumer(
-            "g",
-            {"t": "*"},
-            judge if how == "plain function" else handle,
-            name_server=name_server,
-            consume_from="first",
-        ):
-            if how == "exception":
-                # Level 3 of the broker's choice takes ten seconds: only the way there is waited
-                # for here, the message itself in the other cases.
-                await until(lambda: len(tries) == 1)
-                await asyncio.sleep(0.1)
-            else:
-                await until(lambda: len(tries) == 2)
-        if how != "exception":
-            assert tries == [("t", 0), ("t", 1)]
-        assert await committed(name_server, "g") == 1
-
-    scenario(story)
-
-
-def test_dead_letters(caplog: pytest.LogCaptureFixture) -> None:
-    """DeadLetter at once, or after the last try; either way the message is in %DLQ%."""
-
-    async def story(name_server: str, producer: Producer) -> None:
-        tries: Counter[bytes] = Counter()
-
-        async def handle(message: ReceivedMessage) -> Any:
-            tries[message.body] += 1
-            if message.body == b"never":
-                raise DeadLetter("no such customer")
-            return RetryLater(1)
-
-        await send(producer, b"never", b"often")
-        async with (
-            PushConsumer(
-                "g",
-                {"t": "*"},
-                handle,
-                name_server=name_server,
-                consume_from="first",
-                max_reconsume_times=1,
-            ),
-            PullConsumer("undertaker", name_server=name_server, consume_from="first") as reader,
-        ):
-            await until(lambda: tries[b"often"] == 2)
-            dead: list[ReceivedMessage] = []
-            await reader.assign([MessageQueue("%DLQ%g", "broker-a", 0)])
-            while len(dead) < 2:
-                dead += await reader.poll(5_000)
-        assert sorted(message.body for message in dead) == [b"never", b"often"]
-        assert {message.properties["RETRY_TOPIC"] for message in dead} == {"t"}
-        assert tries == {b"never": 1, b"often": 2}
-
-    scenario(story)
-    given_up = [one.message for one in caplog.records if "gives up" in one.message]
-    assert len(given_up) == 1
-    assert given_up[0].endswith("of topic t: no such customer")
-
-
-def test_list_handlers_judge_each_message() -> None:
-    """One result per message: only the refused ones come again."""
-
-    async def story(name_server: str, producer: Producer) -> None:
-        tries: Counter[bytes] = Counter()
-
-        async def handle(messages: list[ReceivedMessage]) -> Any:
-            tries.update(message.body for message in messages)
-            return [
-                RetryLater(1) if message.body == b"3" and not message.reconsume_times else None
-                for message in messages
-            ]
-
-        await send(producer, *numbered(8))
-        async with PushConsumer(
-            "g", {"t": "*"}, handle, name_server=name_server, consume_from="first"
-        ):
-            await until(lambda: tries[b"3"] == 2)
-        assert tries == {body: 2 if body == b"3" else 1 for body in numbered(8)}
-
-    scenario(story)
-
-
 def test_handlers_per_topic() -> None:
     """Each topic its own handler, retried messages included."""
 
@@ -458,174 +321,6 @@ def test_flow_control_holds_and_releases() -> None:
     scenario(story)
 
 
-def test_shutdown_repeats_nothing_and_loses_nothing() -> None:
-    """Stopped in the middle: what was handled is not seen again, the rest is."""
-
-    async def story(name_server: str, producer: Producer) -> None:
-        seen: Counter[bytes] = Counter()
-        enough = asyncio.Event()
-
-        async def handle(message: ReceivedMessage) -> None:
-            await asyncio.sleep(0.001)
-            seen[message.body] += 1
-            if len(seen) == 100:
-                enough.set()
-
-        def consumer() -> PushConsumer:
-            return PushConsumer(
-                "g", {"t": "*"}, handle, name_server=name_server, consume_from="first"
-            )
-
-        await send(producer, *numbered(500))
-        async with consumer():
-            await enough.wait()
-        between = len(seen)
-        assert 100 <= between < 500
-        assert await committed(name_server, "g") == between
-        async with consumer():
-            await until(lambda: len(seen) == 500)
-        assert set(seen.values()) == {1}
-
-    scenario(story)
-
-
-def test_a_hanging_handler_does_not_hold_up_shutdown() -> None:
-    """Its message is given back, so what was handled behind it is not repeated."""
-
-    async def story(name_server: str, producer: Producer) -> None:
-        seen: Counter[bytes] = Counter()
-
-        async def handle(message: ReceivedMessage) -> None:
-            if message.body == b"2" and not message.reconsume_times:
-                await asyncio.Event().wait()
-            seen[message.body] += 1
-
-        queue = MessageQueue("t", "broker-a", 0)
-        for body in numbered(6):
-            await producer.send(Message("t", body), queue=queue)
-        async with PushConsumer(
-            "g",
-            {"t": "*"},
-            handle,
-            name_server=name_server,
-            consume_from="first",
-            drain_timeout_ms=200,
-        ):
-            await until(lambda: len(seen) == 5)
-        assert await committed(name_server, "g") == 6
-        assert set(seen) == set(numbered(6)) - {b"2"}
-
-    scenario(story)
-
-
-def test_a_hanging_thread_does_not_hold_up_shutdown() -> None:
-    """The same for plain functions, which nobody can cancel."""
-
-    async def story(name_server: str, producer: Producer) -> None:
-        release = threading.Event()
-        seen: list[bytes] = []
-
-        def handle(message: ReceivedMessage) -> None:
-            if message.body == b"1":
-                release.wait(20)
-            seen.append(message.body)
-
-        await send(producer, b"1")
-        async with PushConsumer(
-            "g",
-            {"t": "*"},
-            handle,
-            name_server=name_server,
-            consume_from="first",
-            drain_timeout_ms=1_500,
-            concurrency=2,
-        ) as consumer:
-            await until(lambda: any(a.process_queue.count for a in consumer.assignments.values()))
-            await asyncio.sleep(0.05)
-        assert await committed(name_server, "g") == 1
-        release.set()
-
-    scenario(story)
-
-
-@pytest.mark.parametrize("kind", ["single", "list", "stubborn"])
-def test_handlers_that_run_too_long_are_given_up(kind: str) -> None:
-    """After the consume timeout the message goes to retry and the worker is free again."""
-
-    async def story(name_server: str, producer: Producer) -> None:
-        cancelled: list[bytes] = []
-        seen: list[bytes] = []
-
-        async def handle(message: ReceivedMessage) -> None:
-            if message.body == b"slow":
-                try:
-                    await asyncio.Event().wait()
-                except asyncio.CancelledError:
-                    cancelled.append(message.body)
-                    if kind != "stubborn":
-                        raise
-            else:
-                seen.append(message.body)
-
-        async def handle_list(messages: list[ReceivedMessage]) -> None:
-            for message in messages:
-                await handle(message)
-
-        await send(producer, b"slow")
-        async with PushConsumer(
-            "g",
-            {"t": "*"},
-            handle_list if kind == "list" else handle,
-            name_server=name_server,
-            consume_from="first",
-            concurrency=1,
-            consume_timeout_ms=1,
-        ) as consumer:
-            await until(lambda: any(a.process_queue.count for a in consumer.assignments.values()))
-            await asyncio.sleep(0.05)
-            await consumer.expire_now()
-            await until(lambda: cancelled == [b"slow"])
-            await send(producer, b"next")
-            await until(lambda: seen == [b"next"])
-        assert await committed(name_server, "g") == 2
-
-    scenario(story)
-
-
-def test_threads_that_run_too_long_are_given_up() -> None:
-    """A thread cannot be stopped; its message goes to retry and its late result is ignored."""
-
-    async def story(name_server: str, producer: Producer) -> None:
-        release = threading.Event()
-        seen: list[tuple[bytes, int]] = []
-
-        def handle(message: ReceivedMessage) -> None:
-            if not message.reconsume_times:
-                release.wait(20)
-            seen.append((message.body, message.reconsume_times))
-
-        await send(producer, b"slow")
-        async with PushConsumer(
-            "g",
-            {"t": "*"},
-            handle,
-            name_server=name_server,
-            consume_from="first",
-            consume_timeout_ms=1,
-        ) as consumer:
-            await until(lambda: any(a.process_queue.count for a in consumer.assignments.values()))
-            await asyncio.sleep(0.05)
-            await consumer.expire_now()
-            await until(
-                lambda: not any(a.process_queue.count for a in consumer.assignments.values())
-            )
-            release.set()
-        assert seen == [(b"slow", 0)]
-        assert await committed(name_server, "g") == 1
-
-    scenario(story)
-
-
 def test_clusters_in_one_process_do_not_mix() -> None:
     """Same topic, same group, two clusters: each consumer sees its own messages only."""
 
@@ -687,32 +382,3 @@ def test_start_is_refused_in_words() -> None:
     ):
         with pytest.raises(ConfigError, match=fault):
             PushConsumer(**options)  # type: ignore[arg-type]
-
-
-def test_the_group_says_how_often_and_when_a_message_is_tried_again() -> None:
-    """Its retryMaxTimes and its policy hold where the consumer asks for nothing."""
-
-    async def story(name_server: str, producer: Producer) -> None:
-        policy = customized_policy([0])
-        async with Admin(name_server=name_server) as admin:
-            await admin.create_group(
-                SubscriptionGroupConfig("g", retry_max_times=2, group_retry_policy=policy)
-            )
-        tries: list[int] = []
-
-        async def refuse(message: ReceivedMessage) -> bool:
-            tries.append(message.reconsume_times)
-            return False
-
-        await send(producer, b"again")
-        async with PushConsumer(
-            "g", {"t": "*"}, refuse, name_server=name_server, consume_from="first"
-        ):
-            await until(lambda: len(tries) == 3, 30)
-            async with Admin(name_server=name_server) as admin:
-                async with asyncio.timeout(30):
-                    while "%DLQ%g" not in await admin.topic_list(include_system=True):  # noqa: ASYNC110
-                        await asyncio.sleep(0.05)
-        assert tries == [0, 1, 2]
-
-    scenario(story)
