@@ -12,6 +12,7 @@ will never take goes to the dead-letter topic.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -146,7 +147,7 @@ class DelayGateway:
         self._settings = settings or {}
         self._env = env if env is not None else system_environment()
         self._security = security
-        self._stops: list[Callable[[], Awaitable[None]]] = []
+        self._stops = contextlib.AsyncExitStack()
         self._foreign: Producer | None = None
         self._own: Producer | None = None
         self._is_stopping = asyncio.Event()
@@ -171,7 +172,7 @@ class DelayGateway:
     async def _start(self) -> None:
         self.status.started_ms = self._env.clock.now_ms()
         store = Standalone(_private(str(self._store_path), self._settings), name_server_port=0)
-        self._stops.append(store.stop)
+        self._stops.push_async_callback(store.stop)
         await store.start()
         own = store.name_server_address
         async with Admin(name_server=own, **_OPEN) as admin:
@@ -184,7 +185,7 @@ class DelayGateway:
         self._own = Producer("GATEWAY_IN", name_server=own, **_OPEN)
         self._foreign = Producer(self._group, name_server=self._name_server, **self._security)
         for producer in (self._own, self._foreign):
-            self._stops.append(producer.shutdown)
+            self._stops.push_async_callback(producer.shutdown)
             await producer.start()
         out = PushConsumer(
             "GATEWAY_OUT",
@@ -207,19 +208,21 @@ class DelayGateway:
             **self._security,
         )
         for consumer in (out, taking):
-            self._stops.append(consumer.shutdown)
+            self._stops.push_async_callback(consumer.shutdown)
             await consumer.start()
         self._reporter = asyncio.create_task(self._report())
 
     async def stop(self) -> None:
-        """Finish what is under way, and close; what is held stays in the store."""
+        """Finish what is under way, and close; what is held stays in the store.
+
+        A part that cannot stop in order leaves no other running; its error is raised at the end.
+        """
         self._is_stopping.set()
         if self._reporter is not None:
             self._reporter.cancel()
             self._reporter = None
             self._write_status()
-        while self._stops:
-            await self._stops.pop()()
+        await self._stops.aclose()
 
     async def __aenter__(self) -> "DelayGateway":
         await self.start()

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from tests.unit.client.growing_stage import on_loop, until
 
 from cometmq import Message, Producer, PushConsumer, ReceivedMessage
-from cometmq.errors import RemoteError, SendFailed
+from cometmq.errors import ConnectFailed, RemoteError, SendFailed
 from cometmq.gateway.gateway import DelayGateway, read_status
 from cometmq.testing import EmbeddedCluster, embedded_cluster
 
@@ -205,3 +206,27 @@ async def test_a_topic_that_does_not_exist_yet_holds_up_nobody(tmp_path: Path) -
             await until(lambda: arrivals.bodies == ["early bird"], LIMIT_S)
         assert gateway.status.dead == 0
         await asyncio.sleep(0)
+
+
+@on_loop
+async def test_a_part_that_cannot_stop_leaves_no_other_running(tmp_path: Path) -> None:
+    """The error is raised when producers, consumers and the store are closed; once."""
+    stopped: list[str] = []
+    shutdown = PushConsumer.shutdown
+
+    async def failing(consumer: PushConsumer) -> None:
+        await shutdown(consumer)
+        stopped.append(consumer.group)
+        raise ConnectFailed(f"{consumer.group} could not say goodbye")
+
+    abort = tmp_path / "own" / "abort"
+    async with embedded_cluster(FOREIGN) as foreign:
+        with mock.patch.object(PushConsumer, "shutdown", failing):
+            gateway = DelayGateway(foreign.name_server_address, str(abort.parent), settings=SMALL)
+            await gateway.start()
+            assert abort.exists(), "the store is open"
+            with pytest.raises(ConnectFailed, match="GATEWAY_OUT could not say goodbye"):
+                await gateway.stop()
+        assert stopped == ["DELAY_GATEWAY", "GATEWAY_OUT"]
+        assert not abort.exists(), "and closed"
+        await gateway.stop()
