@@ -33,7 +33,7 @@ tidy:  ## the house rules that are tests
 check: lint types arch tidy  ## everything static; run it before each commit
 
 test:  ## the whole suite; T=path picks files, SEED=n replays an order, FAST=1 leaves out the slow ones
-	$(BIN)pytest -n 2 $(if $(SEED),--randomly-seed=$(SEED)) $(if $(FAST),-m "not slow") $(T)
+	$(BIN)pytest -n 3 $(if $(SEED),--randomly-seed=$(SEED)) $(if $(FAST),-m "not slow") $(T)
 
 demo:  ## 336,776 flights through a cluster of its own, every count checked
 	$(BIN)cometmq demo

@@ -1,7 +1,9 @@
 """What every test shares: hypothesis settings, lanes, and that a run without a test is a failure.
 
-Two processes share the tests (``-n 2``).  A file stays in one process, and so do all files of a
-folder that shares something dear: the one Spark session, the foreign peers.
+Three processes share the tests (``-n 3``), one more than the processors of a small machine: what
+waits for a kill, a timer or a foreign peer leaves its processor to the others.  A file stays in one
+process, and so do all files of a folder that shares something dear: the one Spark session, the
+foreign peers.
 
 Tests marked ``full`` belong to the long lanes: ``make spark`` (``SPARK=full``) and ``make interop``
 (``INTEROP=full``); a plain run leaves them out and says how many.
@@ -43,7 +45,7 @@ REAL |= {
 lose a race of its own making; it runs once more, and the summary names it as rerun (``R``)."""
 BIGGEST = ("spark", "interop")
 QUICK = {"property", "unit/codec", "unit/core", "unit/namesrv", "unit/testing", "unit/wire"}
-"""Folders whose files take a second or two: the last ones, so that both processes end together."""
+"""Folders whose files take a second or two: the last ones, so that all processes end together."""
 
 
 def is_lane_on(folder: str) -> bool:

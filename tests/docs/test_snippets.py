@@ -137,7 +137,7 @@ def test_first_screen_holds_the_two_commands() -> None:
     first, second, *_ = (s for s in snippets(ROOT / "README.md") if s.language == "sh")
     assert second.line + second.text.count("\n") < 40
     assert first.text.rstrip().endswith("cometmq demo")
-    assert second.text.rstrip().endswith("python -m pytest -n 2")
+    assert second.text.rstrip().endswith("python -m pytest -n 3")
     for snippet in (first, second):
         assert snippet.text.startswith("python3 -m venv .venv")
         assert "--require-hashes" in snippet.text

@@ -37,4 +37,4 @@ def test_exit_code_of_a_run(body: str, code: int, tmp_path: Path) -> None:
 def test_closing_line_is_the_last_output() -> None:
     """Nothing in .ci/run or conftest.py prints after pytest's own summary."""
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").rstrip()
-    assert script.splitlines()[-1] == "exec .venv/bin/python -m pytest -n 2"
+    assert script.splitlines()[-1] == "exec .venv/bin/python -m pytest -n 3"
