@@ -23,14 +23,16 @@ def filled(stage: Stage, topic: str, count: int) -> tuple[list[dict[str, Any]], 
     return letters, results
 
 
-def poll_until(stage: Stage, name: str, count: int, polls_max: int = 50) -> list[Message]:
+def poll_until(stage: Stage, name: str, count: int) -> list[Message]:
     """Poll until `count` messages came."""
     got: list[Message] = []
-    for _ in range(polls_max):
-        got += stage.peer.call("poll", name=name, timeout=1000)
-        if len(got) >= count:
-            return got
-    raise AssertionError(f"{len(got)} of {count} messages came in {polls_max} polls")
+
+    def are_enough() -> bool:
+        got.extend(stage.peer.call("poll", name=name, timeout=1000))
+        return len(got) >= count
+
+    wait_until(are_enough, lambda: f"{len(got)} of {count} messages came")
+    return got
 
 
 @pytest.mark.needs("lite")

@@ -36,6 +36,7 @@ STEPS = {
 }
 """Steps of a publication, and at which of its times the broker ends there."""
 FLUSH = ["SYNC_FLUSH", "ASYNC_FLUSH"]
+LIMIT_S = 60.0
 
 
 async def scenario(cluster: StagedCluster, cutter: asyncio.Future[None] | None = None) -> None:
@@ -209,10 +210,9 @@ def test_a_full_disk_refuses_and_nothing_is_seen_in_part(flush: str) -> None:
         await cluster.start()
         operator = asyncio.ensure_future(cluster.operate())
         work = cluster.client.spawn(lambda: cluster.drive("sink-a", FULL_BATCHES))
-        for _ in range(4000):
-            if any("free" in failure for failure in cluster.seen.failures):
-                break
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(LIMIT_S):
+            while not any("free" in failure for failure in cluster.seen.failures):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         refused = list(cluster.seen.failures)
         assert any("service not available now" in failure for failure in refused), refused
         cluster.look()

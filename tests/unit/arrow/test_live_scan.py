@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.interop.waiting import wait_until
 from tests.unit.arrow.made_stores import MadeStore, expected_row
 from tests.unit.arrow.test_scan import as_rows
 
@@ -78,15 +79,17 @@ def filled() -> Iterator[EmbeddedCluster]:
 
 def wait_for_units(cluster: EmbeddedCluster) -> None:
     """Until a scan of the store sees every unit: they are written behind the log."""
-    columns = ["queueId"]
-    for _ in range(3000):
+    seen = 0
+
+    def are_all_there() -> bool:
+        nonlocal seen
         # The first unit of a queue makes its directory.
         with contextlib.suppress(StoreError):
-            batches = scan(cluster.store_path, topic=TOPIC, columns=columns)
-            if sum(batch.num_rows for batch in batches) == COUNT:
-                return
-        threading.Event().wait(0.01)
-    raise AssertionError("the units were not written within 30 s")
+            batches = scan(cluster.store_path, topic=TOPIC, columns=["queueId"])
+            seen = sum(batch.num_rows for batch in batches)
+        return seen == COUNT
+
+    wait_until(are_all_there, lambda: f"{seen} of {COUNT} units were written")
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,13 @@ async def _cluster(
             await standalone.stop()
 
 
+@mock.patch("cometmq.gateway.gateway.LATER_MS", 500)
 @on_loop
 async def test_a_topic_that_does_not_exist_yet_holds_up_nobody(tmp_path: Path) -> None:
-    """Its message goes back to the store and comes again, also when the topic is made later."""
+    """Its message goes back to the store and comes again, also when the topic is made later.
+
+    Ten seconds later, that is; half a second here.
+    """
     settings = {**FOREIGN, "autoCreateTopicEnable": False}
     async with (
         embedded_cluster(settings) as foreign,
