@@ -22,11 +22,12 @@ _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 68rem; padding: 0 1rem;
        color: #1c2430; background: #fff; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #dde3ea;
-         vertical-align: middle; overflow-wrap: anywhere; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
-svg { max-width: 100%; height: auto; }
+         vertical-align: middle; overflow-wrap: break-word; max-width: 26rem; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+svg { max-width: 100%; height: auto; } .wide > svg { min-width: 40rem; }
 svg text { font: 12px system-ui, sans-serif; fill: #1c2430; }
 .c0 { fill: #2563eb; stroke: #2563eb; } .c1 { fill: #d97706; stroke: #d97706; }
 .c2 { fill: #059669; stroke: #059669; } .c3 { fill: #c026d3; stroke: #c026d3; }

@@ -25,7 +25,8 @@ __all__ = ["Report"]
 
 _WIDTH: Final = 760
 _LABEL_WIDTH: Final = 190
-_FIGURE_WIDTH: Final = 110
+#: At most, in the style's 12 px.
+_CHARACTER_WIDTH: Final = 8
 _BAR_HEIGHT: Final = 18
 _PLOT_HEIGHT: Final = 200
 _MARGIN: Final = 56
@@ -69,7 +70,7 @@ class Report:
             f"<tr><th>{escape(str(name))}</th><td>{escape(_cell(value))}</td></tr>"
             for name, value in items
         )
-        self._parts.append(f"<table>{rows}</table>")
+        self._parts.append(f"<div class='wide'><table>{rows}</table></div>")
 
     def table(self, rows: Sequence[Mapping[str, Any]], *, rows_max: int = ROWS_MAX) -> None:
         """A listing: mappings with equal keys. What is beyond ``rows_max`` is only counted."""
@@ -77,12 +78,9 @@ class Report:
             self.text("Nothing.")
             return
         headings = list(rows[0])
-        numeric = [
-            isinstance(rows[0][name], int | float) and not isinstance(rows[0][name], bool)
-            for name in headings
-        ]
+        numeric = [_is_numeric(row[name] for row in rows) for name in headings]
         marks = [" class='n'" if right else "" for right in numeric]
-        lines = ["<table><tr>"]
+        lines = ["<div class='wide'><table><tr>"]
         lines += [
             f"<th{mark}>{escape(name.replace('_', ' '))}</th>"
             for name, mark in zip(headings, marks, strict=True)
@@ -94,7 +92,7 @@ class Report:
                 for name, mark in zip(headings, marks, strict=True)
             )
             lines.append(f"<tr>{cells}</tr>")
-        lines.append("</table>")
+        lines.append("</table></div>")
         if len(rows) > rows_max:
             lines.append(f"<p><small>and {len(rows) - rows_max:,} more</small></p>")
         self._parts.append("".join(lines))
@@ -105,7 +103,8 @@ class Report:
         """One bar per (label, value), in the order given; values are not negative."""
         rows = list(values)[:ROWS_MAX]
         longest = max((value for _, value in rows), default=0) or 1
-        room = _WIDTH - _LABEL_WIDTH - _FIGURE_WIDTH
+        figures = [f"{number_text(value)} {unit}".rstrip() for _, value in rows]
+        room = _WIDTH - _LABEL_WIDTH - 12 - _CHARACTER_WIDTH * max(map(len, figures), default=0)
         parts = []
         for place, (label, value) in enumerate(rows):
             top = place * (_BAR_HEIGHT + 6) + 2
@@ -114,7 +113,7 @@ class Report:
             shown = (
                 label if len(label) <= _LABEL_CHARACTERS else label[: _LABEL_CHARACTERS - 1] + "…"
             )
-            figure = escape(f"{number_text(value)} {unit}".rstrip())
+            figure = escape(figures[place])
             parts.append(
                 f'<text x="{_LABEL_WIDTH - 6}" y="{middle:.1f}" text-anchor="end">'
                 f"{escape(shown)}<title>{escape(label)}</title></text>"
@@ -154,8 +153,16 @@ class Report:
             f'<line class="axis" x1="{_MARGIN}" x2="{_MARGIN}" y1="10" y2="{base}"/>',
             _label(_MARGIN - 6, 20, number_text(top), "end"),
             _label(_MARGIN - 6, base, number_text(bottom), "end"),
-            _label(_MARGIN, base + 18, _x_text(left, x_unit, is_time=x_times), "start"),
-            _label(_MARGIN + wide, base + 18, _x_text(right, x_unit, is_time=x_times), "end"),
+        ]
+        ends: list[tuple[float, float, str]] = [
+            (_MARGIN, left, "start"),
+            (_MARGIN + wide, right, "end"),
+        ]
+        if left == right:
+            ends = [(_MARGIN + wide / 2, left, "middle")]
+        parts += [
+            _label(x, base + 18, _x_text(value, x_unit, is_time=x_times), anchor)
+            for x, value, anchor in ends
         ]
         for number, (name, line) in enumerate(series.items()):
             colour = COLOURS[number % len(COLOURS)]
@@ -192,9 +199,9 @@ class Report:
 
     def _svg(self, title: str, height: float, parts: list[str]) -> None:
         self._parts.append(
-            f"<h3>{escape(title)}</h3>"
+            f"<h3>{escape(title)}</h3><div class='wide'>"
             f'<svg role="img" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}"'
-            f' height="{height:.0f}"><title>{escape(title)}</title>{"".join(parts)}</svg>'
+            f' height="{height:.0f}"><title>{escape(title)}</title>{"".join(parts)}</svg></div>'
         )
 
     # -- the page ------------------------------------------------------------------------
@@ -223,11 +230,19 @@ def _x_text(value: float, unit: str, *, is_time: bool) -> str:
     return f"{number_text(value)} {unit}".rstrip()
 
 
+def _is_numeric(values: Iterable[Any]) -> bool:
+    """Whether a column holds numbers, beside cells without any."""
+    known = [value for value in values if value is not None]
+    return bool(known) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in known
+    )
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return number_text(value)
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
+        return ", ".join(map(str, value)) or "-"
     return "-" if value is None else str(value)

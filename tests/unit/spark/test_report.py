@@ -49,6 +49,20 @@ def test_charts_are_sound_drawings() -> None:
     assert "2023-11-14 22:13:20" in page
 
 
+def test_no_figure_is_cut_and_no_number_stands_left() -> None:
+    """A chart has room for its longest figure; a column of numbers may lack some."""
+    report = Report("Room")
+    report.bar_chart("Lag", [("a", 123_456_789_012), ("b", 1)], unit="messages")
+    report.table([{"drains_in_s": None, "none": None}, {"drains_in_s": 4.5, "none": None}])
+    page = report.page()
+    drawing = re.findall(r"<svg.*?</svg>", page, re.DOTALL)[0]
+    (width,) = re.findall(r'viewBox="0 0 (\d+) ', drawing)
+    texts = re.findall(r'<text x="([\d.]+)" y="[\d.]+">([^<]+)</text>', drawing)
+    assert [text for _, text in texts] == ["123,456,789,012 messages", "1 messages"]
+    assert all(float(x) + 7 * len(text) <= int(width) for x, text in texts)
+    assert "<th class='n'>drains in s</th><th>none</th>" in page
+
+
 def test_long_tables_are_cut_and_counted() -> None:
     """A page with a million rows helps nobody."""
     report = Report("Long")
