@@ -67,6 +67,7 @@ def test_lag_skew_and_advice(
     keys = {row["key"]: row["messages"] for row in told["heavy_keys"]}
     assert keys == {"big": 109, "other": 5, "small": 1}
     assert told["messages_examined"] == 115
+    assert told["offsets"] == [f"{topic}: 115 of 115 in 2 queues"]
     assert [row["queueId"] for row in told["hot_queues"]] == [0, 1]
     assert [row["producer"] for row in told["hot_producers"]] == ["127.0.0.1"]
     assert any("no member is online and 115 messages wait" in text for text in told["advice"])
@@ -88,6 +89,9 @@ def test_wrong_input(
     unknown = run_command(capsys, *here, "Biling")
     assert unknown.code == 4
     assert "did you mean Billing?" in unknown.err
+    nowhere = run_command(capsys, *here, "--topic", "NoSuchTopic")
+    assert (nowhere.code, nowhere.err.count("\n")) == (4, 1)
+    assert "no broker has the topic NoSuchTopic" in nowhere.err
     nobody = run_command(capsys, "pipeline", "backlog", "-n", "127.0.0.1:1")
     assert (nobody.code, nobody.err.count("\n")) == (3, 1)
     assert "--interval" in run_command(capsys, *here, "--intervall", "3").err

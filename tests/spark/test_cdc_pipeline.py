@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from tests.spark.commands import Ran, run_command
 from tests.unit.spark.generated_events import Binlog, canal_binlog, debezium_binlog
 
 from cometmq.errors import ConfigError
+from cometmq.spark.live_source import LiveSource
 from cometmq.spark.pipelines.cdc_run import Merger
 from cometmq.spark.pipelines.cdc_table import ParquetTable, current_snapshot
 from cometmq.spark.pipelines.following import counted, row_counter
@@ -72,6 +74,7 @@ def test_a_followed_canal_binlog_survives_restarts(
     cluster.send(topic, events[:120], queues=2)
     first = follow(capsys, cluster, topic, to)
     assert (first.code, first.json["changes"] >= 120) == (0, True), first.err
+    assert first.json["offsets"] == [f"{topic}: 120 of 120 in 2 queues"]
     cluster.send(topic, events[120:], queues=2)
     page = tmp_path / "page.html"
     second = follow(capsys, cluster, topic, to, "--report", page)
@@ -79,6 +82,9 @@ def test_a_followed_canal_binlog_survives_restarts(
     assert table_rows(to) == log.rows
     assert second.json["rows"] == len(log.rows)
     assert "Rows in the table after each batch" in page.read_text()
+    # A run tells of what it has read itself.
+    left = len(events) - 120
+    assert second.json["offsets"] == [f"{topic}: {left} of {left} in 2 queues"]
     commits = tmp_path / "orders.checkpoint" / "commits"
     newest = max(
         (one for one in commits.iterdir() if one.name.isdigit()), key=lambda p: int(p.name)
@@ -255,6 +261,47 @@ def test_rows_are_told_while_a_followed_batch_runs(
     assert progress.rows == len(events)
     again = row_counter(spark)
     assert counted(spark.range(70), again).count() == again.value == 70
+
+
+SLOW_PYTHON = """#!/bin/sh
+case "$*" in
+*python_streaming_source_runner*) if mkdir "{hit}" 2>/dev/null; then sleep 12; fi ;;
+esac
+exec "{python}" "$@"
+"""
+
+
+@pytest.mark.full
+def test_a_source_that_starts_too_slowly_is_started_again(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark gives its process ten seconds; a busy machine may need more, and loses nothing."""
+    log = canal_binlog(61, 30)
+    topic = cluster.create(1, "Binlog")
+    cluster.send(topic, log.shaken(62), queues=1)
+    slow = tmp_path / "python"
+    slow.write_text(SLOW_PYTHON.format(hit=tmp_path / "hit", python=sys.executable))
+    slow.chmod(0o755)
+
+    class SlowSource(LiveSource):
+        @classmethod
+        def name(cls) -> str:
+            return "cometmq-slow"
+
+    context: Any = spark.sparkContext
+    before, context.pythonExec = context.pythonExec, str(slow)
+    try:
+        spark.dataSource.register(SlowSource)
+    finally:
+        context.pythonExec = before
+    reader = spark.readStream.format("cometmq-slow").option("nameServer", cluster.name_server)
+    messages = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
+    merger = Merger(ParquetTable(tmp_path / "orders"))
+    assert not (tmp_path / "hit").exists()
+    follow_stream(messages, merger.take, checkpoint=str(tmp_path / "checkpoint"), once=True)
+    assert (tmp_path / "hit").exists()
+    assert "goes on from its checkpoint, start 2 of 4" in caplog.text
+    assert table_rows(tmp_path / "orders") == log.rows
 
 
 def test_an_interrupt_lets_the_running_batch_finish(

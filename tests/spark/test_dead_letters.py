@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,7 @@ def test_a_selection_is_counted_and_sent_again_once(
 
     told = call("--report", str(page))
     assert (told["messages"], told["causes"]) == (DEAD, 2)
+    assert told["offsets"] == [f"%DLQ%{GROUP}: {DEAD} of {DEAD} in 1 queue"]
     assert "<svg" in page.read_text(encoding="utf-8")
     redrive = ["--redrive", "--tag", "mail", "--ledger", str(tmp_path / "ledger")]
     assert call(*redrive, "--dry-run")["messages"] == DEAD // 2
@@ -142,6 +144,9 @@ def test_a_selection_is_counted_and_sent_again_once(
     assert before == 3 * DEAD
     told = call(*redrive, "--rate", "1000")
     assert (told["sent"], told["sent_before"]) == (DEAD // 2, 0)
+    (reached,) = told["offsets"]
+    # From the first to the last that was chosen, of one source queue.
+    assert re.fullmatch(rf"%DLQ%{GROUP}: (\d+) of \1 in 1 queue", reached)
     assert _count(spark, cluster, topic) == before + DEAD // 2
     told = call(*redrive)
     assert (told["sent"], told["sent_before"]) == (0, DEAD // 2)

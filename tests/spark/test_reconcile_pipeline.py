@@ -91,6 +91,21 @@ def test_every_kind_of_difference_between_a_topic_and_files(
     assert {name: ran.json[name] for name in EXPECTED} == EXPECTED
     assert (ran.json["left_records"], ran.json["right_records"]) == (100, 100)
     assert ran.json["equal_keys"] == 95
+    assert ran.json["offsets"] == [f"{topic}: 100 of 100 in 2 queues"]
+    # A stream of two topics: both sides' offsets, and rows in all.
+    other = cluster.create(1, "Booked")
+    cluster.send_json(other, [{**row, "at": row["at"].isoformat()} for row in right], queues=1)
+    json_columns = "id bigint, at timestamp, amount double"
+    streamed = compare(
+        capsys,
+        *(f"topic:{topic}", f"topic:{other}", "-n", cluster.name_server, "--json"),
+        *("--left-json", json_columns, "--right-json", json_columns),
+        *("--stream", "--once", "--checkpoint", tmp_path / "state"),
+    )
+    assert streamed.json["offsets"] == [
+        f"{other}: 100 of 100 in 1 queue",
+        f"{topic}: 100 of 100 in 2 queues",
+    ], streamed.err
     kept = pyarrow.dataset.dataset(out, format="parquet").to_table().to_pylist()
     assert {(row["kind"], row["key"]) for row in kept} == {
         ("MISSING_LEFT", "3"),
@@ -132,6 +147,7 @@ def test_equal_sides_end_with_0_also_a_database(
     )
     assert ran.code == 0, ran.out + ran.err
     assert (ran.json["compared_keys"], ran.json["is_good"]) == (10, True)
+    assert "offsets" not in ran.json
     missing = compare(capsys, files, f"{url}#NO_SUCH_TABLE")
     assert (missing.code, missing.err.count("\n")) == (2, 1)
 

@@ -13,6 +13,7 @@ from tests.unit.spark.generated_events import traced_messages
 from tests.unit.spark.test_trace_contexts import captured_bodies
 
 from cometmq.errors import ConfigError
+from cometmq.spark import progress
 from cometmq.spark.pipelines.trace import journeys, latencies, never_consumed, trace_steps
 
 if TYPE_CHECKING:
@@ -83,10 +84,15 @@ def test_a_topic_without_bodies_is_refused(spark: SparkSession) -> None:
 
 
 def test_command_on_a_live_topic(
-    spark: SparkSession, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    cluster: Cluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From a running broker to JSON, Parquet and a page: lost, repeated, failed and bad ones of a
     shuffled stream are found, and nothing else."""
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
     traced = traced_messages(12, 60)
     topic = cluster.create(2, "Traces")
     cluster.send(topic, traced.bodies, queues=2)
@@ -96,6 +102,11 @@ def test_command_on_a_live_topic(
     assert ran.code == 0, ran.err
     told = ran.json
     assert (told["messages"], told["bad_records"]) == (60, traced.bad)
+    sent = len(traced.bodies)
+    assert told["offsets"] == [f"{topic}: {sent} of {sent} in 2 queues"]
+    # What the workers have counted, before the end is told.
+    assert f"trace: {sent} of {sent} rows" in ran.err
+    assert f"offsets {sent} of {sent} in 2 queues of {topic}" in ran.err
     assert told["trace_records"] == traced.steps + traced.bad
     assert {row["msgId"] for row in told["never_consumed_messages"]} == traced.never_consumed
     for listed, expected in (

@@ -38,6 +38,17 @@ def _known(admin: Admin, groups: tuple[str, ...]) -> list[str]:
     return list(groups) or there
 
 
+def _check_topics(admin: Admin, topics: tuple[str, ...]) -> None:
+    """NoRoute for a topic nobody knows: nothing waits in it either, which would look well."""
+    from cometmq.arrow.options import nearest
+    from cometmq.errors import NoRoute
+
+    there = admin.topic_list(include_system=True) if topics else []
+    for topic in topics:
+        if topic not in there:
+            raise NoRoute(f"no broker has the topic {topic}{nearest(topic, there) or '.'}")
+
+
 @click.command("backlog", short_help="How far groups are behind, why, and what to do.")
 @click.argument("groups", nargs=-1, metavar="[GROUP]...")
 @name_server_option
@@ -80,7 +91,8 @@ def backlog(
     set_up_logging(ctx)
     from cometmq.cli.output import print_json, print_listing
     from cometmq.spark.pipelines.backlog import SHARDING_KEY, take_sample
-    from cometmq.spark.pipelines.backlog_run import Backlog, read_waiting
+    from cometmq.spark.pipelines.backlog_run import Backlog, read_waiting, waiting_ranges
+    from cometmq.spark.pipelines.extents import Extent
     from cometmq.spark.pipelines.following import in_one_sentence, watching
     from cometmq.spark.pipelines.inputs import live_options
     from cometmq.sync import Admin
@@ -88,6 +100,7 @@ def backlog(
     security = security_options()
     with Admin(name_server=name_server, **security) as admin:
         chosen = _known(admin, groups)
+        _check_topics(admin, topics)
         first = take_sample(admin, chosen, now_ms=_now_ms(), topics=topics)
         time.sleep(interval_s)
         second = take_sample(admin, chosen, now_ms=_now_ms(), topics=topics)
@@ -95,7 +108,10 @@ def backlog(
     with open_progress(ctx, "backlog") as progress:
         if not no_skew and any(queue.lag for queue in found.queues):
             spark = open_session("backlog", master, conf)
-            with in_one_sentence(), watching(spark, progress):
+            ranges = waiting_ranges(found.queues)
+            extent = Extent(sum(end - begin for begin, end in ranges.values()), ranges)
+            progress.update(0, total=extent.rows)
+            with in_one_sentence(), watching(spark, progress, [extent], by_stages=True):
                 waiting = read_waiting(spark, found.queues, live_options(name_server, security))
                 if waiting is not None:
                     found.skew(waiting, top=top, key=key or SHARDING_KEY)

@@ -76,10 +76,10 @@ def cdc(
     """
     set_up_logging(ctx)
     from cometmq.spark.pipelines.cdc_run import Merger
+    from cometmq.spark.pipelines.extents import check_input
     from cometmq.spark.pipelines.following import follow as follow_stream
     from cometmq.spark.pipelines.following import in_one_sentence, row_counter, watching
     from cometmq.spark.pipelines.inputs import (
-        check_input,
         live_options,
         open_input,
         parse_address,
@@ -91,7 +91,7 @@ def cdc(
     address = parse_address(source)
     target = _target(to, kind)
     security = security_options()
-    total = check_input(address, name_server, security)
+    extent = check_input(address, name_server, security)
     options: dict[str, Any] = {}
     if address.kind == "topic":
         options = live_options(name_server, security)
@@ -99,7 +99,7 @@ def cdc(
             options["maxOffsetsPerTrigger"] = str(rows_per_batch)
     spark = open_session("cdc", master, conf)
     merger = Merger(target, keys, table)
-    with in_one_sentence(), target.locked(), open_progress(ctx, "cdc", total) as progress:
+    with in_one_sentence(), target.locked(), open_progress(ctx, "cdc", extent.rows) as progress:
         if columns is not None:
             schema = parse_columns(columns)
             merger.columns = {one.name: one.dataType.simpleString() for one in schema}
@@ -114,11 +114,11 @@ def cdc(
                 every=every,
                 progress=progress,
                 counter=rows_read,
+                extents=[extent],
             )
         else:
-            with watching(spark, progress) as counter:
+            with watching(spark, progress, [extent]) as (counter,):
                 merger.take(messages, counter=counter)
-            progress.update(total or merger.changes)
     summary = merger.summary(to, progress)
     report = merger.report(summary, progress)
     return finish(summary, as_json=as_json, report=report, report_path=report_path)

@@ -17,7 +17,6 @@ from cometmq.cli.pipeline_options import (
 )
 
 if TYPE_CHECKING:
-    from cometmq.client.security import SecurityOptions
     from cometmq.spark.progress import Summary
     from cometmq.spark.report import Report
 
@@ -103,6 +102,7 @@ def dead_letters(
         explain,
         select_dead,
     )
+    from cometmq.spark.pipelines.extents import Extent, topic_ranges
     from cometmq.spark.pipelines.following import counted, in_one_sentence, watching
     from cometmq.spark.pipelines.inputs import live_options
     from cometmq.spark.pipelines.ordered_send import all_topics, check_targets
@@ -134,10 +134,13 @@ def dead_letters(
                 spark, selected, name_server, settings, plan, rate, ledger, dry_run, progress
             )
         else:
-            progress.update(0, total=_held(name_server, security, found))
-            with watching(spark, progress) as counter:
+            ranges = topic_ranges(found, name_server, security)
+            extent = Extent(sum(end - begin for begin, end in ranges.values()), ranges)
+            progress.update(0, total=extent.rows)
+            with watching(spark, progress, [extent]) as (counter,):
                 facts, rows = _analyse(chosen(counted(messages, counter)), by)
             chart = _deaths(selected)
+    facts |= progress.reach_facts()
     summary = Summary("dead-letters", {**facts, "seconds": progress.seconds})
     if not as_json:
         from cometmq.cli.output import note, print_listing
@@ -150,14 +153,6 @@ def dead_letters(
         summary.facts["rows"] = rows
     report = _report(summary, rows, chart)
     return finish(summary, as_json=as_json, report=report, report_path=report_path)
-
-
-def _held(name_server: str, security: SecurityOptions, topics: list[str]) -> int:
-    """How many messages the topics hold."""
-    from cometmq.sync import Admin
-
-    with Admin(name_server=name_server, **security) as admin:
-        return sum(held.count for one in topics for held in admin.topic_offsets(one).values())
 
 
 def _analyse(selected: Any, by: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -214,7 +209,6 @@ def _redrive(
         return facts, rows
     book = Ledger(default_ledger(ledger, plan))
     book.open(plan)
-    progress.update(0, total=max(0, facts["messages"] - book.sent()))
     result = send_ordered(
         spark,
         frame,

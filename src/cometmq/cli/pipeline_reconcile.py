@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,8 @@ from cometmq.cli.pipeline_options import (
 )
 
 if TYPE_CHECKING:
+    from cometmq.spark.pipelines.extents import Extent
+    from cometmq.spark.pipelines.following import RowCounter
     from cometmq.spark.pipelines.inputs import Address
 
 __all__ = ["reconcile"]
@@ -60,6 +63,36 @@ def _open(
     options = {**(live if address.kind == "topic" else {}), **given}
     frame = open_input(spark, address, options=options, stream=stream)
     return frame if columns is None else with_json_columns(frame, columns)
+
+
+class _Watched:
+    """Sides that are counted as they are read.
+
+    Where offsets tell how far it is, every row counts; elsewhere the event time goes first, so that
+    a database or Parquet can leave out what is not asked for.
+    """
+
+    def __init__(self, between: Any, extents: list[Extent], counters: list[RowCounter]) -> None:
+        self._between = between
+        self._sides = {
+            side: (extent, counter)
+            for side, extent, counter in zip("LR", extents, counters, strict=True)
+        }
+
+    def total(self, *, is_all: bool) -> int | None:
+        """Rows that will be counted; None where nobody knows."""
+        rows = [
+            extent.rows if is_all or extent.ranges else None for extent, _ in self._sides.values()
+        ]
+        return None if None in rows else sum(one or 0 for one in rows)
+
+    def __call__(self, frame: Any, side: str) -> Any:
+        from cometmq.spark.pipelines.following import counted
+
+        extent, counter = self._sides[side]
+        if extent.ranges:
+            return self._between(counted(frame, counter))
+        return counted(self._between(frame), counter)
 
 
 @click.command("reconcile", short_help="Compare two sources record by record.")
@@ -139,8 +172,9 @@ def reconcile(
     """
     set_up_logging(ctx)
     from cometmq.cli.exit_codes import DIFFERENT
+    from cometmq.spark.pipelines.extents import check_input
     from cometmq.spark.pipelines.following import in_one_sentence, watching
-    from cometmq.spark.pipelines.inputs import check_input, live_options, parse_address
+    from cometmq.spark.pipelines.inputs import live_options, parse_address
     from cometmq.spark.pipelines.reconcile import Comparing, event_time_between, sides_of
     from cometmq.spark.pipelines.reconcile_run import Reconciling, check_out
 
@@ -158,29 +192,34 @@ def reconcile(
     comparison = Reconciling(late, on_time, window, out)
     check_out(out, stream=stream)
     security = security_options()
-    totals = [check_input(address, name_server, security) for address in addresses]
-    total = None if stream or None in totals else sum(one or 0 for one in totals)
+    extents = [check_input(address, name_server, security) for address in addresses]
     live = live_options(name_server, security)
     spark = open_session("reconcile", master, conf)
-    with in_one_sentence(), open_progress(ctx, "reconcile", total) as progress:
+    with in_one_sentence(), open_progress(ctx, "reconcile") as progress:
         frames = [
             _open(spark, address, live, options, columns, stream=stream)
             for address, options, columns in zip(
                 addresses, given, (left_json, right_json), strict=True
             )
         ]
-        sides = event_time_between(
-            sides_of(frames[0], frames[1], wants[0], wants[1], late=late), since, until
-        )
+        between = partial(event_time_between, since_ms=since, until_ms=until)
+        sides_with = partial(sides_of, frames[0], frames[1], wants[0], wants[1], late=late)
+        sides = between(sides_with())
         if stream:
             assert checkpoint is not None
             comparison.stream(
-                sides, checkpoint=checkpoint, once=once, every=every, progress=progress
+                sides,
+                checkpoint=checkpoint,
+                once=once,
+                every=every,
+                progress=progress,
+                extents=extents,
             )
         else:
-            with watching(spark, progress) as counter:
-                comparison.batch(sides, counter)
-            progress.update(comparison.left_records + comparison.right_records)
+            with watching(spark, progress, extents) as counters:
+                each = _Watched(between, extents, counters)
+                progress.total = each.total(is_all=since is None and until is None)
+                comparison.batch(sides, sides_with(each=each))
     summary = comparison.summary(str(addresses[0]), str(addresses[1]), progress)
     report = comparison.report(summary, progress)
     finish(summary, as_json=as_json, report=report, report_path=report_path)

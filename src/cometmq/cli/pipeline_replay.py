@@ -112,7 +112,7 @@ def replay(
             )
             rows = [{"source": name, "sent": sent} for name, sent in sorted(result.queues.items())]
             facts |= {"sent": result.sent, "sent_before": result.skipped}
-    facts |= {"seconds": progress.seconds}
+    facts |= {**progress.reach_facts(), "seconds": progress.seconds}
     summary = Summary("replay", dict(facts))
     report = Report(f"Replay of {archive}")
     report.summary(summary)

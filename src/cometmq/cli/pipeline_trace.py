@@ -74,10 +74,10 @@ def trace(
     is switched on in them.
     """
     set_up_logging(ctx)
+    from cometmq.spark.pipelines.extents import check_input
     from cometmq.spark.pipelines.following import in_one_sentence, watching
     from cometmq.spark.pipelines.inputs import (
         between,
-        check_input,
         live_options,
         open_input,
         parse_address,
@@ -89,7 +89,7 @@ def trace(
     grace_ms = round(duration_s(grace) * 1000)
     check_fresh(out)
     security = security_options()
-    total = check_input(address, name_server, security)
+    extent = check_input(address, name_server, security, since_ms=since, until_ms=until)
     spark = open_session("trace", master, conf)
     options = {}
     if address.kind == "topic":
@@ -97,11 +97,11 @@ def trace(
         for option, moment in (("startingTimestamp", since), ("endingTimestamp", until)):
             if moment is not None:
                 options[option] = str(moment)
-    with in_one_sentence(), open_progress(ctx, "trace", total) as progress:
+    with in_one_sentence(), open_progress(ctx, "trace", extent.rows) as progress:
         messages = open_input(spark, address, options=options)
         if address.kind != "topic":
             messages = between(messages, since, until)
-        with watching(spark, progress) as counter:
+        with watching(spark, progress, [extent]) as (counter,):
             findings = examine(
                 messages,
                 grace_ms=grace_ms,

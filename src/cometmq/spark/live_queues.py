@@ -26,6 +26,7 @@ __all__ = [
     "close_clusters",
     "cluster_of",
     "find_queues",
+    "known_queues",
     "mirror",
     "report_loss",
     "resolve_end",
@@ -59,6 +60,20 @@ def close_clusters() -> None:
 atexit.register(close_clusters)
 
 
+def known_queues(cluster: LiveCluster, topic: str) -> list[QueueId]:
+    """The readable queues of a topic; NoRoute names the nearest topic for one nobody knows."""
+    try:
+        return cluster.queues(topic)
+    except NoRoute as error:
+        others = cluster.topics()
+        if topic in others:
+            raise
+        raise NoRoute(
+            f"topic {topic!r} is not at {cluster.name_server}{nearest(topic, others) or '.'}"
+            f" It knows {len(others)} topics"
+        ) from error
+
+
 def find_queues(cluster: LiveCluster, options: LiveOptions) -> list[QueueId]:
     """The queues subscribed to, sorted.
 
@@ -73,18 +88,11 @@ def find_queues(cluster: LiveCluster, options: LiveOptions) -> list[QueueId]:
     found: list[QueueId] = []
     for topic in topics:
         try:
-            found += cluster.queues(topic)
-        except NoRoute as error:
-            if options.pattern is not None:
-                # Deleted since it was listed.
-                continue
-            others = cluster.topics()
-            if topic in others:
+            found += known_queues(cluster, topic)
+        except NoRoute:
+            if options.pattern is None:
                 raise
-            raise NoRoute(
-                f"topic {topic!r} is not at {cluster.name_server}{nearest(topic, others) or '.'}"
-                f" It knows {len(others)} topics"
-            ) from error
+            # Deleted since it was listed.
     if options.assigned:
         there = {tuple(queue) for queue in found}
         missing = [queue for queue in options.assigned if queue not in there]

@@ -7,6 +7,7 @@ not know any pipeline, and it prints nothing on stdout: that is the caller's dat
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections import deque
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
+    from cometmq.spark.reach import Reach
+
 __all__ = ["Progress", "Summary", "duration_text", "number_text"]
 
 #: How often a line is written where no terminal keeps one fresh.
@@ -24,7 +27,8 @@ PLAIN_EVERY_S: Final = 10.0
 TERMINAL_EVERY_S: Final = 0.2
 #: The rate is that of so much time: long enough to be calm, short enough to be true.
 RATE_OVER_S: Final = 10.0
-_LINE_MAX: Final = 110
+_COLUMNS: Final = (160, 24)
+"""Of a terminal that does not tell its size."""
 _SAMPLES_MAX: Final = 2_000
 
 
@@ -73,6 +77,8 @@ class Progress:
         self.total = total
         self.rows = 0
         self.offsets: dict[str, int] = {}
+        self.reaches: list[Reach] = []
+        """How far the run is in its inputs; those without queue offsets are left out."""
         self.samples: list[tuple[float, int]] = [(0.0, 0)]
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
@@ -151,12 +157,23 @@ class Progress:
             parts.append(f"{min(1.0, self.rows / self.total):.0%}")
         if self.left_s is not None:
             parts.append(f"{duration_text(self.left_s)} left")
+        parts += [text for text in (reach.text() for reach in self.reaches) if text]
         if self._text:
             parts.append(self._text)
-        elif self.offsets:
+        elif self.offsets and not self.reaches:
             queue = max(self.offsets, key=lambda name: self.offsets[name])
             parts.append(f"{len(self.offsets)} queues, {queue} at {self.offsets[queue]:,}")
         return ", ".join(parts)
+
+    def reach_facts(self) -> dict[str, list[str]]:
+        """For a summary: ``offsets``, a line per topic; nothing where no input has any."""
+        told = [line for reach in self.reaches for line in reach.by_topic()]
+        return {"offsets": told} if told else {}
+
+    def finish(self) -> None:
+        """All inputs were read to their ends."""
+        for reach in self.reaches:
+            reach.finish()
 
     def close(self) -> None:
         """End the line on a terminal; nothing elsewhere."""
@@ -170,7 +187,7 @@ class Progress:
         if not self._is_terminal:
             self._stream.write(line + "\n")
         else:
-            line = line[:_LINE_MAX]
+            line = line[: shutil.get_terminal_size(_COLUMNS).columns - 1]
             self._stream.write("\r" + line.ljust(self._width))
             self._width = len(line)
         self._stream.flush()

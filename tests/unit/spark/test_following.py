@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cometmq.spark.pipelines.following import Followed, interruptible, spark_sentence
+from cometmq.spark.pipelines.following import (
+    Followed,
+    committed_offsets,
+    interruptible,
+    spark_sentence,
+)
 from cometmq.spark.progress import Progress
+from cometmq.spark.reach import Reach
 
 
 class Query:
@@ -46,6 +54,47 @@ def test_progress_adds_up_and_an_idle_look_changes_nothing() -> None:
     assert "2 queues, T broker-a:0 at 70" in progress.line()
 
 
+def test_a_stream_tells_offsets_and_what_is_left() -> None:
+    """From where the run began to the ends the source has seen; rows of a running batch count."""
+    events = [
+        told(3, 0, 0, '{"T": {"broker-a:0": 40}}'),
+        told(4, 30, 0, '{"T": {"broker-a:0": 70, "broker-a:1": 5}}'),
+    ]
+    events[0]["sources"][0]["startOffset"] = '{"T": {"broker-a:0": 40}}'
+    events[1]["sources"][0]["startOffset"] = '{"T": {"broker-a:0": 40}}'
+    events[1]["sources"][0]["latestOffset"] = '{"T": {"broker-a:0": 140, "broker-a:1": 5}}'
+    followed = Followed()
+    progress = Progress("cdc", total=0, quiet=True)
+    counted = [0]
+    progress.reaches = [Reach({"T broker-a:0": (0, 90)}, lambda: counted[0])]
+    followed.look(Query(*events))
+    followed.tell(progress)
+    assert (progress.rows, progress.total) == (30, 105)
+    assert progress.reaches[0].text() == "offsets 35 of 105 in 2 queues of T"
+    counted[0] = 80
+    followed.tell(progress, counted[0])
+    assert progress.reaches[0].text() == "offsets 80 of 105 in 2 queues of T"
+    without = Progress("reconcile", quiet=True)
+    without.reaches = [Reach({}, None)]
+    followed.tell(without)
+    assert without.total is None
+
+
+def test_a_checkpoint_tells_where_its_stream_goes_on(tmp_path: Path) -> None:
+    """Up to where its last finished batch read; a planned one is read again."""
+    assert committed_offsets(str(tmp_path)) == {}
+    assert committed_offsets("s3a://bucket/checkpoint") == {}
+    for number, place in ((2, 70), (3, 90), (10, 110), (11, 200)):
+        (tmp_path / "offsets").mkdir(exist_ok=True)
+        offsets = json.dumps({"T": {"a:0": place}})
+        lines = ["v1", '{"batchWatermarkMs":0}', offsets, '{"logOffset":3}']
+        (tmp_path / "offsets" / str(number)).write_text("\n".join(lines))
+    (tmp_path / "commits").mkdir()
+    for name in ("2", "3", "10", ".11.crc"):
+        (tmp_path / "commits" / name).write_text("v1\n{}")
+    assert committed_offsets(str(tmp_path)) == {"T a:0": 110}
+
+
 @pytest.mark.parametrize("text", [None, "", "{", "[1]", '{"a": 1}', '{"logOffset": 3}'])
 def test_offsets_of_other_sources_are_left_alone(text: str | None) -> None:
     """File sources and their kind have offsets of their own."""
@@ -60,6 +109,17 @@ def test_one_line_out_of_many() -> None:
     assert spark_sentence(RuntimeError(worker)) == "no such topic T"
     assert spark_sentence(RuntimeError("\n[CAST] wrong\n at org.apache")) == "[CAST] wrong"
     assert spark_sentence(RuntimeError()) == "RuntimeError()"
+    py4j = (
+        "An error occurred while calling o85.load.\n: org.apache.spark.SparkException: [FAILED] x\n"
+        "\tat org.apache.X.f(X.scala:1)\nCaused by: java.lang.RuntimeException: a.parquet is not"
+        " a Parquet file\n\t... 3 more"
+    )
+    assert spark_sentence(RuntimeError(py4j)) == "a.parquet is not a Parquet file"
+    assert spark_sentence(RuntimeError(py4j.partition("\n\tat")[0])) == "[FAILED] x"
+    assert (
+        spark_sentence(RuntimeError(py4j.partition("\n")[0]))
+        == "An error occurred while calling o85.load."
+    )
 
 
 def test_an_interrupt_is_told_as_one() -> None:

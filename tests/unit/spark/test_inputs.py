@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from cometmq.errors import ConfigError, StoreCorrupt
+from cometmq.errors import ConfigError, NoRoute, StoreCorrupt, StoreError
+from cometmq.model.message import Message
+from cometmq.model.queue import MessageQueue
 from cometmq.net.tls import Tls
+from cometmq.spark.pipelines.archive_manifest import ArchiveFile, QueueRange
 from cometmq.spark.pipelines.cdc_table import ParquetTable, current_snapshot
-from cometmq.spark.pipelines.inputs import Address, check_input, live_options, parse_address
+from cometmq.spark.pipelines.extents import Extent, archive_ranges, check_input
+from cometmq.spark.pipelines.inputs import Address, live_options, parse_address
 from cometmq.spark.pipelines.reconcile import duration_s
 from cometmq.spark.pipelines.reconcile_run import Reconciling, check_out
+from cometmq.sync import Admin, Producer
+from cometmq.testing import threaded_cluster
 
 
 @pytest.mark.parametrize(
@@ -51,6 +59,54 @@ def test_a_missing_place_is_found_before_spark_starts(tmp_path: Path) -> None:
     """No session is needed to see that a file is not there."""
     with pytest.raises(ConfigError, match="there is no such file or directory"):
         check_input(Address("parquet", str(tmp_path / "none")), "127.0.0.1:1")
+
+
+LATER_MS = 4_000_000_000_000
+
+
+def test_what_an_input_holds_is_known_before_spark_starts(tmp_path: Path) -> None:
+    """A topic's and a store's queues, an archive's ranges, the rows of Parquet's footers."""
+    with threaded_cluster(store_path=str(tmp_path / "store")) as cluster:
+        server = cluster.name_server_address
+        with Admin(name_server=server) as admin, Producer("p", name_server=server) as producer:
+            admin.create_topic("Orders", queue_count=2)
+            for number in range(7):
+                queue = MessageQueue("Orders", "broker-a", number % 2)
+                producer.send(Message("Orders", b"%d" % number), queue=queue)
+        live = check_input(Address("topic", "Orders"), server)
+        assert live == Extent(7, {"Orders broker-a:0": (0, 4), "Orders broker-a:1": (0, 3)})
+        late = check_input(Address("topic", "Orders"), server, since_ms=LATER_MS)
+        assert late == Extent(0, {"Orders broker-a:0": (4, 4), "Orders broker-a:1": (3, 3)})
+        none = check_input(Address("topic", "Orders"), server, until_ms=1)
+        assert none == Extent(0, {"Orders broker-a:0": (0, 0), "Orders broker-a:1": (0, 0)})
+        with pytest.raises(NoRoute, match=r"topic 'Order' is not at .*did you mean 'Orders'"):
+            check_input(Address("topic", "Order"), server)
+    store = Address("store", str(tmp_path / "store"), "Orders")
+    assert check_input(store, "") == Extent(7, {"Orders :0": (0, 4), "Orders :1": (0, 3)})
+    assert check_input(store, "", since_ms=1) == Extent()
+    with pytest.raises(StoreError, match=r"holds no topic 'Oders'.*Orders"):
+        check_input(Address("store", str(tmp_path / "store"), "Oders"), "")
+    with pytest.raises(ConfigError, match="holds no archive"):
+        check_input(Address("archive", str(tmp_path)), "")
+    table = tmp_path / "table" / "day=1"
+    table.mkdir(parents=True)
+    parquet.write_table(pyarrow.table({"a": [1, 2, 3]}), table / "a.parquet")
+    whole = Address("parquet", str(tmp_path / "table"))
+    assert check_input(whole, "") == Extent(3)
+    (table / "b.parquet").write_bytes(b"no Parquet")
+    assert check_input(whole, "") == Extent()
+    assert check_input(Address("jdbc", "jdbc:derby:x", "T"), "") == Extent()
+
+
+def test_ranges_of_an_archive() -> None:
+    """From the first to the last offset of each queue, over all files."""
+    files = [
+        ArchiveFile(
+            f"{n}", "", "T", "2026-01-01", 5, 1, "", (QueueRange("a", 0, *ends, 5, "", 0, 0),)
+        )
+        for n, ends in enumerate([(10, 15), (15, 20), (2, 7)])
+    ]
+    assert archive_ranges(files) == {"T a:0": (2, 20)}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ predicate.  It must not change the archive.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,13 @@ class Slice:
         """ConfigError for times in the wrong order."""
         start, end = self.starting_ms, self.ending_ms
         if start is not None and end is not None and start > end:
-            raise ConfigError(f"the slice begins at {start}, after its end {end}")
+            raise ConfigError(
+                f"the slice begins at {_time(start)}, after its end {_time(end)}: swap the two"
+            )
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", "seconds")
 
 
 def archive_files(root: str | Path, slice_: Slice | None = None) -> list[Path]:

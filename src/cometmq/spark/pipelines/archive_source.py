@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cometmq.arrow.live import LiveCluster, QueueId, read_span
 from cometmq.arrow.options import BATCH_ROWS_DEFAULT, ScanReport, parse_options
+from cometmq.spark.live_queues import known_queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,7 +63,7 @@ class LiveSource:
 
     def queues(self, topic: str) -> list[QueueId]:
         """The readable queues; NoRoute for an unknown topic."""
-        return sorted(self._cluster().queues(topic))
+        return sorted(known_queues(self._cluster(), topic))
 
     def topics(self) -> list[str]:
         """All topics that are not the system's own."""

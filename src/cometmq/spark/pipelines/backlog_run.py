@@ -31,8 +31,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cometmq.spark.progress import Progress
+    from cometmq.spark.reach import Ranges
 
-__all__ = ["Backlog", "read_waiting"]
+__all__ = ["Backlog", "read_waiting", "waiting_ranges"]
+
+
+def waiting_ranges(queues: Sequence[QueueDrain]) -> Ranges:
+    """Queue offsets that wait, each queue from the slowest group's place on."""
+    found: Ranges = {}
+    for queue in queues:
+        if queue.lag:
+            name = f"{queue.topic} {queue.broker}:{queue.queue_id}"
+            begin = queue.consumer_offset
+            before = found.get(name, (begin, begin))
+            found[name] = (min(begin, before[0]), max(begin + queue.lag, before[1]))
+    return found
 
 
 def read_waiting(
@@ -40,11 +53,9 @@ def read_waiting(
 ) -> DataFrame | None:
     """The messages that wait, each queue from the slowest group's place on; None: nothing waits."""
     starts: dict[str, dict[str, int]] = {}
-    for queue in queues:
-        if queue.lag:
-            places = starts.setdefault(queue.topic, {})
-            name = f"{queue.broker}:{queue.queue_id}"
-            places[name] = min(places.get(name, queue.consumer_offset), queue.consumer_offset)
+    for name, (start, _) in waiting_ranges(queues).items():
+        topic, _, queue = name.rpartition(" ")
+        starts.setdefault(topic, {})[queue] = start
     if not starts:
         return None
     assigned = {topic: sorted(places) for topic, places in starts.items()}
@@ -136,6 +147,7 @@ class Backlog:
             "lag": sum(row.lag for row in self.groups),
             "messages_examined": self.waiting,
             "advice": self.advice(),
+            **progress.reach_facts(),
             "seconds": round(progress.seconds, 3),
         }
         return Summary("backlog", facts)
@@ -161,7 +173,9 @@ class Backlog:
         page.heading("What to do")
         for text in self.advice() or ["Nothing stands out."]:
             page.text(text)
-        page.summary(summary)
+        # What to do stands above already.
+        rest = {name: value for name, value in summary.facts.items() if name != "advice"}
+        page.summary(Summary(summary.pipeline, rest, summary.faults, summary.report_path))
         page.heading("Groups")
         page.table(self.group_rows())
         page.bar_chart(
@@ -176,14 +190,14 @@ class Backlog:
             ],
         )
         page.table(self.queue_rows())
-        for title, label, rows in (
-            ("Heavy keys among what waits", "key", self.keys),
-            ("Hot queues among what waits", "queueId", self.waiting_queues),
-            ("Hot producers of what waits", "producer", self.producers),
+        for title, names, label, rows in (
+            ("Heavy keys among what waits", "key", "key", self.keys),
+            ("Hot queues among what waits", "queue", "queueId", self.waiting_queues),
+            ("Hot producers of what waits", "producer", "producer", self.producers),
         ):
             page.heading(title)
             chart = [(f"{r['topic']} {r[label]}", float(r["messages"])) for r in rows]
-            page.bar_chart(title, chart, unit="messages")
+            page.bar_chart(f"Messages by {names}", chart, unit="messages")
             page.table([{**row, "share": f"{row['share']:.1%}"} for row in rows])
         page.rate_chart(progress)
         return page

@@ -144,6 +144,7 @@ class Merger:
             "repeated_batches": self.repeated_batches,
             "schema_changes": self.shape,
             "bad_events": self.bad,
+            **progress.reach_facts(),
             "seconds": round(progress.seconds, 3),
         }
         faults = [

@@ -13,22 +13,27 @@ import re
 import signal
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq.errors import CometError, ConfigError
+from cometmq.spark.reach import Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from cometmq.spark.pipelines.extents import Extent
     from cometmq.spark.progress import Progress
 
 __all__ = [
     "Followed",
     "RowCounter",
+    "committed_offsets",
     "counted",
     "follow",
     "in_one_sentence",
@@ -39,6 +44,12 @@ __all__ = [
     "watching",
 ]
 
+_LOGGER: Final = logging.getLogger(__name__)
+#: Spark 4.3 gives a streaming source's process 10 s to connect, which no setting changes; on a
+#: machine that is busy it may need longer.  Nothing was read then, so a new start is a restart
+#: from the checkpoint like any other.
+_NO_WORKER: Final = "Python worker failed to connect back"
+_STARTS_MAX: Final = 4
 _QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _LOOK_EVERY_S: Final = 0.25
 _TELL_EVERY_S: Final = 0.5
@@ -56,6 +67,10 @@ class Followed:
     """Observed metrics by batch id."""
     offsets: dict[str, int] = field(default_factory=dict)
     """Next queue offset to read, by ``topic broker:queue``."""
+    begins: dict[str, int] = field(default_factory=dict)
+    """Where each queue stood when the run began; a queue that came later where it was met."""
+    latest: dict[str, int] = field(default_factory=dict)
+    """Ends of the queues, as the source last saw them."""
     open_groups: int = 0
     """Groups that wait in the state for their watermark."""
     interrupted: bool = False
@@ -71,7 +86,11 @@ class Followed:
             self.dropped_late[number] = max(self.dropped_late.get(number, 0), dropped)
             self.open_groups = sum(int(state["numRowsTotal"]) for state in states)
             for source in one["sources"]:
+                for name, place in _queue_offsets(source.get("startOffset")).items():
+                    if name not in self.offsets:
+                        self.begins.setdefault(name, place)
                 self.offsets.update(_queue_offsets(source["endOffset"]))
+                self.latest.update(_queue_offsets(source.get("latestOffset")))
             for metrics in (one["observedMetrics"] or {}).values():
                 values = metrics.asDict() if hasattr(metrics, "asDict") else dict(metrics)
                 if any(values.values()):
@@ -79,9 +98,35 @@ class Followed:
 
     def tell(self, progress: Progress | None, counted: int = 0, tasks: str = "") -> None:
         """Rows and offsets for a person; ``counted`` rows are read, of a running batch too."""
-        if progress is not None:
-            rows = max(progress.rows, counted, sum(self.batches.values()))
-            progress.update(rows, offsets=self.offsets, text=tasks)
+        if progress is None:
+            return
+        rows = max(progress.rows, counted, sum(self.batches.values()))
+        total = progress.total
+        for reach in progress.reaches:
+            reach.begin(self.begins)
+            reach.extend(self.latest)
+            reach.extend(self.offsets)
+            reach.move(self.offsets)
+            total = None if total is None else max(rows, reach.total)
+        progress.update(rows, total=total, offsets=self.offsets, text=tasks)
+
+
+def committed_offsets(checkpoint: str) -> dict[str, int]:
+    """Where a stream goes on, by ``topic broker:queue``, from the checkpoint it left.
+
+    Spark's layout: ``commits/N`` says that batch N is done, ``offsets/N`` up to where it read, one
+    line per source behind two of Spark's own.  Empty for a fresh stream, and for a checkpoint on
+    another file system, which nobody asks for the sake of a line of progress.
+    """
+    folder = Path(checkpoint)
+    found: dict[str, int] = {}
+    try:
+        done = max(int(one.name) for one in (folder / "commits").iterdir() if one.name.isdigit())
+        for line in (folder / "offsets" / str(done)).read_text().splitlines()[2:]:
+            found.update(_queue_offsets(line))
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def _queue_offsets(text: str | None) -> dict[str, int]:
@@ -126,6 +171,31 @@ def counted(frame: DataFrame, counter: RowCounter) -> DataFrame:
     return frame.mapInArrow(count, frame.schema)
 
 
+class _StageRows:
+    """Rows that stages have read from their source, as Spark itself counts them.
+
+    For work whose rows pass no worker of ours: it costs them nothing.  What a later stage reads
+    again, from a cache, is not more than the first has read.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark: Any = spark
+        self._seen: set[int] = set()
+
+    @property
+    def value(self) -> int:
+        """Of the stage that has read most."""
+        context = self._spark.sparkContext
+        try:
+            self._seen.update(context.statusTracker().getActiveStageIds())
+            store = context._jsc.sc().statusStore()
+            rows = [int(store.lastStageAttempt(one).inputRecords()) for one in self._seen]
+        except Exception:
+            # The session ends, or a stage has left the store: the next look tells more.
+            return 0
+        return max(rows, default=0)
+
+
 def _tasks(spark: SparkSession) -> str | None:
     """``3 of 8 tasks`` of what runs now, empty when nothing does; None when the session is gone."""
     tracker = spark.sparkContext.statusTracker()
@@ -141,12 +211,25 @@ def _tasks(spark: SparkSession) -> str | None:
 
 
 @contextlib.contextmanager
-def watching(spark: SparkSession, progress: Progress) -> Iterator[RowCounter]:
-    """Tell every half second what the counter that comes out has counted, and the tasks done.
+def watching(
+    spark: SparkSession,
+    progress: Progress,
+    extents: Sequence[Extent] = (),
+    *,
+    by_stages: bool = False,
+) -> Iterator[list[RowCounter]]:
+    """Tell every half second what the counters that come out have counted, and the tasks done.
 
-    A worker's count arrives when its task ends.
+    One counter per input, one at least; ``extents`` say what the inputs hold.  A worker's count
+    arrives when its task ends.  With ``by_stages`` Spark's own count of one input's rows is told.
     """
-    counter = row_counter(spark)
+    counters = [row_counter(spark) for _ in extents] or [row_counter(spark)]
+    counts: list[_StageRows | RowCounter] = [_StageRows(spark)] if by_stages else [*counters]
+    progress.reaches = [
+        Reach(extent.ranges, partial(getattr, count, "value"))
+        for extent, count in zip(extents, counts, strict=False)
+        if extent.ranges
+    ]
     over = threading.Event()
 
     def look() -> None:
@@ -154,15 +237,21 @@ def watching(spark: SparkSession, progress: Progress) -> Iterator[RowCounter]:
             text = _tasks(spark)
             if text is None:
                 return
-            progress.update(max(progress.rows, counter.value), text=text)
+            progress.update(max(progress.rows, _sum(counts)), text=text)
 
     thread = threading.Thread(target=look, name="pipeline-progress", daemon=True)
     thread.start()
     try:
-        yield counter
+        yield counters
     finally:
         over.set()
         thread.join()
+    progress.update(max(progress.rows, _sum(counts)))
+    progress.finish()
+
+
+def _sum(counts: Sequence[_StageRows | RowCounter]) -> int:
+    return sum(one.value for one in counts)
 
 
 def follow(
@@ -174,6 +263,7 @@ def follow(
     every: str = "5 seconds",
     progress: Progress | None = None,
     counter: RowCounter | None = None,
+    extents: Sequence[Extent] = (),
 ) -> Followed:
     """Call ``take(batch, stream, batch_id)`` for each batch of ``frame``.
 
@@ -188,34 +278,67 @@ def follow(
         progress: told some times a second how many rows were read, and up to where.
         counter: what ``take`` lets workers count, so that rows move within a batch; without it
             they move when a batch is done, which may be the only one.
+        extents: what the inputs hold, for offsets and, when all of them have some, time left.
 
     Raises what ``take`` raised, or ConfigError with the query's own reason.
     """
     taking = _Taking(take)
-    writer = frame.writeStream.foreachBatch(taking).option("checkpointLocation", checkpoint)
     trigger = {"availableNow": True} if once else {"processingTime": every}
-    result = Followed()
 
-    def tell() -> None:
+    def start() -> Any:
+        writer = frame.writeStream.foreachBatch(taking).option("checkpointLocation", checkpoint)
+        return writer.trigger(**trigger).start()
+
+    result = Followed(begins=committed_offsets(checkpoint))
+    if progress is not None and any(one.ranges for one in extents):
+        ranges = {name: ends for one in extents for name, ends in one.ranges.items()}
+        rows = None if counter is None else partial(getattr, counter, "value")
+        progress.reaches = [Reach(ranges, rows)]
+        progress.total = 0 if all(one.ranges for one in extents) else None
+
+    def tell(query: Any) -> None:
         result.look(query)
         tasks = _tasks(frame.sparkSession) or ""
         result.tell(progress, 0 if counter is None else counter.value, tasks)
 
     with _interrupts() as interrupted:
-        query: Any = writer.trigger(**trigger).start()
-        try:
-            while not query.awaitTermination(_LOOK_EVERY_S):
-                tell()
-                if interrupted.is_set() and taking.close(_LOOK_EVERY_S):
-                    result.interrupted = True
-                    query.stop()
-        except Exception as error:
-            # Closed, it may have ended by the refusal of one more batch: that is no fault.
-            if not result.interrupted:
-                raise _as_told(taking.raised, error) from None
+        number, query = 1, start()
+        while True:
+            try:
+                result.interrupted = _watch(query, tell, taking, interrupted)
+                break
+            except Exception as error:
+                # What was closed may have ended by the refusal of one more batch: no fault.
+                result.interrupted = taking.is_closed
+                if result.interrupted:
+                    break
+                if taking.raised or number == _STARTS_MAX or _NO_WORKER not in str(error):
+                    raise _as_told(taking.raised, error) from None
+                result.look(query)
+                number += 1
+                _LOGGER.warning(
+                    "the source's process did not start within the 10 s that Spark waits for it:"
+                    " the stream goes on from its checkpoint, start %d of %d",
+                    number,
+                    _STARTS_MAX,
+                )
+                query = start()
     result.look(query)
     result.tell(progress)
     return result
+
+
+def _watch(
+    query: Any, tell: Callable[[Any], None], taking: _Taking, interrupted: threading.Event
+) -> bool:
+    """Until the query ends by itself, or by an interrupt between two batches: then True."""
+    is_stopped = False
+    while not query.awaitTermination(_LOOK_EVERY_S):
+        tell(query)
+        if interrupted.is_set() and taking.close(_LOOK_EVERY_S):
+            is_stopped = True
+            query.stop()
+    return is_stopped
 
 
 class _Taking:
@@ -230,11 +353,11 @@ class _Taking:
         self.raised: list[BaseException] = []
         self._take = take
         self._lock = threading.Lock()
-        self._is_closed = False
+        self.is_closed = False
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         with self._lock:
-            if self._is_closed:
+            if self.is_closed:
                 # Returning would let Spark note the batch as done.
                 raise ConfigError("this run ends: the batch is left to the next one")
             stream = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -248,7 +371,7 @@ class _Taking:
         """Take no more batches; False when one still runs after the time."""
         if not self._lock.acquire(timeout=timeout_s):
             return False
-        self._is_closed = True
+        self.is_closed = True
         self._lock.release()
         return True
 
@@ -293,7 +416,18 @@ def spark_sentence(error: BaseException) -> str:
     if ours is not None:
         return ours[1].strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else repr(error)
+    if not lines:
+        return repr(error)
+    if not lines[0].startswith("An error occurred while calling"):
+        return lines[0]
+    # The words of py4j alone: what was thrown follows, and behind all of its frames what caused it.
+    causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
+    if not causes:
+        return lines[0]
+    return _JAVA_NAME.sub("", causes[-1].removeprefix("Caused by").removeprefix(": "))
+
+
+_JAVA_NAME: Final = re.compile(r"^(?:[a-z][\w]*\.)+[A-Z][\w.$]*: ")
 
 
 @contextlib.contextmanager
@@ -342,4 +476,6 @@ def in_one_sentence() -> Iterator[None]:
         with interruptible(), quiet_queries():
             yield
     except (PySparkException, jvm_error) as error:
-        raise ConfigError(f"Spark could not do it: {spark_sentence(error)}") from None
+        sentence = spark_sentence(error)
+        is_ours = "cometmq.errors." in str(error)
+        raise ConfigError(sentence if is_ours else f"Spark could not do it: {sentence}") from None

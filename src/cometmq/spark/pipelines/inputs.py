@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
 from cometmq.spark.live_security import security_options_of
+from cometmq.spark.pipelines.extents import check_place
+from cometmq.spark.pipelines.following import quiet_queries, spark_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Address",
     "between",
-    "check_input",
     "live_options",
     "open_input",
     "parse_address",
@@ -55,7 +55,8 @@ class Address:
     part: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.place}" + (f"#{self.part}" if self.part else "")
+        kind = "" if self.kind == "jdbc" else f"{self.kind}:"
+        return f"{kind}{self.place}" + (f"#{self.part}" if self.part else "")
 
 
 def parse_address(text: str) -> Address:
@@ -92,7 +93,8 @@ def open_input(
 
     Args:
         options: of the live source (``nameServer``, ``startingTimestamp``, …) for ``topic:``, and
-            of Spark's JDBC source (``user``, ``driver``, …) for ``jdbc:``; others ignore them.
+            of Spark's JDBC source (``user``, ``driver``, …) for ``jdbc:``; ``mode`` for ``store:``
+            (DROPMALFORMED reads on where a record does not decode); others ignore them.
         stream: a streaming DataFrame; a topic from its first message unless ``options`` say more.
 
     Raises:
@@ -108,7 +110,7 @@ def open_input(
         return _topic(spark, address.place, chosen, stream=stream)
     if address.kind == "jdbc":
         return _jdbc(spark, address, chosen)
-    _check_place(address)
+    check_place(address)
     if address.kind == "archive":
         from cometmq.spark.pipelines.archive_read import read_archive
 
@@ -116,37 +118,12 @@ def open_input(
         return found
     if address.kind == "store":
         reader = spark.read.format("cometmq-store").option("topic", address.part)
+        # Nothing is concluded from a store that is damaged, unless somebody says so.
+        reader = reader.option("mode", chosen.get("mode", "FAILFAST"))
         return reader.option("includeProperties", "true").load(address.place)
     if address.kind == "delta":
         return _delta(spark, address.place)
     return _files(spark, address, stream=stream)
-
-
-def _check_place(address: Address) -> None:
-    if not Path(address.place).exists() and "://" not in address.place:
-        raise ConfigError(f"{address}: there is no such file or directory")
-
-
-def check_input(
-    address: Address, name_server: str, security: SecurityOptions | None = None
-) -> int | None:
-    """Say what is wrong with an address before Spark starts, which takes seconds.
-
-    Returns how many messages a topic holds, for progress; None where nobody can tell quickly.
-
-    Raises:
-        ConnectFailed, RequestTimeout: no name server answers.
-        NoRoute: the cluster has no such topic.
-        ConfigError: no such file or directory.
-    """
-    if address.kind == "topic":
-        from cometmq.sync import Admin
-
-        with Admin(name_server=name_server, **(security or {})) as admin:
-            return sum(held.count for held in admin.topic_offsets(address.place).values())
-    if address.kind != "jdbc":
-        _check_place(address)
-    return None
 
 
 def live_options(name_server: str, security: SecurityOptions | None = None) -> dict[str, str]:
@@ -198,21 +175,23 @@ def _jdbc(spark: SparkSession, address: Address, options: dict[str, str]) -> Dat
         return reader.load()
     except Exception as error:
         # Whatever a driver throws becomes one sentence.
-        text = next((line for line in str(error).splitlines() if line.strip()), repr(error))
         raise ConfigError(
-            f"{address} cannot be opened: {text} (a driver's jar comes with "
+            f"{address} cannot be opened: {spark_sentence(error)} (a driver's jar comes with "
             "--conf spark.jars=DRIVER.jar)"
         ) from None
 
 
 def _files(spark: SparkSession, address: Address, *, stream: bool) -> DataFrame:
-    from pyspark.errors import AnalysisException
-
     try:
-        frame = spark.read.format(address.kind).load(address.place)
-    except AnalysisException as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"{address} holds no {address.kind} data: {first}") from None
+        with quiet_queries():
+            frame = spark.read.format(address.kind).load(address.place)
+    except Exception as error:
+        # A footer that cannot be read is thrown as it comes; all of it becomes one sentence.
+        raise ConfigError(
+            f"{address} holds no {address.kind} data: {spark_sentence(error)}"
+        ) from None
+    if frame.columns == ["_corrupt_record"]:
+        raise ConfigError(f"{address} holds no JSON data: no line of it is an object")
     if not stream:
         return frame
     reader = spark.readStream.format(address.kind).schema(frame.schema)
@@ -243,9 +222,9 @@ def parse_columns(text: str) -> StructType:
     try:
         schema = StructType.fromDDL(text)
     except ParseException as error:
-        first = str(error).splitlines()[0]
         raise ConfigError(
-            f"{text!r} is no list of columns: write 'id bigint, name string' ({first})"
+            f"{text!r} is no list of columns: write 'id bigint, name string'"
+            f" ({spark_sentence(error)})"
         ) from None
     if not isinstance(schema, StructType):
         raise ConfigError(f"{text!r} is no list of columns: write 'id bigint, name string'")

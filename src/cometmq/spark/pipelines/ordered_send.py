@@ -12,6 +12,7 @@ long as the target still holds those messages and the ledger's folder is there.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -40,6 +41,7 @@ from cometmq.errors import (
 from cometmq.model.message import Message
 from cometmq.model.properties import RESERVED_PROPERTIES, SHARDING_KEY
 from cometmq.model.queue import MessageQueue
+from cometmq.spark.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -259,7 +261,7 @@ def send_ordered(
     if rate is not None and rate <= 0:
         raise ConfigError(f"a rate of {rate} messages per second would never end")
     frame = frame.select(*COLUMNS)
-    pairs = frame.select("topic", "broker", "queueId", "target").distinct().collect()
+    pairs = _extents(frame)
     sources = sorted({(row["topic"], row["broker"], row["queueId"]) for row in pairs})
     queues = check_targets(name_server, settings, {row["target"] for row in pairs})
     if not sources:
@@ -276,15 +278,8 @@ def send_ordered(
     )
     ordered = frame.repartition(tasks, "topic", "broker", "queueId").sortWithinPartitions(*SOURCE)
     job = ordered.mapInArrow(partial(_run, plan), _RESULT_SCHEMA)
-    stop = threading.Event()
-    begin = ledger.sent()
-    watcher = threading.Thread(target=_watch, args=(ledger, progress, begin, stop), daemon=True)
-    watcher.start()
-    try:
+    with _watched(ledger, progress, pairs):
         rows = job.collect()
-    finally:
-        stop.set()
-        watcher.join()
     result = SendResult()
     for row in rows:
         if row["error"]:
@@ -295,13 +290,56 @@ def send_ordered(
             result.queues[row["queue"]] = result.queues.get(row["queue"], 0) + row["sent"]
     if progress is not None:
         progress.update(result.sent)
+        progress.finish()
     return result
 
 
-def _watch(ledger: Ledger, progress: Progress | None, begin: int, stop: threading.Event) -> None:
+def _extents(frame: Any) -> list[Any]:
+    """Per source queue and target: how many rows, the first and the last queue offset."""
+    from pyspark.sql import functions as sql
+
+    rows: list[Any] = (
+        frame.groupBy("topic", "broker", "queueId", "target")
+        .agg(
+            sql.count("*").alias("messages"),
+            sql.min("queueOffset").alias("first"),
+            sql.max("queueOffset").alias("last"),
+        )
+        .collect()
+    )
+    return rows
+
+
+@contextlib.contextmanager
+def _watched(ledger: Ledger, progress: Progress | None, pairs: list[Any]) -> Iterator[None]:
     """Show how far the tasks are, twice a second, from what they write down."""
-    while progress is not None and not stop.wait(0.5):
-        progress.update(ledger.sent() - begin)
+    if progress is None:
+        yield
+        return
+    names = {}
+    reach = Reach({}, None)
+    for row in pairs:
+        source = (row["topic"], row["broker"], row["queueId"])
+        names[source] = name = f"{row['topic']} {row['broker']}:{row['queueId']}"
+        reach.include(name, row["first"], row["last"] + 1)
+    progress.reaches = [reach]
+    begin = sum(ledger.entry(source).sent for source in names)
+    progress.update(0, total=max(0, sum(row["messages"] for row in pairs) - begin))
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.5):
+            entries = {name: ledger.entry(source) for source, name in names.items()}
+            reach.move({name: entry.next_offset for name, entry in entries.items()})
+            progress.update(sum(entry.sent for entry in entries.values()) - begin)
+
+    watcher = threading.Thread(target=look, name="pipeline-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join()
 
 
 # -- in the tasks ----------------------------------------------------------------------------

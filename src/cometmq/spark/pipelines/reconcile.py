@@ -32,6 +32,8 @@ from cometmq.errors import ConfigError
 from cometmq.spark.pipelines.following import quiet_queries
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame
 
 __all__ = [
@@ -167,12 +169,16 @@ def sides_of(
     right_wants: Comparing | None = None,
     *,
     late: str,
+    each: Callable[[DataFrame, str], DataFrame] = lambda frame, side: frame,
 ) -> DataFrame:
     """Both sides below each other: ``_side`` (L or R), ``_key``, ``_time``, ``_value`` (text).
 
     Records without a time are kept; `matched` leaves them out and `timeless` counts them.
     Streams get a watermark ``late`` behind each side: the slower side leads, so that a side that
     lags is waited for and not called missing.
+
+    Args:
+        each: called with each side as it is here, and L or R; what it gives is used instead.
 
     Raises ConfigError for expressions that do not fit a side's columns, and for types that do
     not fit each other, before anything is read.
@@ -191,7 +197,7 @@ def sides_of(
         for a, b in zip(one_names, other_names, strict=True)
     ]
     shaped = [
-        _shaped(frame, names, one_names, common, side, late)
+        each(_shaped(frame, names, one_names, common, side, late), side)
         for frame, names, side in ((one, one_names, "L"), (other, other_names, "R"))
     ]
     return shaped[0].unionByName(shaped[1])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
-from cometmq.spark.pipelines.following import counted, follow
+from cometmq.spark.pipelines.following import follow
 from cometmq.spark.pipelines.reconcile import (
     KINDS,
     by_window,
@@ -25,11 +25,12 @@ from cometmq.spark.progress import Summary
 from cometmq.spark.report import Report
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from pyspark.sql import DataFrame
 
-    from cometmq.spark.pipelines.following import RowCounter
+    from cometmq.spark.pipelines.extents import Extent
     from cometmq.spark.progress import Progress
 
 __all__ = ["Reconciling", "check_out"]
@@ -99,12 +100,10 @@ class Reconciling:
         """Whether the sides hold the same."""
         return not self.counts and not self.without_time and not self.dropped_late
 
-    def batch(self, sides: DataFrame, counter: RowCounter | None = None) -> None:
-        """Compare all there is; the counter, for progress, counts the records compared."""
+    def batch(self, sides: DataFrame, watched: DataFrame | None = None) -> None:
+        """Compare all there is; ``watched`` are the same sides, read with a counter of rows."""
         self.without_time += sum(row["count"] for row in timeless(sides).collect())
-        if counter is not None:
-            sides = counted(sides, counter)
-        self._take(matched(sides, late=self.late), self.out)
+        self._take(matched(sides if watched is None else watched, late=self.late), self.out)
 
     def stream(
         self,
@@ -114,6 +113,7 @@ class Reconciling:
         once: bool,
         every: str = "5 seconds",
         progress: Progress | None = None,
+        extents: Sequence[Extent] = (),
     ) -> None:
         """Compare as records come; a group is told when the watermarks have passed it.
 
@@ -138,6 +138,7 @@ class Reconciling:
             once=once,
             every=every,
             progress=progress,
+            extents=extents,
         )
         self.dropped_late += sum(told.dropped_late.values())
         self.without_time += sum(one.get("without_time", 0) for one in told.observed.values())
@@ -194,6 +195,7 @@ class Reconciling:
             "dropped_late": self.dropped_late,
             "open_groups": self.open_groups,
             "differences_path": self.out if self.counts else None,
+            **progress.reach_facts(),
             "seconds": round(progress.seconds, 3),
         }
         faults = [

@@ -68,8 +68,6 @@ def replay(
     plan = {"slice": chosen, "target": target, "order": order, "to": name_server}
     book = Ledger(default_ledger(root, plan) if ledger is None else ledger)
     book.open(plan, again=again)
-    if progress is not None:
-        progress.update(0, total=max(0, frame.count() - book.sent()))
     return send_ordered(
         spark,
         frame,

@@ -75,6 +75,7 @@ class TraceFindings:
             "retried": self.retried_count,
             "bad_records": self.bad_count,
             "out": self.out,
+            **progress.reach_facts(),
             "seconds": round(progress.seconds, 3),
         }
         return Summary("trace", facts)
