@@ -6,6 +6,9 @@ Theory: the workers take messages from one deque and ``await handler(message)`` 
 that never suspends costs no task and no turn of the loop; one that does suspends its worker, and
 the next worker goes on.  Since the handler runs inside a real task, ``asyncio.timeout`` and
 ``current_task`` work in it as everywhere.
+
+A run is a list of messages that one worker takes one after the other; each is reported when it has
+ended.  What is left when others are to get the loop goes back to the deque, where a drain finds it.
 """
 
 import asyncio
@@ -21,6 +24,11 @@ __all__ = ["CoroutineDispatcher"]
 
 SLICE_S: Final = 0.005
 """How long workers may keep the loop before others (heartbeats, timers) get a turn."""
+RUN_S: Final = 0.002
+"""How much work a run should be: only between two is asked whether a queue's lock is still ours."""
+RUN_S_MAX: Final = 10 * RUN_S
+"""A run that takes longer than expected ends early."""
+RUN_MAX: Final = 64
 
 
 class CoroutineDispatcher:
@@ -44,6 +52,9 @@ class CoroutineDispatcher:
         self._is_draining = False
         self._current: dict[int, tuple[Any, Any, float, asyncio.Task[Any]]] = {}
         self._drained: asyncio.Future[None] | None = None
+        # Seconds per message of runs, smoothed; pessimistic at first: a slow handler's messages
+        # are to be reported, and others' lanes to be served, one by one.
+        self._seconds_per_message = RUN_S
         self._workers: set[asyncio.Task[Any] | None] = set()
         for number in range(concurrency):
             spawn(self._work(number), f"handler-{number}")
@@ -71,15 +82,17 @@ class CoroutineDispatcher:
 
     @property
     def run_size(self) -> int:
-        """Messages of a run: those of one call."""
-        return self._batch_size or 1
+        """Messages of a run: those of one call, or as many as are worth the bookkeeping."""
+        if self._batch_size is not None:
+            return self._batch_size
+        return max(1, min(RUN_MAX, int(RUN_S / self._seconds_per_message)))
 
     def submit_run(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
-        """Queue the messages of one call."""
+        """Queue messages for one worker: those of one call, or up to the first that fails."""
         if self._is_draining:
             self._report.skipped(assigned, messages)
             return
-        self._ready.append((assigned, messages if self._batch_size else messages[0]))
+        self._ready.append((assigned, messages))
         # A worker that reports its last run takes the next one itself.
         if asyncio.current_task(self._loop) not in self._workers:
             self._wake()
@@ -120,7 +133,7 @@ class CoroutineDispatcher:
                 slice_end = clock() + SLICE_S
             assigned, work = ready.popleft()
             if assigned.process_queue.dropped:
-                report.skipped(assigned, work if takes_lists else [work])
+                report.skipped(assigned, work if isinstance(work, list) else [work])
                 continue
             if ready and self._idle and not self._wake_sent:
                 self._wake()
@@ -131,6 +144,9 @@ class CoroutineDispatcher:
                 current.pop(number, None)
                 await asyncio.sleep(0)
                 slice_end = clock() + SLICE_S
+                continue
+            if not takes_lists and isinstance(work, list):
+                await self._run(number, task, assigned, work, now, slice_end)
                 continue
             current[number] = (assigned, work, now, task)
             try:
@@ -149,6 +165,54 @@ class CoroutineDispatcher:
             else:
                 report.finished(assigned, work, outcome_of(value))
 
+    async def _run(
+        self,
+        number: int,
+        task: asyncio.Task[Any],
+        run: Any,
+        messages: list[ReceivedMessage],
+        begin: float,
+        slice_end: float,
+    ) -> None:
+        """Take the messages of a run one after the other, up to the first that fails; HOT."""
+        handler, report, clock = self._handler, self._report, self._loop.time
+        process_queue = run.process_queue
+        now = before = begin
+        done = 0
+        outcome: Outcome = None
+        for message in messages:
+            self._current[number] = (run, message, before, task)
+            try:
+                value = await handler(message)
+            except Exception as error:
+                value = verdict_of_error(error, message)
+            now = clock()
+            process_queue.handler_s += now - before
+            done += 1
+            outcome = None if value is None else outcome_of(value)
+            if (
+                outcome is not None
+                or now - begin > RUN_S_MAX
+                or now > slice_end
+                or self._is_draining
+                or process_queue.dropped
+            ):
+                break
+            before = now
+            if done < len(messages):
+                report.finished(run, message, None)
+        del self._current[number]
+        self._seconds_per_message += 0.2 * ((now - begin) / done - self._seconds_per_message)
+        left = messages[done:]
+        report.finished(run, message, outcome)
+        if not left:
+            return
+        if outcome is None and now - begin <= RUN_S_MAX and not self._is_draining:
+            # Others get the loop; a drain or a lost queue meanwhile finds these here.
+            self._ready.appendleft((run, left))
+        else:
+            report.skipped(run, left)
+
     def _was_expired(self, number: int) -> bool:
         """Whether the cancellation of a worker was `expire` giving up on its message."""
         if number in self._current:
@@ -164,7 +228,7 @@ class CoroutineDispatcher:
         """Start nothing new, wait for what runs; what still runs at the deadline is returned."""
         self._is_draining = True
         for assigned, work in self._ready:
-            self._report.skipped(assigned, [work] if self._batch_size is None else work)
+            self._report.skipped(assigned, work if isinstance(work, list) else [work])
         self._ready.clear()
         if self._current:
             self._drained = self._loop.create_future()

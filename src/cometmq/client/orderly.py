@@ -121,7 +121,7 @@ class _Run:
         self.messages = messages
         self.process_queue: ProcessQueue = state.assignment.process_queue
         self.outcomes: list[Any] = []
-        """In the order of the messages: an `Outcome`, or `_NOT_RUN`."""
+        """From the first message on that failed or did not run: an `Outcome`, or `_NOT_RUN`."""
         self.left = len(messages)
         """Outcomes still to come, then messages on their way back."""
         self.done_count = 0
@@ -261,14 +261,23 @@ class OrderlyRunner:
 
     def finished(self, run: _Run, message: ReceivedMessage, outcome: Outcome) -> None:
         """One message of a run was handled; HOT."""
-        run.outcomes.append(outcome)
+        if outcome is None and not run.outcomes:
+            # At once: whatever becomes of those after it, this one need not come again.
+            run.done_count += 1
+            run.process_queue.finish(message.queue_offset)
+        else:
+            run.outcomes.append(outcome)
         run.left -= 1
         if not run.left:
             self._ended(run)
 
     def finished_all(self, run: _Run, messages: Sequence[ReceivedMessage]) -> None:
-        """All messages of a run were handled with success; HOT."""
-        run.outcomes.extend([None] * len(messages))
+        """These messages of a run were handled with success; HOT."""
+        if run.outcomes:
+            run.outcomes.extend([None] * len(messages))
+        else:
+            run.done_count += len(messages)
+            run.process_queue.finish_all([message.queue_offset for message in messages])
         run.left -= len(messages)
         if not run.left:
             self._ended(run)
@@ -298,15 +307,14 @@ class OrderlyRunner:
 
     def _judge(self, run: _Run) -> None:
         """What follows: done up to the first message that has to wait or did not run."""
-        messages = run.messages
-        if len(messages) == 1 and run.outcomes[0] is None:
-            run.process_queue.finish(messages[0].queue_offset)
-            run.done_count = 1
+        if not run.outcomes:
             self._settle(run)
             return
         back: list[tuple[ReceivedMessage, int]] = []
         finished: list[int] = []
-        for message, outcome in zip(messages, run.outcomes, strict=True):
+        judged = list(zip(run.messages[run.done_count :], run.outcomes, strict=True))
+        begin = run.done_count
+        for message, outcome in judged:
             if outcome is _NOT_RUN:
                 break
             if outcome is None:
@@ -321,7 +329,7 @@ class OrderlyRunner:
                     run.pause_ms = follows.pause_ms
                     break
             run.done_count += 1
-        for message, outcome in list(zip(messages, run.outcomes, strict=True))[run.done_count :]:
+        for message, outcome in judged[run.done_count - begin :]:
             if outcome is not None and outcome is not _NOT_RUN:
                 # As in Java the count lives with this consumer; the stored record keeps its own.
                 message.stored.reconsume_times += 1
