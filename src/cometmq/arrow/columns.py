@@ -152,7 +152,13 @@ def message_ids(store_hosts: NDArray[Any], physical_offsets: NDArray[Any]) -> An
     hosts_raw = fields[:1] if is_one else fields
     text[:, :8] = _HEX[hosts_raw.view(np.uint8).reshape(-1, 8)]
     offsets_raw = np.ascontiguousarray(physical_offsets, ">i8").view(np.uint8).reshape(count, 8)
-    text[:, 8:] = _HEX[offsets_raw]
+    upper = offsets_raw.view(np.int32)[:, 0]
+    if count and (upper == upper[0]).all():
+        # Of one log file, which nearly always lies within 4 GiB.
+        text[:, 8:12] = _HEX[offsets_raw[0, :4]]
+    else:
+        text[:, 8:12] = _HEX[offsets_raw[:, :4]]
+    text[:, 12:] = _HEX[offsets_raw[:, 4:]]
     offsets = np.arange(0, (count + 1) * _ID_CHARACTERS, _ID_CHARACTERS, dtype=np.int32)
     return pa.Array.from_buffers(
         pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)]

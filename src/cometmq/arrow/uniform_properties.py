@@ -11,6 +11,7 @@ at its end, a shorter one by two words of 4, 2 or 1 bytes that overlap.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -41,18 +42,8 @@ class UniformProperties:
         start, end = self.value_start.reshape(-1), self.value_end.reshape(-1)
         values = slices(self.buffer, start, end, pa.string())
         offsets = np.arange(0, (self.count + 1) * width, width, dtype=np.int32)
-        return pa.MapArray.from_arrays(pa.array(offsets), self._keys(), values)
-
-    def _keys(self) -> Any:
-        raw = [name.encode() for name in self.names]
-        row = b"".join(raw)
-        ends = np.cumsum([len(name) for name in raw])
-        offsets = np.empty(self.count * len(raw) + 1, np.int32)
-        offsets[0] = 0
-        rows = np.arange(0, self.count * len(row), len(row))
-        offsets[1:] = (rows[:, None] + ends[None, :]).reshape(-1)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(row * self.count)]
-        return pa.Array.from_buffers(pa.string(), self.count * len(raw), buffers)
+        keys = _keys(tuple(self.names), self.count)
+        return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
 
     def column(self, name: str) -> Any:
         """One property as a column, null where it is absent."""
@@ -61,6 +52,20 @@ class UniformProperties:
         place = self.names.index(name)
         start, end = self.value_start[:, place], self.value_end[:, place]
         return slices(self.buffer, start, end, pa.string())
+
+
+@lru_cache(maxsize=4)
+def _keys(names: tuple[str, ...], count: int) -> Any:
+    """The names, as often as there are rows; batches of one topic share theirs."""
+    raw = [name.encode() for name in names]
+    row = b"".join(raw)
+    ends = np.cumsum([len(name) for name in raw])
+    offsets = np.empty(count * len(raw) + 1, np.int32)
+    offsets[0] = 0
+    rows = np.arange(0, count * len(row), len(row))
+    offsets[1:] = (rows[:, None] + ends[None, :]).reshape(-1)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(row * count)]
+    return pa.Array.from_buffers(pa.string(), count * len(raw), buffers)
 
 
 def uniform_properties(
@@ -84,9 +89,9 @@ def uniform_properties(
             return None
         ends = np.concatenate((ends, bounds[1:, None]), axis=1)
     name_end, value_end = ends[:, 0::2], ends[:, 1::2]
-    if (data[name_end] != 1).any() or (data[value_end[:, :-1]] != 2).any():
-        return None
-    if each % 2 == 0 and (data[value_end[:, -1]] != 2).any():
+    # Each place holds 0x01 or 0x02.
+    is_name_end = (data[places] == 1).reshape(count, each)
+    if not is_name_end[:, 0::2].all() or is_name_end[:, 1::2].any():
         return None
     name_start = np.empty_like(name_end)
     name_start[:, 0] = bounds[:-1]
