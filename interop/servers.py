@@ -7,6 +7,7 @@ Must not: know a client or a scenario.
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -30,19 +31,15 @@ class ServerFailed(Exception):
 
 
 def free_port() -> int:
-    """A port P that is free together with P-2 (VIP channel) and P+1 (replication)."""
+    """A port P that is free together with P-2 (VIP channel) and P+1 (replication).
+
+    It is below those the system gives to connections: a broker that was stopped finds it again.
+    """
     while True:
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            if not 1100 < port < 65000:
-                continue
-            try:
-                for neighbour in (port - 2, port + 1):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
-            except OSError:
-                continue
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for one in (port - 2, port, port + 1):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", one))
             return port
 
 
