@@ -11,21 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from cometmq.broker.delay_kept import KeptRun
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_run import CLIENT_SYS_FLAGS, Look
 from cometmq.broker.shape_look import Keys, make_shape_look
+from cometmq.broker.special_send import Send
 from cometmq.broker.state import BrokerState
 from cometmq.model.names import SCHEDULE_TOPIC
 from cometmq.store.results import PutItem
-from cometmq.wire.fast_decode import PlainSend, SendCommand
+from cometmq.wire.fast_decode import SendCommand
 
 __all__ = ["DelayedKind", "make_delayed_look"]
 
 _MARK: Final = "DELAY\x01"
 _CHARS_MAX: Final = 8000
 _WHERES_MAX: Final = 1024
-DelayedShape = tuple[int, str | None]
-"""Delay level and tags."""
+DelayedShape = tuple[int, str | None, int]
+"""Delay level, tags and their code."""
 DelayedLook = Callable[[str], tuple[Keys, DelayedShape] | None]
 
 
@@ -49,7 +51,7 @@ def make_delayed_look(look: Look, max_level: int) -> DelayedLook:
         ):
             return None
         keys, shape = looked
-        return keys, (int(level), shape[0])
+        return keys, (int(level), shape[0], shape[1])
 
     return make_shape_look(closer, lambda shape: shape[1])
 
@@ -73,30 +75,33 @@ class DelayedKind:
         """Always."""
         return True
 
-    def item(
-        self, header: PlainSend, text: str, body: bytes, now_ms: int
-    ) -> tuple[PutItem, None] | None:
-        """What to put into the queue of the level."""
-        looked = self._look(text)
-        if looked is None:
-            return None
-        keys, (level, _) = looked
-        topic, queue_id = header.topic, header.queue_id
-        where = self._wheres.get((topic, queue_id))
-        if where is None:
-            where = self._where(topic, queue_id)
-        item = (
-            SCHEDULE_TOPIC,
-            level - 1,
-            body,
-            text.encode() + where,
-            header.flag,
-            header.sys_flag & CLIENT_SYS_FLAGS,
-            header.born_timestamp_ms,
-            self._state.delay.deliver_time_ms(level, now_ms),
-            keys,
-        )
-        return item, None
+    def items(self, sends: Sequence[Send], now_ms: int) -> tuple[list[PutItem], list[PutItem]]:
+        """What to put into the queues of the levels, and what is put when it is due."""
+        look, where_of = self._look, self._wheres.get
+        deliver_ms: dict[int, int] = {}
+        items: list[PutItem] = []
+        more: list[PutItem] = []
+        for header, text, body in sends:
+            looked = look(text)
+            if looked is None:
+                break
+            keys, (level, _, code) = looked
+            topic, queue_id = header.topic, header.queue_id
+            where = where_of((topic, queue_id)) or self._where(topic, queue_id)
+            time_ms = deliver_ms.get(level)
+            if time_ms is None:
+                time_ms = deliver_ms[level] = self._state.delay.deliver_time_ms(level, now_ms)
+            try:
+                raw = text.encode() + where
+            except UnicodeEncodeError:
+                break
+            flag, born_ms = header.flag, header.born_timestamp_ms
+            sys_flag = header.sys_flag & CLIENT_SYS_FLAGS
+            items.append(
+                (SCHEDULE_TOPIC, level - 1, body, raw, flag, sys_flag, born_ms, time_ms, keys)
+            )
+            more.append((topic, queue_id, body, raw, flag, sys_flag, born_ms, code, keys))
+        return items, more
 
     def _where(self, topic: str, queue_id: int) -> bytes:
         """What is appended to the properties."""
@@ -110,13 +115,17 @@ class DelayedKind:
         self,
         requests: Sequence[SendCommand],
         items: Sequence[PutItem],
-        more: Sequence[None],
+        more: Sequence[PutItem],
         placed: Sequence[tuple[int, int]],
         born_host: bytes,
         now_ms: int,
     ) -> None:
         """Tell the schedule."""
-        # The last one of each level says all it wants to know.
-        last = {item[1]: place[1] for item, place in zip(items, placed, strict=False)}
-        for queue_id, queue_offset in last.items():
-            self._schedule.added(queue_id + 1, queue_offset, now_ms)
+        runs: dict[int, KeptRun] = {}
+        for item, real, (_, queue_offset) in zip(items, more, placed, strict=False):
+            run = runs.get(item[1])
+            if run is None:
+                run = runs[item[1]] = KeptRun(queue_offset, now_ms, born_host, [])
+            run.items.append(real)
+        for queue_id, run in runs.items():
+            self._schedule.added_run(queue_id + 1, run, now_ms)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from cometmq.broker.send_run import CLIENT_SYS_FLAGS, Look
 from cometmq.broker.shape_look import Keys, make_shape_look
+from cometmq.broker.special_send import Send
 from cometmq.broker.state import BrokerState
 from cometmq.codec.properties import find_property
 from cometmq.core.transactions import HalfMessage, KeptHalf, immunity_s
@@ -189,28 +190,38 @@ class HalfKind:
         """Whether half messages are taken at all."""
         return not self._state.config.reject_transaction_message
 
-    def item(
-        self, header: PlainSend, text: str, body: bytes, now_ms: int
-    ) -> tuple[PutItem, tuple[HalfShape, bytes]] | None:
-        """What to put, and what the commit will store of it."""
-        looked = self._look(text)
-        if looked is None:
-            return None
-        keys, shape = looked
-        where, common = _own(header, keys[0])
-        real = text.encode() + self._suffix + common.encode()
-        item = (
-            HALF_TOPIC,
-            0,
-            body,
-            real + where.encode(),
-            header.flag,
-            header.sys_flag & CLIENT_SYS_FLAGS,
-            header.born_timestamp_ms,
-            shape[0],
-            keys,
-        )
-        return item, (shape, real)
+    def items(
+        self, sends: Sequence[Send], now_ms: int
+    ) -> tuple[list[PutItem], list[tuple[HalfShape, bytes]]]:
+        """What to put, and what the commits will store of it."""
+        look, suffix = self._look, self._suffix
+        items: list[PutItem] = []
+        more: list[tuple[HalfShape, bytes]] = []
+        for header, text, body in sends:
+            looked = look(text)
+            if looked is None:
+                break
+            keys, shape = looked
+            where, common = _own(header, keys[0])
+            try:
+                real = text.encode() + suffix + common.encode()
+            except UnicodeEncodeError:
+                break
+            items.append(
+                (
+                    HALF_TOPIC,
+                    0,
+                    body,
+                    real + where.encode(),
+                    header.flag,
+                    header.sys_flag & CLIENT_SYS_FLAGS,
+                    header.born_timestamp_ms,
+                    shape[0],
+                    keys,
+                )
+            )
+            more.append((shape, real))
+        return items, more
 
     def stored(
         self,

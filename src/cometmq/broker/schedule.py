@@ -3,6 +3,8 @@
 Job: one cursor per delay level, advanced when the head of its queue is due.  It must not decide
 levels (`cometmq.core.delay`) and must not run ahead of what is durable.
 
+What was stored a short while ago is kept and need not be read (`delay_kept`).
+
 A level is a queue in delivery order, since all its messages wait equally long; so only the head
 matters, and one timer for the earliest head serves all levels.  A turn delivers at most
 `BATCH_COUNT` messages of a level and then lets the loop breathe.
@@ -25,6 +27,8 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
+from cometmq.broker.delay_kept import DelayKept, KeptRun
+from cometmq.broker.put_again import put_again
 from cometmq.broker.shape_look import Keys, make_shape_look
 from cometmq.broker.state import BrokerState
 from cometmq.codec.java_hash import tags_code
@@ -33,13 +37,14 @@ from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.errors import CodecError, MessageIllegal, StoreError
 from cometmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.model.topic import DataVersion
+from cometmq.store.dispatch import index_keys_of
 from cometmq.store.results import ColdRead, GetResult, GetStatus, PutItem
 
 __all__ = ["ScheduleService"]
 
 log = logging.getLogger("cometmq.broker")
 
-BATCH_COUNT: Final = 64
+BATCH_COUNT: Final = 128
 """Messages of one level delivered in one turn of the loop: below a millisecond of work."""
 BATCH_BYTES: Final = 1024 * 1024
 RETRY_MS: Final = 100
@@ -88,6 +93,7 @@ class ScheduleService:
 
     __slots__ = (
         "_is_stopped",
+        "_kept",
         "_levels",
         "_look",
         "_state",
@@ -112,6 +118,7 @@ class ScheduleService:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_stopped = False
+        self._kept = DelayKept(state.delay.delay_ms)
         self._look = make_shape_look(_look_closer, lambda target: target[3])
         self._updates = 0
         self.version = version or DataVersion()
@@ -168,6 +175,11 @@ class ScheduleService:
             cursor.due_ms = now_ms + self._state.delay.delay_ms(level)
             self._arm(now_ms)
 
+    def added_run(self, level: int, run: KeptRun, now_ms: int) -> None:
+        """Note messages that were put into a level's queue, with what is put when they are due."""
+        self._kept.add(level, run)
+        self.added(level, run.first_offset + len(run.items) - 1, now_ms)
+
     def next_offsets(self) -> dict[int, int]:
         """Map every level to the queue offset of the next message it delivers."""
         return {level: cursor.next_offset for level, cursor in self._levels.items()}
@@ -204,12 +216,44 @@ class ScheduleService:
             if cursor.due_ms is not None and cursor.due_ms <= now_ms:
                 cursor.due_ms = None
                 try:
-                    self._read(cursor, now_ms)
+                    if not self._deliver_kept(cursor, now_ms):
+                        self._read(cursor, now_ms)
                 except Exception:
                     # One level's fault must not stop the others, nor its own next try.
                     log.exception("delay level %d failed", cursor.level)
                     cursor.due_ms = now_ms + FAULT_RETRY_MS
         self._arm(now_ms)
+
+    def _deliver_kept(self, cursor: _Level, now_ms: int) -> bool:
+        """Put what is due of what need not be read; False when the head has to be read."""
+        store, delay, level = self._state.store, self._state.delay, cursor.level
+        visible = store.max_queue_offset(SCHEDULE_TOPIC, cursor.queue_id)
+        left = BATCH_COUNT
+        while left > 0:
+            run = self._kept.at(level, cursor.next_offset)
+            if run is None:
+                break
+            due_ms = delay.deliver_time_ms(level, run.store_ms)
+            wait_ms = delay.due_in_ms(level, due_ms, now_ms)
+            if cursor.next_offset >= visible:
+                # With SYNC_FLUSH: it is put, and not durable yet.
+                wait_ms = max(wait_ms, LATE_MS)
+            if wait_ms > 0:
+                cursor.due_ms = now_ms + wait_ms
+                return True
+            first = cursor.next_offset - run.first_offset
+            share = max(1, len(run.items) * BATCH_BYTES // run.byte_count)
+            items = run.items[first : first + min(left, share, visible - cursor.next_offset)]
+            count = len(store.put_many(items, born_host=run.born_host, store_ms=now_ms))
+            if not count:
+                return False
+            self._advance(cursor, cursor.next_offset + count, now_ms, count)
+            left -= count if count < share else left
+        if left == BATCH_COUNT:
+            return False
+        if cursor.next_offset < cursor.expected_end:
+            cursor.due_ms = now_ms
+        return True
 
     def _read(self, cursor: _Level, now_ms: int, *, allow_cold: bool = False) -> None:
         """Read the head of a level and deliver what is due."""
@@ -366,26 +410,16 @@ class ScheduleService:
                 SCHEDULE_TOPIC,
             )
             return True
-        tags = _text(find_property(raw, b"TAGS"))
+        prepared_offset = message.prepared_transaction_offset
         try:
-            self._state.store.put(
+            put_again(
+                self._state,
                 topic.decode(),
                 int(queue_id),
-                message.body,
+                message,
                 raw,
-                flag=message.flag,
-                sys_flag=message.sys_flag,
-                born_ms=message.born_timestamp_ms,
-                born_host=message.born_host,
-                reconsume_times=message.reconsume_times,
-                prepared_offset=message.prepared_transaction_offset,
-                tags_code=tags_code(tags),
-                store_ms=now_ms,
-                index_keys=(
-                    _text(find_property(raw, b"UNIQ_KEY")),
-                    _text(find_property(raw, b"KEYS")),
-                    tags,
-                ),
+                now_ms,
+                prepared_offset=prepared_offset,
             )
         except MessageIllegal as error:
             log.error(
@@ -412,19 +446,16 @@ def _look_closer(text: str) -> tuple[Keys, _Target] | None:
     raw = text.encode()
     topic = find_property(raw, b"REAL_TOPIC")
     queue_id = find_property(raw, b"REAL_QID")
-    uniq_key = find_property(raw, b"UNIQ_KEY")
+    keys = index_keys_of(raw)
     if (
         topic is None
         or queue_id is None
-        or uniq_key is None
+        or keys is None
+        or keys[0] is None
         or not queue_id.isdigit()
         or topic == _HALF_TOPIC
     ):
         return None
-    tags = _text(find_property(raw, b"TAGS"))
-    keys = uniq_key.decode(), _text(find_property(raw, b"KEYS")), tags
-    return keys, (topic.decode(), int(queue_id), tags_code(tags), tags)
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")
+    uniq_key, names, tags = keys[0], keys[1], keys[2]
+    target = topic.decode(), int(queue_id), tags_code(tags), tags
+    return (uniq_key, names, tags), target

@@ -450,16 +450,15 @@ class SendProcessor:
         elif target.is_half:
             self.half_added(result, header.born_timestamp_ms, raw)
         elif target.out_ms is not None and self._timers is not None:
-            self._timers.added(
-                Fresh(
-                    result.queue_offset,
-                    result.physical_offset,
-                    result.end_offset - result.physical_offset,
-                    target.out_ms,
-                    target.properties[prop.REAL_TOPIC],
-                    target.properties.get(prop.TIMER_DEL_UNIQKEY),
-                )
+            fresh = Fresh(
+                result.queue_offset,
+                result.physical_offset,
+                result.end_offset - result.physical_offset,
+                target.out_ms,
+                target.properties[prop.REAL_TOPIC],
+                target.properties.get(prop.TIMER_DEL_UNIQKEY),
             )
+            self._timers.added([fresh])
         return result
 
     def _send_batch(

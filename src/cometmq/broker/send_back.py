@@ -179,16 +179,14 @@ class SendBackProcessor:
         if target.delay_level > 0:
             self._schedule.added(target.delay_level, result.queue_offset, now_ms)
         elif target.out_ms is not None and self._timers is not None:
-            self._timers.added(
-                Fresh(
-                    result.queue_offset,
-                    result.physical_offset,
-                    result.end_offset - result.physical_offset,
-                    target.out_ms,
-                    target.properties[prop.REAL_TOPIC],
-                    None,
-                )
+            fresh = Fresh(
+                result.queue_offset,
+                result.physical_offset,
+                result.end_offset - result.physical_offset,
+                target.out_ms,
+                target.properties[prop.REAL_TOPIC],
             )
+            self._timers.added([fresh])
         state.stats.sent_back(properties[prop.RETRY_TOPIC], header.group)
         # The consumer forgets the message once this is answered, so it has to be as durable as a
         # sent one, and the topic it went to as well.

@@ -9,18 +9,18 @@ Properties stay the string the client sent; TIMER_OUT_MS, REAL_TOPIC and REAL_QI
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from cometmq.broker.send_run import CLIENT_SYS_FLAGS, Look, Shape
-from cometmq.broker.shape_look import Keys, make_shape_look
+from cometmq.broker.send_run import CLIENT_SYS_FLAGS, Look
+from cometmq.broker.special_send import Send
 from cometmq.broker.state import BrokerState
 from cometmq.broker.timer import TimerService
-from cometmq.broker.timer_intake import Fresh, Kept
-from cometmq.codec.recall import finish_recall_handle, recall_handle_head
+from cometmq.broker.timer_intake import Fresh
+from cometmq.codec.recall import encode_recall_handles, recall_handle_head
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.results import PutItem
-from cometmq.wire.fast_decode import PlainSend, SendCommand
+from cometmq.wire.fast_decode import SendCommand
 
 __all__ = ["TimedKind", "take_time"]
 
@@ -29,8 +29,8 @@ _WHERES_MAX: Final = 1024
 _TIME_DIGITS_MAX: Final = 18
 _NO_LIMIT: Final = 2**31 - 1
 """timerCongestNumEachSlot as it is when nothing is limited."""
-_Timed = tuple[int, int, bytes]
-"""Slot, due time in ms, and how the recall handle begins."""
+_Timed = tuple[int, int, str]
+"""Slot, due time in ms, and what the recall handle says."""
 
 
 def take_time(text: str) -> tuple[int, str] | None:
@@ -61,57 +61,68 @@ class TimedKind:
         self.mark = _MARK
         self._state = state
         self._timers = timers
-        # What is left when the time is taken out is as good as a plain string.
-        self._look: Callable[[str], tuple[Keys, Shape] | None] = make_shape_look(
-            look, lambda shape: shape[0]
-        )
-        self._suffix = suffix
-        self._wheres: dict[tuple[str, int, int], tuple[bytes, bytes]] = {}
+        self._look = look
+        self._suffix = suffix.decode()
+        self._wheres: dict[tuple[str, int], tuple[str, str]] = {}
 
     def is_open(self) -> bool:
         """While there are timers, and nothing is limited."""
         limit = self._state.config.timer_congest_num_each_slot
         return self._timers is not None and limit == _NO_LIMIT
 
-    def item(
-        self, header: PlainSend, text: str, body: bytes, now_ms: int
-    ) -> tuple[PutItem, _Timed] | None:
+    def items(self, sends: Sequence[Send], now_ms: int) -> tuple[list[PutItem], list[_Timed]]:
         """What to put into the timer topic, and when it is due."""
-        taken = take_time(text)
-        looked = None if taken is None else self._look(taken[1])
-        if taken is None or looked is None or self._timers is None:
-            return None
-        due_ms = taken[0]
-        if not 0 < due_ms - now_ms <= self._state.config.timer_max_delay_sec * 1000:
-            return None
-        keys, shape = looked
-        out_ms = self._timers.rules.out_ms(due_ms)
-        topic, queue_id = header.topic, header.queue_id
-        where = self._wheres.get((topic, queue_id, out_ms))
-        if where is None:
-            where = self._where(topic, queue_id, out_ms)
-        tail, head = where
-        item = (
-            TIMER_TOPIC,
-            0,
-            body,
-            text.encode() + tail,
-            header.flag,
-            header.sys_flag & CLIENT_SYS_FLAGS,
-            header.born_timestamp_ms,
-            shape[1],
-            keys,
-        )
-        return item, (out_ms, due_ms, head)
+        items: list[PutItem] = []
+        more: list[_Timed] = []
+        timers = self._timers
+        if timers is None:
+            return items, more
+        look, suffix, where_of = self._look, self._suffix, self._wheres.get
+        precision_ms = timers.rules.precision_ms
+        last_ms = now_ms + self._state.config.timer_max_delay_sec * 1000
+        for header, text, body in sends:
+            taken = take_time(text)
+            if taken is None:
+                break
+            due_ms, rest = taken
+            # What is left when the time is taken out is as good as a plain string.
+            looked = look(rest)
+            if looked is None or not now_ms < due_ms <= last_ms:
+                break
+            keys, shape = looked
+            # As `TimerRules.out_ms`.
+            out_ms = (due_ms - 1) // precision_ms * precision_ms
+            topic, queue_id = header.topic, header.queue_id
+            target, handle_head = where_of((topic, queue_id)) or self._where(topic, queue_id)
+            try:
+                raw = f"{text}{suffix}TIMER_OUT_MS\x01{out_ms}\x02{target}".encode()
+            except UnicodeEncodeError:
+                break
+            items.append(
+                (
+                    TIMER_TOPIC,
+                    0,
+                    body,
+                    raw,
+                    header.flag,
+                    header.sys_flag & CLIENT_SYS_FLAGS,
+                    header.born_timestamp_ms,
+                    shape[1],
+                    keys,
+                )
+            )
+            # A time in the slot (SendMessageProcessor.attachRecallHandle).
+            more.append((out_ms, due_ms, f"{handle_head}{out_ms + 1} {keys[0]}"))
+        return items, more
 
-    def _where(self, topic: str, queue_id: int, out_ms: int) -> tuple[bytes, bytes]:
-        """What is appended to the properties, and how the recall handle begins."""
+    def _where(self, topic: str, queue_id: int) -> tuple[str, str]:
+        """The last properties, and how the recall handle begins."""
         if len(self._wheres) >= _WHERES_MAX:
             self._wheres.clear()
-        text = f"TIMER_OUT_MS\x01{out_ms}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
-        # A time in the slot (SendMessageProcessor.attachRecallHandle).
-        head = recall_handle_head(topic, self._state.config.broker_name, out_ms + 1)
-        where = self._wheres[topic, queue_id, out_ms] = self._suffix + text.encode(), head
+        where = self._wheres[topic, queue_id] = (
+            f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02",
+            recall_handle_head(topic, self._state.config.broker_name),
+        )
         return where
 
     def stored(
@@ -129,26 +140,23 @@ class TimedKind:
         # What was put together lies together.
         ends = [place[0] for place in placed[1:]] + [self._state.store.max_physical_offset]
         open_to_ms = timers.open_to_ms
-        timers.added_many(
+        timers.added(
             [
                 Fresh(
                     queue_offset,
                     place,
                     end - place,
                     out_ms,
-                    request.ext.topic,
+                    header.topic,
                     None,
+                    due_ms,
                     # What is due so soon need not be read again.
-                    Kept(due_ms, request.ext.queue_id, item, born_host)
-                    if out_ms < open_to_ms
-                    else None,
+                    (header.topic, header.queue_id, *item[2:]) if out_ms < open_to_ms else None,
+                    born_host,
                 )
-                for request, item, (out_ms, due_ms, _), (place, queue_offset), end in zip(
-                    requests, items, more, placed, ends, strict=False
+                for header, item, (out_ms, due_ms, _), (place, queue_offset), end in zip(
+                    [request.ext for request in requests], items, more, placed, ends, strict=False
                 )
             ]
         )
-        return [
-            finish_recall_handle(head, item[8][0] or "")
-            for item, (_, _, head), _ in zip(items, more, placed, strict=False)
-        ]
+        return encode_recall_handles([one[2] for one in more[: len(placed)]])

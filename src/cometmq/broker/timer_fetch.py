@@ -22,6 +22,8 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import ensure_trailing_separator, find_property
 from cometmq.codec.stored_message import StoredMessage, decode_message
@@ -30,6 +32,7 @@ from cometmq.codec.timer_moved import as_delivered, with_due
 from cometmq.codec.timer_slots import due_ms_of
 from cometmq.errors import CodecError, StoreError
 from cometmq.model.names import HALF_TOPIC, TIMER_TOPIC
+from cometmq.store.dispatch import index_keys_of
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import PutItem
 from cometmq.store.timer_log import SlotUnits, TimerLogReader
@@ -40,6 +43,7 @@ __all__ = [
     "Ready",
     "Settled",
     "Waiting",
+    "enqueued",
     "fetch",
     "load_slot",
     "recall_keys",
@@ -50,8 +54,8 @@ log = logging.getLogger("cometmq.broker")
 _READ_UNITS: Final = 512
 
 
-class Waiting(NamedTuple):
-    """A message of an open slot that is not read yet."""
+class Waiting(msgspec.Struct, gc=False, frozen=True):
+    """A message of an open slot that is not delivered yet."""
 
     slot_ms: int
     place: int
@@ -61,17 +65,17 @@ class Waiting(NamedTuple):
     magic: int
 
 
-class Ready(NamedTuple):
-    """A message that can be delivered; they compare by time, then by number."""
+class Ready(msgspec.Struct, gc=False, frozen=True):
+    """A message that can be delivered."""
 
     due_ms: int
-    number: int
     unit: Waiting
     item: PutItem
+    """For its own topic, or for the timer topic when it is rolled."""
     born_host: bytes
-    reconsume_times: int
-    keys: tuple[str, str]
-    """What a recall of it may name: see `recall_keys`."""
+    reconsume_times: int = 0
+    enqueued: bytes = b""
+    """TIMER_ENQUEUE_MS, where the properties of the item do not have it yet."""
 
 
 class LoadedSlot(NamedTuple):
@@ -88,6 +92,11 @@ def recall_keys(topic: str, uniq_key: str) -> tuple[str, str]:
     and of 5.4 with ``appendTopicForTimerDeleteKey``.
     """
     return uniq_key, f"{topic}+{uniq_key}"
+
+
+def enqueued(write_ms: int) -> bytes:
+    """The property that says when a message was placed in the wheel."""
+    return b"TIMER_ENQUEUE_MS\x01%d\x02" % write_ms
 
 
 def load_slot(
@@ -139,17 +148,13 @@ def load_slot(
 
 
 def fetch(
-    store: MessageStore,
-    settled: Settled,
-    units: Sequence[Waiting],
-    precision_ms: int,
-    first_number: int,
+    store: MessageStore, settled: Settled, units: Sequence[Waiting], precision_ms: int
 ) -> list[Ready | Waiting]:
     """Read messages; those that can or need not be delivered come back as they came.  Blocks."""
     result: list[Ready | Waiting] = []
-    for number, unit in enumerate(units, first_number):
+    for unit in units:
         message = _read(store, unit.place)
-        ready = _ready(message, unit, precision_ms, number) if message is not None else None
+        ready = _ready(message, unit, precision_ms) if message is not None else None
         if ready is None or settled.has(ready):
             result.append(unit)
         else:
@@ -169,7 +174,7 @@ def _read(store: MessageStore, place: int) -> StoredMessage | None:
     return message
 
 
-def _ready(message: StoredMessage, unit: Waiting, precision_ms: int, number: int) -> Ready | None:
+def _ready(message: StoredMessage, unit: Waiting, precision_ms: int) -> Ready | None:
     raw = message.raw_properties
     topic = find_property(raw, b"REAL_TOPIC")
     queue_id = find_property(raw, b"REAL_QID")
@@ -188,11 +193,9 @@ def _ready(message: StoredMessage, unit: Waiting, precision_ms: int, number: int
             TIMER_TOPIC,
         )
         return None
-    tags = _text(find_property(raw, b"TAGS"))
-    uniq_key = _text(find_property(raw, b"UNIQ_KEY"))
+    keys = index_keys_of(raw) or (None, None, None)
     name, target_id = topic.decode(), int(queue_id)
-    keys = recall_keys(name, uniq_key or "")
-    raw = ensure_trailing_separator(raw) + b"TIMER_ENQUEUE_MS\x01%d\x02" % unit.write_ms
+    raw = ensure_trailing_separator(raw) + enqueued(unit.write_ms)
     if unit.magic & TIMER_ROLL:
         times = find_property(raw, b"TIMER_ROLL_TIMES") or b"0"
         raw += b"TIMER_ROLL_TIMES\x01%d\x02" % (int(times) + 1 if times.isdigit() else 1)
@@ -214,10 +217,10 @@ def _ready(message: StoredMessage, unit: Waiting, precision_ms: int, number: int
         message.flag,
         message.sys_flag,
         message.born_timestamp_ms,
-        tags_code(tags),
-        (uniq_key, _text(find_property(raw, b"KEYS")), tags),
+        tags_code(keys[2]),
+        keys,
     )
-    return Ready(due_ms, number, unit, item, message.born_host, message.reconsume_times, keys)
+    return Ready(due_ms, unit, item, message.born_host, message.reconsume_times)
 
 
 class Settled:
@@ -274,7 +277,3 @@ def _identity(raw: bytes) -> bytes:
 
 _IDENTITY: Final = (b"UNIQ_KEY", b"TIMER_OUT_MS", b"TIMER_ROLL_TIMES")
 _HALF_TOPIC: Final = HALF_TOPIC.encode()
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
 
 from cometmq.broker.state import BrokerState
 from cometmq.codec.properties import find_property
@@ -29,18 +31,7 @@ FRESH_MAX: Final = 65_536
 RETRY_MS: Final = 100
 
 
-class Kept(NamedTuple):
-    """What delivers a message that need not be read again."""
-
-    due_ms: int
-    queue_id: int
-    """Of its own topic."""
-    item: PutItem
-    """As it was put into the timer topic."""
-    born_host: bytes
-
-
-class Fresh(NamedTuple):
+class Fresh(msgspec.Struct, gc=False, frozen=True):
     """A message of the timer topic."""
 
     queue_offset: int
@@ -49,9 +40,12 @@ class Fresh(NamedTuple):
     size: int
     out_ms: int
     topic: str
-    recalls: str | None
+    recalls: str | None = None
     """The key it recalls, None for a message."""
-    kept: Kept | None = None
+    due_ms: int = 0
+    item: PutItem | None = None
+    """What delivers it, for its own topic; None when it has to be read again."""
+    born_host: bytes = b""
 
 
 class TimerIntake:
@@ -67,7 +61,8 @@ class TimerIntake:
         self._state = state
         self._place = place
         self._soon = soon
-        self._fresh: deque[Fresh] = deque()
+        self._fresh: deque[list[Fresh]] = deque()
+        self._fresh_count = 0
         self._expected_end = 0
         self._is_reading = False
         self._is_warm = False
@@ -83,16 +78,11 @@ class TimerIntake:
         """Note that messages up to a queue offset were put."""
         self._expected_end = max(self._expected_end, end)
 
-    def added(self, fresh: Fresh) -> None:
-        """Note a message that was just put."""
-        if len(self._fresh) < FRESH_MAX:
-            self._fresh.append(fresh)
-        self.expect(fresh.queue_offset + 1)
-
-    def added_many(self, run: Sequence[Fresh]) -> None:
-        """Note messages that were just put, one behind another."""
-        if len(self._fresh) < FRESH_MAX:
-            self._fresh += run
+    def added(self, run: list[Fresh]) -> None:
+        """Note messages that were just put, with queue offsets in a row."""
+        if self._fresh_count < FRESH_MAX:
+            self._fresh.append(run)
+            self._fresh_count += len(run)
         self.expect(run[-1].queue_offset + 1)
 
     @property
@@ -109,25 +99,36 @@ class TimerIntake:
         if now_ms < self._retry_ms:
             return False
         visible = self._state.store.max_queue_offset(TIMER_TOPIC, 0)
-        fresh = self._fresh
-        run: list[Fresh] = []
-        following = self.next_offset
-        while fresh and fresh[0].queue_offset < following:
-            fresh.popleft()
-        while (
-            fresh
-            and len(run) < TAKE_COUNT
-            and following < visible
-            and fresh[0].queue_offset == following
-        ):
-            run.append(fresh.popleft())
-            following += 1
+        run = self._known(visible)
         if run:
             self._place(run, now_ms)
-            self.next_offset = following
-        elif following < visible:
+            self.next_offset += len(run)
+        elif self.next_offset < visible:
             return self._read_more(now_ms)
-        return following < visible
+        return self.next_offset < visible
+
+    def _known(self, visible: int) -> list[Fresh]:
+        """The next messages that need not be read, below a queue offset."""
+        fresh = self._fresh
+        found: list[Fresh] = []
+        following = self.next_offset
+        end = min(visible, following + TAKE_COUNT)
+        while fresh:
+            run = fresh[0]
+            start = following - run[0].queue_offset
+            if 0 <= start < len(run):
+                if following >= end:
+                    break
+                taken = run[start : start + end - following]
+                following += len(taken)
+                found += taken
+                start += len(taken)
+            if start < len(run):
+                # Behind what has to be read first, or more than is taken at once.
+                break
+            fresh.popleft()
+            self._fresh_count -= len(run)
+        return found
 
     def _read_more(self, now_ms: int) -> bool:
         """Read what was not put in this life; whether to go on at once."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cometmq.codec.java_hash import tags_code
+from cometmq.broker.put_again import put_again
 from cometmq.codec.properties import find_property
 from cometmq.codec.timer import TIMER_DELETE
 from cometmq.codec.timer_moved import moved_timer
@@ -126,28 +126,16 @@ def put_timer(
     state: BrokerState, service: TimerService, message: StoredMessage, raw: bytes, now_ms: int
 ) -> None:
     """Put a message with other properties into the timer topic; raises StoreError."""
-    tags = _text(find_property(raw, b"TAGS"))
-    keys = _text(find_property(raw, b"UNIQ_KEY")), _text(find_property(raw, b"KEYS")), tags
-    result = state.store.put(
+    result = put_again(
+        state,
         TIMER_TOPIC,
         0,
-        message.body,
+        message,
         raw,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_ms=message.born_timestamp_ms,
-        born_host=message.born_host,
-        reconsume_times=message.reconsume_times,
+        now_ms,
         prepared_offset=message.prepared_transaction_offset,
-        tags_code=tags_code(tags),
-        store_ms=now_ms,
-        index_keys=keys,
     )
     service.put_again(result.queue_offset)
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")
 
 
 _UNIT_FIELDS: Final = ["place", "slot_ms", "magic"]

@@ -1,45 +1,74 @@
 """Timed messages that were sent for a slot that is loaded already: they are delivered unread.
 
-Job: make them ready from what was just put, in order of their time.  It must not deliver.  It is
-bounded apart from what is read from the log, so that neither keeps the other from being ready.
+Job: hold them by the millisecond they are due at, in the order they came.  It must not deliver.  It
+is bounded apart from what is read from the log, so that neither keeps the other from being ready.
 """
 
 from __future__ import annotations
 
 import heapq
+from math import inf
+from typing import TYPE_CHECKING
 
-from cometmq.broker.timer_fetch import Ready, Waiting, recall_keys
-from cometmq.broker.timer_intake import Kept
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cometmq.broker.timer_fetch import Ready, Waiting
 
 __all__ = ["Near"]
 
 
 class Near:
-    """Those of one broker; `heap` is read by the service."""
+    """Those of one broker."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_count_max", "heap")
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_lists", "_times_ms")
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
-        self.heap: list[Ready] = []
-        self._bytes = 0
+        self._lists: dict[int, list[Ready]] = {}
+        self._times_ms: list[int] = []
+        """Keys of the dictionary, as a heap."""
+        self._count = self._bytes = 0
         self._count_max = count_max
         self._bytes_max = bytes_max
 
-    def has_room(self) -> bool:
-        """Whether one more is taken; otherwise it has to be read when it is its turn."""
-        return len(self.heap) < self._count_max and self._bytes < self._bytes_max
+    def push(self, run: Sequence[Ready]) -> int:
+        """Take messages as far as there is room; how many, from the front.
 
-    def push(self, kept: Kept, topic: str, unit: Waiting, enqueued: bytes, number: int) -> None:
-        """Take a message as reading it would give it; `enqueued` says when it was placed."""
-        _, _, body, raw, flag, sys_flag, born_ms, code, keys = kept.item
-        item = (topic, kept.queue_id, body, raw + enqueued, flag, sys_flag, born_ms, code, keys)
-        named = recall_keys(topic, keys[0] or "")
-        ready = Ready(kept.due_ms, number, unit, item, kept.born_host, 0, named)
-        heapq.heappush(self.heap, ready)
-        self._bytes += unit.size
+        The others have to be read when it is their turn.
+        """
+        room = self._count_max - self._count if self._bytes < self._bytes_max else 0
+        lists = self._lists
+        for ready in run[:room]:
+            due_ms = ready.due_ms
+            found = lists.get(due_ms)
+            if found is None:
+                lists[due_ms] = [ready]
+                heapq.heappush(self._times_ms, due_ms)
+            else:
+                found.append(ready)
+            self._bytes += ready.unit.size
+        taken = min(room, len(run))
+        self._count += taken
+        return taken
 
-    def pop(self) -> Ready:
-        """Give the first one away."""
-        ready = heapq.heappop(self.heap)
-        self._bytes -= ready.unit.size
-        return ready
+    def next_due_ms(self) -> float:
+        """When the first one is due; never for none."""
+        return self._times_ms[0] if self._times_ms else inf
+
+    def take(self, count_max: int) -> list[Ready]:
+        """Give the first ones away, all of one time; there are some."""
+        due_ms = self._times_ms[0]
+        found = self._lists[due_ms]
+        taken = found[:count_max]
+        if len(taken) == len(found):
+            del self._lists[due_ms]
+            heapq.heappop(self._times_ms)
+        else:
+            del found[:count_max]
+        self._count -= len(taken)
+        self._bytes -= sum([ready.unit.size for ready in taken])
+        return taken
+
+    def left(self) -> list[Waiting]:
+        """Units of all that are here."""
+        return [ready.unit for found in self._lists.values() for ready in found]

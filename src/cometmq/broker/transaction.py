@@ -47,6 +47,7 @@ from cometmq.errors import CodecError, CometError, ResponseCode, StoreError
 from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from cometmq.model.names import HALF_TOPIC
 from cometmq.net.server import ServerConnection
+from cometmq.store.dispatch import index_keys_of
 from cometmq.store.results import GetResult, GetStatus, PutResult
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.headers import EndTransactionHeader
@@ -391,7 +392,7 @@ def _made_of(message: StoredMessage) -> KeptHalf:
             ResponseCode.MESSAGE_ILLEGAL,
             "the message is illegal: it names no topic and queue to be delivered to",
         )
-    tags = _text(find_property(raw, b"TAGS"))
+    keys = index_keys_of(raw) or (None, None, None)
     return KeptHalf(
         int(queue_id),
         message.body,
@@ -400,8 +401,8 @@ def _made_of(message: StoredMessage) -> KeptHalf:
         message.sys_flag,
         message.born_host,
         message.reconsume_times,
-        tags_code(tags),
-        (_text(find_property(raw, b"UNIQ_KEY")), _text(find_property(raw, b"KEYS")), tags),
+        tags_code(keys[2]),
+        keys,
     )
 
 

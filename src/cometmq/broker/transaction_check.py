@@ -23,17 +23,16 @@ from typing import Final
 
 import msgspec
 
+from cometmq.broker.put_again import put_again
 from cometmq.broker.state import BrokerState
 from cometmq.broker.transaction_ops import OpWriter
 from cometmq.codec.ids import offset_message_id
-from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import ensure_trailing_separator, find_property, remove_property
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.core.transactions import CheckRules, HalfMessage, OpenHalves, half_of
 from cometmq.errors import CometError, StoreError
 from cometmq.model.names import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from cometmq.net.server import ServerConnection
-from cometmq.store.results import PutResult
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
 
@@ -213,7 +212,7 @@ class CheckBack:
         raw = ensure_trailing_separator(raw) + (b"TRAN_PREPARED_QUEUE_OFFSET\x01%d\x02" % first)
         if checks:
             raw += b"TRANSACTION_CHECK_TIMES\x01%d\x02" % checks
-        result = self._put(HALF_TOPIC, message, raw, 0, now_ms)
+        result = put_again(self._state, HALF_TOPIC, 0, message, raw, now_ms)
         self.at("check.put_back")
         newer = half_of(result.queue_offset, result.physical_offset, half.born_ms, raw)
         self._halves.replace(half, newer)
@@ -231,35 +230,17 @@ class CheckBack:
             TRANS_CHECK_MAX_TIME_TOPIC,
         )
         self._state.ensure_topic(TRANS_CHECK_MAX_TIME_TOPIC, 1, now_ms)
-        self._put(
+        put_again(
+            self._state,
             TRANS_CHECK_MAX_TIME_TOPIC,
+            0,
             message,
             message.raw_properties,
-            half.physical_offset,
             now_ms,
+            prepared_offset=half.physical_offset,
         )
         self.at("discard.put")
         self._given_up(half)
-
-    def _put(
-        self, topic: str, message: StoredMessage, raw: bytes, prepared_offset: int, now_ms: int
-    ) -> PutResult:
-        tags = _text(raw, b"TAGS")
-        return self._state.store.put(
-            topic,
-            0,
-            message.body,
-            raw,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            reconsume_times=message.reconsume_times,
-            prepared_offset=prepared_offset,
-            tags_code=tags_code(tags),
-            store_ms=now_ms,
-            index_keys=(_text(raw, b"UNIQ_KEY"), _text(raw, b"KEYS"), tags),
-        )
 
     # -- producers ----------------------------------------------------------------------------
 

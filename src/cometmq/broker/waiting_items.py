@@ -26,6 +26,7 @@ from cometmq.codec.properties import (
     encode_properties,
     ensure_trailing_separator,
 )
+from cometmq.codec.timer_moved import without_own
 from cometmq.codec.timer_slots import BadTimer, TimerRules, asked_due_ms, has_timer, precision_of
 from cometmq.errors import ResponseCode
 from cometmq.model import properties as prop
@@ -175,7 +176,7 @@ class WaitingItems:
             else:
                 out_ms = rules.out_ms(_due_ms(names, now_ms))
                 outs.append(out_ms)
-                raw = ensure_trailing_separator(properties)
+                raw = ensure_trailing_separator(without_own(properties))
                 raw += b"TIMER_OUT_MS\x01%d\x02" % out_ms + where
             made.append((flag, body, raw, code, keys))
         target, target_id = self.queue_of(wait)
@@ -184,13 +185,12 @@ class WaitingItems:
             self._schedule.added(level, result.queue_offset + len(items) - 1, now_ms)
         elif self._timers is not None:
             ends = (*result.physical_offsets, result.end_offset)
-            self._timers.added_many(
+            self._timers.added(
                 [
-                    Fresh(result.queue_offset + number, place, end - place, outs[number], topic,
-                          None)
+                    Fresh(result.queue_offset + number, place, end - place, outs[number], topic)
                     for number, (place, end) in enumerate(pairwise(ends))
                 ]
-            )  # fmt: skip
+            )
         return result
 
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "RecallHandle",
     "decode_recall_handle",
     "encode_recall_handle",
-    "finish_recall_handle",
+    "encode_recall_handles",
     "recall_handle_head",
 ]
 
@@ -37,19 +40,37 @@ class RecallHandle(NamedTuple):
 
 def encode_recall_handle(handle: RecallHandle) -> str:
     """Return the text of a handle."""
-    head = recall_handle_head(handle.topic, handle.broker_name, handle.time_ms)
-    return finish_recall_handle(head, handle.uniq_key)
+    head = recall_handle_head(handle.topic, handle.broker_name)
+    return _encode(f"{head}{handle.time_ms} {handle.uniq_key}".encode())
 
 
-def recall_handle_head(topic: str, broker_name: str, time_ms: int) -> bytes:
-    """What the handles of messages for one topic and slot have in common."""
-    return f"{_VERSION} {topic} {broker_name} {time_ms} ".encode()
+def recall_handle_head(topic: str, broker_name: str) -> str:
+    """How the handles of all messages for a topic begin; time, a blank and UNIQ_KEY follow."""
+    return f"{_VERSION} {topic} {broker_name} "
 
 
-def finish_recall_handle(head: bytes, uniq_key: str) -> str:
-    """Return the text of a handle, given what `recall_handle_head` gave."""
-    raw = binascii.b2a_base64(head + uniq_key.encode(), newline=False)
-    return raw.translate(_URL_SAFE).decode("latin-1")
+def encode_recall_handles(texts: Sequence[str]) -> list[str]:
+    """Return the texts of many handles, given what they say.
+
+    Those of a run are equally long as a rule, and then they are encoded as one: filled up with
+    zeros to whole groups of three bytes, of which the last characters are the padding.
+    """
+    width = len(texts[0])
+    joined = "".join(texts)
+    if not joined.isascii() or any(len(text) != width for text in texts):
+        return [_encode(text.encode()) for text in texts]
+    fill = -width % 3
+    if fill:
+        zeros = "\0" * fill
+        joined = zeros.join(texts) + zeros
+    encoded = _encode(joined.encode())
+    step = (width + fill) // 3 * 4
+    told, padding = step - fill, "=" * fill
+    return [encoded[first : first + told] + padding for first in range(0, step * len(texts), step)]
+
+
+def _encode(raw: bytes) -> str:
+    return binascii.b2a_base64(raw, newline=False).translate(_URL_SAFE).decode("latin-1")
 
 
 def decode_recall_handle(text: str) -> RecallHandle:

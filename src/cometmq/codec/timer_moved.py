@@ -3,7 +3,8 @@
 Job: add and read what such a record of the timer topic says of the one it replaces.  It must not
 decide what is appended again.
 
-Both properties are this broker's own and are taken out when the message is delivered::
+Both properties are this broker's own: what a client says in them is taken out when its message
+begins to wait, and what the broker says when the message is delivered::
 
     TIMER_DUE_MS      exact time of delivery; a delay says it no more, as it counts from the
                       record's own store time
@@ -21,16 +22,19 @@ from cometmq.codec.properties import ensure_trailing_separator, find_property, r
 
 __all__ = [
     "DUE",
+    "OWN_NAMES",
     "MovedFrom",
     "as_delivered",
     "moved_delayed",
     "moved_from",
     "moved_timer",
     "with_due",
+    "without_own",
 ]
 
 DUE: Final = b"TIMER_DUE_MS"
 _FROM: Final = b"TIMER_MOVED_FROM"
+OWN_NAMES: Final = (DUE.decode(), _FROM.decode())
 _OUT: Final = b"TIMER_OUT_MS"
 _DELAY: Final = b"DELAY"
 
@@ -55,6 +59,11 @@ def moved_from(raw: bytes) -> MovedFrom | None:
     if len(parts) not in (1, 3) or not all(part.isdigit() for part in parts):
         return None
     return MovedFrom(*(int(part) for part in parts))
+
+
+def without_own(raw: bytes) -> bytes:
+    """A property string that says neither where a message was nor its exact time."""
+    return remove_property(remove_property(raw, _FROM), DUE)
 
 
 def with_due(raw: bytes, due_ms: int) -> bytes:
@@ -89,7 +98,7 @@ def as_delivered(raw: bytes) -> bytes:
     if find_property(raw, DUE) is None:
         return raw
     moved = moved_from(raw)
-    raw = remove_property(remove_property(raw, _FROM), DUE)
+    raw = without_own(raw)
     if moved is not None and moved.level:
         raw = ensure_trailing_separator(raw) + b"%s\x01%d\x02" % (_DELAY, moved.level)
     return raw

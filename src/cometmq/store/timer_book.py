@@ -232,24 +232,27 @@ class TimerBook:
             position = log.next_position()
             last = position + (len(some) - 1) * TIMER_LOG_UNIT_BYTES
             previous = self.wheel.add_run(slot_ms, position, last, change * len(some))
-            parts: list[bytes] = []
-            for place, size, topic_hash in some:
-                parts.append(
-                    pack(
-                        TIMER_LOG_UNIT_BYTES,
-                        previous,
-                        magic,
-                        write_ms,
-                        slot_ms - write_ms,
-                        place,
-                        size,
-                        topic_hash,
-                        0,
-                    )
+            # Each names the one before it: the first that of the slot, the others their neighbour.
+            chain = (previous, *range(position, last, TIMER_LOG_UNIT_BYTES))
+            delay_ms = slot_ms - write_ms
+            log.append(
+                b"".join(
+                    [
+                        pack(
+                            TIMER_LOG_UNIT_BYTES,
+                            before,
+                            magic,
+                            write_ms,
+                            delay_ms,
+                            place,
+                            size,
+                            topic_hash,
+                            0,
+                        )
+                        for before, (place, size, topic_hash) in zip(chain, some, strict=True)
+                    ]
                 )
-                previous = position
-                position += TIMER_LOG_UNIT_BYTES
-            log.append(b"".join(parts))
+            )
             done += len(some)
 
     def clear(self, slot_ms: int) -> None:

@@ -78,8 +78,8 @@ def test_the_look_takes_what_is_plain() -> None:
     look = make_delayed_look(make_look(), 18)
     first = look("KEYS\x01a\x02UNIQ_KEY\x01U1\x02TAGS\x01T\x02DELAY\x013\x02")
     again = look("UNIQ_KEY\x01U2\x02TAGS\x01T\x02DELAY\x013\x02")
-    assert first == (("U1", "a", "T"), (3, "T"))
-    assert again == (("U2", None, "T"), (3, "T"))
+    assert first == (("U1", "a", "T"), (3, "T", 84))
+    assert again == (("U2", None, "T"), (3, "T", 84))
     for refused in (
         "UNIQ_KEY\x01U\x02DELAY\x0119\x02",
         "UNIQ_KEY\x01U\x02DELAY\x0103\x02",
