@@ -4,6 +4,10 @@ Job: put a message of ``TRANS_CHECK_MAX_TIME_TOPIC`` back among the half message
 checks it has had, for tools (``MQAdminExt.resumeCheckHalfMessage``).  It must not decide its
 outcome: its producers do, when they are asked.
 
+A half message that was resumed has a record in the half queue behind the one it was resumed from,
+with the same UNIQ_KEY: the index finds it, also after a restart.  So each is resumed once.  Without
+an index (``messageIndexEnable=false``) only those of this life are known.
+
 Source: ``AdminBrokerProcessor.resumeCheckHalfMessage`` of RocketMQ 5.4, which takes any message and
 takes it as often as it is told to.
 """
@@ -14,13 +18,14 @@ from collections.abc import Callable
 from typing import Final
 
 from cometmq.broker.lookup import in_worker
+from cometmq.broker.put_again import put_again
 from cometmq.broker.send import store_failure
 from cometmq.broker.state import BrokerState, answer
 from cometmq.codec.ids import decode_offset_message_id
-from cometmq.codec.java_hash import tags_code
-from cometmq.codec.properties import ensure_trailing_separator, find_property, remove_property
+from cometmq.codec.properties import ensure_trailing_separator, remove_property
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.errors import ResponseCode, StoreError
+from cometmq.model import properties as prop
 from cometmq.model.names import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from cometmq.net.server import ServerConnection
 from cometmq.store.results import PutResult
@@ -30,7 +35,9 @@ from cometmq.wire.command import RemotingCommand
 __all__ = ["ResumeProcessor"]
 
 _REMEMBERED: Final = 10_000
-"""So many resumed messages of this life are known, and not resumed once more."""
+"""So many resumed messages of this life are known without the index."""
+_LOOKED_AT: Final = 64
+"""Newest records of the half queue with this key that are looked at."""
 _HOUR_MS: Final = 3_600_000
 Added = Callable[[PutResult, int, bytes], None]
 
@@ -58,11 +65,20 @@ class ResumeProcessor:
         def finish(message: StoredMessage | None) -> bytes | None:
             refusal = self._refusal(message, now_ms)
             if refusal is not None or message is None:
-                return answer(
-                    request,
-                    ResponseCode.SYSTEM_ERROR,
-                    f"{header.msg_id} cannot be asked about again: {refusal}",
-                )
+                return refused(refusal)
+            in_worker(
+                self._state,
+                request,
+                connection,
+                self._newer(message),
+                lambda is_resumed: put_back(message, is_resumed=is_resumed),
+            )
+            return None
+
+        def put_back(message: StoredMessage, *, is_resumed: bool) -> bytes | None:
+            # Another request may have been faster while the worker looked.
+            if is_resumed or message.physical_offset in self._resumed:
+                return refused("that was done already")
             try:
                 result = self._put_back(message, now_ms)
             except StoreError as error:
@@ -70,7 +86,35 @@ class ResumeProcessor:
             self._answer_durable(request, result, connection)
             return None
 
+        def refused(reason: str | None) -> bytes:
+            return answer(
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                f"{header.msg_id} cannot be asked about again: {reason}",
+            )
+
         in_worker(self._state, request, connection, read, finish)
+
+    def _newer(self, message: StoredMessage) -> Callable[[], bool]:
+        """On the loop; the result, for a worker, says whether it has a newer half message."""
+        store = self._state.store
+        uniq_key = message.properties.get(prop.UNIQ_KEY)
+        if uniq_key is None or not store.config.is_index_enabled:
+            return lambda: False
+        # An entry knows whole seconds only.
+        begin_ms = message.store_timestamp_ms - 1000
+        look_up = store.prepare_query_index(HALF_TOPIC, uniq_key, _LOOKED_AT, begin_ms)
+
+        def look() -> bool:
+            for place in look_up().physical_offsets:
+                found = store.message_at(place) if place > message.physical_offset else None
+                half = None if found is None else decode_message(found)
+                # Another key may have the same hash.
+                if half is not None and half.properties.get(prop.UNIQ_KEY) == uniq_key:
+                    return True
+            return False
+
+        return look
 
     def _refusal(self, message: StoredMessage | None, now_ms: int) -> str | None:
         """Why a message is not put back."""
@@ -81,8 +125,6 @@ class ResumeProcessor:
                 f"it is a message of topic {message.topic}; only those that were given up, in"
                 f" {TRANS_CHECK_MAX_TIME_TOPIC}, can be resumed"
             )
-        if message.physical_offset in self._resumed:
-            return "that was done already"
         kept_ms = self._state.config.file_reserved_time * _HOUR_MS
         age_ms = now_ms - message.born_timestamp_ms
         if age_ms > kept_ms:
@@ -97,21 +139,7 @@ class ResumeProcessor:
         for name in (b"TRANSACTION_CHECK_TIMES", b"TRAN_PREPARED_QUEUE_OFFSET"):
             raw = remove_property(raw, name)
         raw = ensure_trailing_separator(raw) + b"TRANSACTION_CHECK_TIMES\x010\x02"
-        tags = _text(raw, b"TAGS")
-        result = self._state.store.put(
-            HALF_TOPIC,
-            0,
-            message.body,
-            raw,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            reconsume_times=message.reconsume_times,
-            tags_code=tags_code(tags),
-            store_ms=now_ms,
-            index_keys=(_text(raw, b"UNIQ_KEY"), _text(raw, b"KEYS"), tags),
-        )
+        result = put_again(self._state, HALF_TOPIC, 0, message, raw, now_ms)
         self._resumed[message.physical_offset] = None
         if len(self._resumed) > _REMEMBERED:
             del self._resumed[next(iter(self._resumed))]
@@ -130,8 +158,3 @@ class ResumeProcessor:
             connection.send(answer(request) if is_durable else answer(request, *timed_out))
 
         self._state.store.when_durable(result.end_offset, settle)
-
-
-def _text(raw: bytes, name: bytes) -> str | None:
-    value = find_property(raw, name)
-    return None if value is None else value.decode("utf-8", "replace")

@@ -60,6 +60,41 @@ def test_it_is_checked_anew_and_can_be_committed(tmp_path: Path, flush: str) -> 
     scenario(tmp_path, story, transactionCheckMax="1", flushDiskType=flush, **IDLE)
 
 
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_it_is_not_resumed_again_by_the_next_life_of_the_broker(
+    tmp_path: Path, *, is_decided: bool
+) -> None:
+    """Whether its producer has committed it meanwhile or not; one not resumed before still is."""
+    settings = {"transactionCheckMax": "1", **IDLE}
+
+    async def first(broker: Broker, client: Client) -> None:
+        message_id = await given_up(broker, client)
+        assert (await resume(client, message_id)).code == 0
+        if is_decided:
+            before = len(checks_of(client))
+            await round_of_checks(broker)
+            place = Half.of_check((await asked(client, before + 1))[-1])
+            assert (await end(client, place, COMMIT, fromTransactionCheck="true")).code == 0
+
+    async def second(broker: Broker, client: Client) -> None:
+        (message,) = stored(broker, TRANS_CHECK_MAX_TIME_TOPIC)
+        count = len(halves(broker))
+        again = await resume(client, message.offset_message_id)
+        assert (again.code, len(halves(broker))) == (1, count)
+        assert "done already" in (again.remark or "")
+        await client.heartbeat(producers=(GROUP,))
+        await half(client, b"another", UNIQ_KEY="U2")
+        await round_of_checks(broker)
+        await eventually(lambda: bool(checks_of(client)))
+        await round_of_checks(broker)
+        await eventually(lambda: len(stored(broker, TRANS_CHECK_MAX_TIME_TOPIC)) >= 2)
+        newest = stored(broker, TRANS_CHECK_MAX_TIME_TOPIC)[-1]
+        assert (await resume(client, newest.offset_message_id)).code == 0
+
+    scenario(tmp_path, first, **settings)
+    scenario(tmp_path, second, **settings)
+
+
 def test_other_messages_and_old_ones_are_refused_with_the_reason(tmp_path: Path) -> None:
     """Only what was given up, and only what is not given up again at once."""
 
