@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cometmq.broker.state import FAQ, BrokerState, Refusal
+from cometmq.codec.timer_moved import OWN_NAMES
 from cometmq.codec.timer_slots import BadTimer, TimerRules, asked_due_ms, has_timer
 from cometmq.core import retry
 from cometmq.core.dead_letters import REPLAY_OF
@@ -323,6 +324,9 @@ def scheduled(target: Destination) -> None:
 def timed(target: Destination) -> None:
     """Point a timed message at the timer topic (HookUtils.transformTimerMessage)."""
     properties = target.properties
+    for name in OWN_NAMES:
+        # Else a client could say that its message replaces another one.
+        properties.pop(name, None)
     properties[prop.TIMER_OUT_MS] = str(target.out_ms)
     properties[prop.REAL_TOPIC] = target.topic
     properties[prop.REAL_QUEUE_ID] = str(target.queue_id)

@@ -105,6 +105,7 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
         ROCKSDB_OP_HALF_TOPIC,
         STAGED_TOPIC,
         STAGED_DECISION_TOPIC,
+        TIMER_TOPIC,
     }
 )
 """Topics only the broker itself writes; a client's send is refused with NO_PERMISSION."""

@@ -4,12 +4,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.harness import Client, eventually, running, scenario
+from tests.unit.broker.harness import SEND_DEFAULTS, Client, eventually, running, scenario
+from tests.unit.broker.test_send_run import exchange, frame
+from tests.unit.broker.transacting import stored
 
 from cometmq.broker import Broker
+from cometmq.codec.batch import encode_batch
 from cometmq.codec.recall import decode_recall_handle
 from cometmq.codec.stored_message import StoredMessage
 from cometmq.codec.timer import decode_timer_checkpoint
+from cometmq.model.names import TIMER_TOPIC
 from cometmq.wire.fastjson import loads_object
 
 
@@ -137,3 +141,40 @@ def test_a_stop_leaves_no_delivered_timer_to_a_java_broker(tmp_path: Path, is_ov
     slot_ms = asyncio.run(main())
     check = decode_timer_checkpoint((tmp_path / "config" / "timercheck").read_bytes())
     assert check.read_time_ms > slot_ms
+
+
+OWN = "TIMER_MOVED_FROM\x010\x02TIMER_DUE_MS\x015\x02"
+
+
+def test_a_client_cannot_say_that_its_message_replaces_another(tmp_path: Path) -> None:
+    """Alone, beside others in one read, and in a batch: what only the broker says is taken out."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        far_ms = broker.env.clock.now_ms() + 3_600_000
+        near_ms = broker.env.clock.now_ms() + 1500
+        text = timed("K0", far_ms) + OWN
+        assert (await client.send(b"first", i=timed("K9", far_ms))).code == 0
+        for own in (text, timed("K1", near_ms) + OWN, OWN + timed("K2", near_ms)):
+            assert (await client.send(b"x", i=own)).code == 0
+        run = b"".join(frame(number, i=OWN + timed(f"R{number}", far_ms)) for number in range(3))
+        assert [one.code for one in await exchange(broker, run, 3)] == [0, 0, 0]
+        body = encode_batch(
+            [
+                (0, b"x", (timed("B0", near_ms) + OWN).encode()),
+                (0, b"x", (OWN + timed("B1", far_ms)).encode()),
+            ]
+        )
+        answer = await client.call(
+            320, {**SEND_DEFAULTS, "m": "true", "i": "UNIQ_KEY\x01b\x02"}, body
+        )
+        assert answer.code == 0
+        waiting = stored(broker, TIMER_TOPIC)
+        assert len(waiting) == 9
+        for message in waiting:
+            assert not {"TIMER_MOVED_FROM", "TIMER_DUE_MS"} & message.properties.keys()
+        found = await arrived(broker, client, 3)
+        assert {one.properties["UNIQ_KEY"] for one in found} == {"K1", "K2", "B0"}
+        assert all(one.store_timestamp_ms >= near_ms for one in found)
+        assert (await client.send(b"x", b=TIMER_TOPIC, e="0")).code == 16
+
+    scenario(tmp_path, story)
