@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cometmq.codec.java_hash import java_hash
 from cometmq.codec.stored_message import decode_messages
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import MessageStore
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 HOST = b"\x7f\x00\x00\x01\x00\x00*\x9f"
 TOPICS = ("Alpha", "Beta", "T" * 150)
+TAGS = "TagA"
+TAGS_CODE = java_hash(TAGS)
 
 
 class Crash(BaseException):
@@ -126,7 +129,7 @@ class Node:
         return f"{self.number}:".encode() + self.chance.randbytes(size)
 
     def properties(self) -> tuple[bytes, tuple[str, str | None, str]]:
-        uniq, keys, tags = f"U{self.number:08d}", f"k{self.number % 7} other", "TagA"
+        uniq, keys, tags = f"U{self.number:08d}", f"k{self.number % 7} other", TAGS
         raw = f"UNIQ_KEY\x01{uniq}\x02KEYS\x01{keys}\x02TAGS\x01{tags}\x02".encode()
         return raw, (uniq, keys, tags)
 
@@ -137,7 +140,13 @@ class Node:
         # Counted before: a crash inside `put` may or may not leave the message.
         held = self.put.setdefault(key, [])
         result = self.store.put(
-            *key, body, raw, born_host=HOST, store_ms=self.now_ms, index_keys=keys, tags_code=5
+            *key,
+            body,
+            raw,
+            born_host=HOST,
+            store_ms=self.now_ms,
+            index_keys=keys,
+            tags_code=TAGS_CODE,
         )
         assert result.queue_offset == len(held)
         held.append(body)
@@ -150,7 +159,7 @@ class Node:
         for _ in range(self.chance.randrange(1, 8)):
             body = self.body()
             raw, keys = self.properties()
-            items.append((0, body, raw, 5, keys))
+            items.append((0, body, raw, TAGS_CODE, keys))
         result = self.store.put_batch(*key, items, born_host=HOST, store_ms=self.now_ms)
         assert result.queue_offset == len(held)
         held += [item[1] for item in items]
