@@ -241,17 +241,17 @@ class FilteredReader:
         raw = _whole(chunks)
         # Of adjacent records only the first and the last were looked at; none may be passed by
         # because its page was lost.
-        marks = list(accumulate(sizes, initial=_MAGIC_POSITION))
-        if bytes(map(raw.__getitem__, marks[:-1])) != _MAGIC * len(sizes):
+        ends = list(accumulate(sizes, initial=0))
+        view = memoryview(raw)
+        if bytes(map(view[_MAGIC_POSITION:].__getitem__, ends[:-1])) != _MAGIC * len(sizes):
             return None
-        ends = list(accumulate(sizes))
+        del ends[0]
         numbers: Sequence[int] = range(len(ends))
         if look.needles:
             numbers = places_with(look.needles, raw, ends)
             if is_in_vain(len(numbers), len(ends)):
                 look.needles = ()
             look.together = SEARCHED_TOGETHER if 8 * len(numbers) <= len(ends) else _TOGETHER
-        view = memoryview(raw)
         return [(number, view[ends[number] - sizes[number] : ends[number]]) for number in numbers]
 
     def _is_usual(self, position: int, size: int) -> bool:
