@@ -3,19 +3,22 @@
 Job: UPDATE_AND_CREATE_TOPIC and its kin, DELETE_TOPIC_IN_BROKER, GET_*_CONFIG, and the tables of
 codes 21, 43, 45 and 201.  It must not touch messages.
 
-A topic is routable when its creation is answered: the answer waits for the name servers, at most
-a second.
+A change is on disk when it is answered, and told as refused when the disk did not take it: no
+restart forgets what was acknowledged.  A topic is also routable when its creation is answered: the
+answer waits for the name servers, at most a second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 from cometmq.broker.persistence import group_snapshot
 from cometmq.broker.schedule import ScheduleService
-from cometmq.broker.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.state import BrokerState, Refusal, WhenSaved, answer, refusing
+from cometmq.broker.store_failure import answer_saved
 from cometmq.core.attributes import (
     GROUP_ATTRIBUTES,
     TOPIC_ATTRIBUTES,
@@ -25,7 +28,7 @@ from cometmq.core.attributes import (
 )
 from cometmq.core.growing import Growth, check_change
 from cometmq.core.retry_policy import check_policy
-from cometmq.errors import ConfigError, ResponseCode
+from cometmq.errors import ConfigError, ResponseCode, StoreError
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.names import check_group, check_topic, is_system_topic
 from cometmq.model.topic import DataVersion, TopicConfig
@@ -133,7 +136,12 @@ class AdminProcessor:
         frame = answer(request, remark=_UNSET)
         if request.is_oneway:
             return frame
-        self._state.when_registered(lambda: connection.send(frame))
+        state = self._state
+
+        def saved(failure: StoreError | None) -> None:
+            state.when_registered(lambda: answer_saved(state, request, connection, frame, failure))
+
+        state.when_topics_saved(saved)
         return None
 
     def _with_attributes(self, config: TopicConfig) -> TopicConfig:
@@ -179,7 +187,7 @@ class AdminProcessor:
 
     def delete_topic(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes:
+    ) -> bytes | None:
         """Serve DELETE_TOPIC_IN_BROKER (215): the topic, its queues and everybody's offsets."""
         topic = TopicHeader.from_command(request).topic
         if not topic.strip():
@@ -191,7 +199,20 @@ class AdminProcessor:
             state.store.delete_topic(topic)
             state.stats.forget_topic(topic)
             state.on_topic_deleted(topic)
-        return answer(request)
+        return self._when_saved(state.when_topics_saved, request, connection)
+
+    def _when_saved(
+        self,
+        when_saved: WhenSaved,
+        request: RemotingCommand,
+        connection: ServerConnection,
+    ) -> bytes | None:
+        """Answer when a table is on disk, or what kept it from there."""
+        frame = answer(request)
+        if request.is_oneway:
+            return frame
+        when_saved(partial(answer_saved, self._state, request, connection, frame))
+        return None
 
     def get_topic(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
@@ -205,9 +226,11 @@ class AdminProcessor:
         if config is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
         frame = answer(request, body=encode_topic_config(config))
-        if self._state.are_topics_saved() or request.is_oneway:
+        if self._state.is_topic_saved(topic) or request.is_oneway:
             return frame
-        self._state.when_topics_saved(lambda: connection.send(frame))
+        self._state.when_topics_saved(
+            partial(answer_saved, self._state, request, connection, frame)
+        )
         return None
 
     def all_topics(
@@ -230,22 +253,22 @@ class AdminProcessor:
 
     def create_group(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes:
+    ) -> bytes | None:
         """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
         config = self._checked_group(decode_group_config(request.body))
         self._state.groups.put(config, now_ms)
         self._state.on_groups_changed()
-        return answer(request)
+        return self._when_saved(self._state.when_groups_saved, request, connection)
 
     def create_groups(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes:
+    ) -> bytes | None:
         """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
         configs = decode_group_config_list(request.body)
         for config in [self._checked_group(config) for config in configs]:
             self._state.groups.put(config, now_ms)
         self._state.on_groups_changed()
-        return answer(request)
+        return self._when_saved(self._state.when_groups_saved, request, connection)
 
     def _checked_group(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Check a group and apply the changes it has in place of the attributes."""
@@ -261,7 +284,7 @@ class AdminProcessor:
 
     def delete_group(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes:
+    ) -> bytes | None:
         """Serve DELETE_SUBSCRIPTIONGROUP (207)."""
         header = DeleteGroupHeader.from_command(request)
         self._state.groups.delete(header.group_name, now_ms)
@@ -270,7 +293,7 @@ class AdminProcessor:
             self._state.consumers.forget(header.group_name)
         self._state.stats.forget_group(header.group_name)
         self._state.on_groups_changed()
-        return answer(request)
+        return self._when_saved(self._state.when_groups_saved, request, connection)
 
     def get_group(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int

@@ -10,7 +10,10 @@ Source: AdminBrokerProcessor of RocketMQ 5.4.
 
 from __future__ import annotations
 
+from functools import partial
+
 from cometmq.broker.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.store_failure import answer_saved
 from cometmq.core.consumer_group import Member
 from cometmq.errors import ResponseCode
 from cometmq.net.server import Handler, ServerConnection
@@ -147,7 +150,7 @@ class ClientListProcessor:
 
     def forbidden(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes:
+    ) -> bytes | None:
         """Serve UPDATE_AND_GET_GROUP_FORBIDDEN (353): may the group read the topic?"""
         header = GroupForbiddenHeader.from_command(request)
         groups = self._state.groups
@@ -156,7 +159,13 @@ class ClientListProcessor:
             self._state.on_groups_changed()
         readable = not groups.is_read_forbidden(header.group, header.topic)
         body = encode_group_forbidden(header.group, header.topic, readable=readable)
-        return answer(request, remark="", body=body)
+        frame = answer(request, remark="", body=body)
+        if header.readable is None or request.is_oneway:
+            return frame
+        self._state.when_groups_saved(
+            partial(answer_saved, self._state, request, connection, frame)
+        )
+        return None
 
 
 def _shown(peer: ServerConnection, member: Member) -> Connection:

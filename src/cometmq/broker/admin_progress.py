@@ -10,10 +10,12 @@ Source: AdminBrokerProcessor and ConsumerOffsetManager of RocketMQ 5.4.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from cometmq.broker.lookup import in_worker
 from cometmq.broker.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.store_failure import answer_saved
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
@@ -241,7 +243,7 @@ class ProgressProcessor:
 
     def clone_offsets(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes:
+    ) -> bytes | None:
         """Serve CLONE_GROUP_OFFSET (314): one topic's offsets, or those of all the group's."""
         header = CloneGroupOffsetHeader.from_command(request)
         offsets = self._state.offsets
@@ -251,7 +253,13 @@ class ProgressProcessor:
         if not header.offline and online is not None and online.subscriptions:
             known = [name for name in known if name in online.subscriptions]
         offsets.clone(header.src_group, header.dest_group, known)
-        return answer(request)
+        frame = answer(request)
+        if request.is_oneway:
+            return frame
+        self._state.when_offsets_saved(
+            partial(answer_saved, self._state, request, connection, frame)
+        )
+        return None
 
 
 def _progress(

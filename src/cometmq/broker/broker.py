@@ -282,8 +282,10 @@ class Broker:
         self._files.attach_staging(staging)
         store.arrival_listener = self._pull.hold.arrived
         state.disk_usage = lambda: self._disk.usage(config.store_path())
-        state.are_topics_saved = self._files.are_topics_saved
-        state.when_topics_saved = self._files.when_topics_saved
+        state.topics_written = self._files.topics_written
+        state.when_topics_saved = self._files.when_saved("topics.json")
+        state.when_groups_saved = self._files.when_saved("subscriptionGroup.json")
+        state.when_offsets_saved = self._files.when_saved("consumerOffset.json")
         state.on_topic_changed = self._topic_changed
         state.on_topic_deleted = self._topic_deleted
         state.on_groups_changed = self._files.groups_changed

@@ -9,6 +9,10 @@ either, the start stops, since going on would overwrite what might be repaired b
 
 Encoding and writing happen in a worker on a snapshot taken on the loop; changes that come while a
 write runs share the next one.
+
+Who waits for a change to be on disk is told whether it is.  A change whose write failed holds in
+memory and is written with the next one that succeeds; until then a restart forgets it, so nobody
+may be told that it is kept (RocketMQ's ConfigManager.persist logs the failure and goes on).
 """
 
 from __future__ import annotations
@@ -19,16 +23,18 @@ from typing import TypeVar
 
 import msgspec
 
-from cometmq.errors import CodecError, StoreCorrupt
+from cometmq.errors import CodecError, DiskFull, StoreCorrupt, StoreError
 from cometmq.net.env import Workers
 from cometmq.store.disk import Disk
 
-__all__ = ["ConfigFile", "load_config_file"]
+__all__ = ["ConfigFile", "Saved", "load_config_file"]
 
 log = logging.getLogger("cometmq.broker")
 
 T = TypeVar("T")
 Snapshot = Callable[[], bytes]
+Saved = Callable[[StoreError | None], None]
+"""Told None when what was waited for is on disk, and otherwise why it is not."""
 
 
 class ConfigFile:
@@ -48,8 +54,8 @@ class ConfigFile:
         "_snapshot",
         "_waiting",
         "_workers",
-        "_written",
         "is_writing",
+        "written",
     )
 
     def __init__(
@@ -65,20 +71,21 @@ class ConfigFile:
         self._path = path
         self._revision = revision
         self._snapshot = snapshot
-        self._written = 0
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self.written = 0
+        """The revision that the file has."""
+        self._waiting: list[tuple[int, Saved]] = []
         self.is_writing = False
         self._is_failing = False
 
     @property
     def is_saved(self) -> bool:
         """Say whether the file has what the table holds now."""
-        return self._revision() == self._written
+        return self._revision() == self.written
 
     def save_if_changed(self) -> None:
         """Write in a worker when the table changed since the last write; never waits."""
         revision = self._revision()
-        if self.is_writing or revision == self._written:
+        if self.is_writing or revision == self.written:
             return
         self.is_writing = True
         build = self._snapshot()
@@ -86,36 +93,35 @@ class ConfigFile:
         def done(result: BaseException | None) -> None:
             self.is_writing = False
             if isinstance(result, BaseException):
-                self._failed(result)
+                self._failed(revision, result)
                 return
             self._is_failing = False
-            self._written = revision
-            self._release(revision)
+            self.written = revision
+            self._release(revision, None)
             # Changes made meanwhile; a failed write waits for the next period instead.
             self.save_if_changed()
 
         self._workers.submit(lambda: self._write(build), done)
 
-    def when_saved(self, done: Callable[[], None]) -> None:
-        """Call `done` when what the table holds now is on disk, or was refused by it.
+    def when_saved(self, done: Saved) -> None:
+        """Tell `done` when what the table holds now is on disk, or that its write failed and why.
 
         Calls at once where nothing is to be written.
         """
         revision = self._revision()
-        if revision == self._written:
-            done()
+        if revision == self.written:
+            done(None)
             return
         self._waiting.append((revision, done))
         self.save_if_changed()
 
-    def _release(self, revision: int) -> None:
+    def _release(self, revision: int, failure: StoreError | None) -> None:
         """Let go of those that waited for a revision up to this one."""
         waiting, self._waiting = self._waiting, []
+        self._waiting = [one for one in waiting if one[0] > revision]
         for wanted, done in waiting:
             if wanted <= revision:
-                done()
-            else:
-                self._waiting.append((wanted, done))
+                done(failure)
 
     def save_now(self) -> None:
         """Write at once, blocking, when the table changed: for the stop.
@@ -124,9 +130,9 @@ class ConfigFile:
             StoreError, OSError: the disk does not take it.
         """
         revision = self._revision()
-        if revision != self._written:
+        if revision != self.written:
             self._write(self._snapshot())
-            self._written = revision
+            self.written = revision
 
     def _write(self, build: Snapshot) -> None:
         data = msgspec.json.format(build(), indent=2)
@@ -135,13 +141,21 @@ class ConfigFile:
             self._disk.write_atomic(self._path + ".bak", self._disk.read_bytes(self._path))
         self._disk.write_atomic(self._path, data)
 
-    def _failed(self, error: BaseException) -> None:
+    def _failed(self, revision: int, error: BaseException) -> None:
         """Log the first failure of a row; each period tries again."""
-        # A disk that takes no file does not take messages either; nobody waits for it.
-        self._release(self._revision())
         if not self._is_failing:
             self._is_failing = True
             log.error("%s was not written, trying again each period: %s", self._path, error)
+        is_full = isinstance(error, DiskFull)
+        failure = (DiskFull if is_full else StoreError)(
+            f"{self._path} could not be written ({error}): what it was to hold is in memory only, "
+            "which a restart forgets, and is written as soon as the disk takes it; "
+            f"{'make room on the disk' if is_full else 'mend the cause'} and ask again"
+        )
+        self._release(revision, failure)
+        if self._waiting:
+            # They asked after this write had begun, and each gets one of its own.
+            self.save_if_changed()
 
 
 def load_config_file(disk: Disk, path: str, decode: Callable[[bytes], T]) -> T | None:

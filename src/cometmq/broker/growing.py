@@ -66,6 +66,7 @@ class GrowingTopics:
         "_clients_back_s",
         "_drains",
         "_halves",
+        "_new_until_s",
         "_open",
         "_state",
         "_timer",
@@ -85,6 +86,8 @@ class GrowingTopics:
         self._timer: asyncio.TimerHandle | None = None
         self._clients_back_s = 0.0
         self._young_until_s: dict[str, float] = {}
+        self._new_until_s: dict[str, float] = {}
+        """By topic: until when its consumers may not have found it at this broker."""
         self.topics: dict[str, Growth] = {}
 
     # -- life -----------------------------------------------------------------------------
@@ -96,6 +99,7 @@ class GrowingTopics:
         if self._state.store.max_physical_offset > self._state.store.min_physical_offset:
             self._clients_back_s = asyncio.get_running_loop().time() + CLIENTS_BACK_S
         for config in list(self._state.topics.all().values()):
+            self._new_until_s[config.topic] = 0.0
             self.topic_changed(config)
 
     def stop(self) -> None:
@@ -106,6 +110,8 @@ class GrowingTopics:
 
     def topic_changed(self, config: TopicConfig) -> None:
         """A topic was created or changed."""
+        if config.topic not in self._new_until_s:
+            self._new_until_s[config.topic] = asyncio.get_running_loop().time() + CLIENTS_COME_S
         try:
             growth = Growth.from_attributes(config.attributes, self._broker_name)
         except ConfigError as error:
@@ -136,6 +142,8 @@ class GrowingTopics:
 
     def topic_deleted(self, topic: str) -> None:
         """A topic is gone, or has no growth any more."""
+        if topic not in self._state.topics:
+            self._new_until_s.pop(topic, None)
         self.topics.pop(topic, None)
         self._young_until_s.pop(topic, None)
         self._forget_drains(topic)
@@ -312,8 +320,9 @@ class GrowingTopics:
         if now_s < self._young_until_s.get(topic, 0.0):
             # Groups that read the topic at other brokers have not come to this one yet.
             offsets.append(None)
-        elif not offsets and now_s < self._clients_back_s:
-            # A group may have read before this start, too short for its offset to be on disk.
+        elif not offsets and now_s < max(self._clients_back_s, self._new_until_s.get(topic, 0.0)):
+            # A group may have read before this start, too short for its offset to be on disk, or
+            # has not found a topic that was made a moment ago.
             offsets.append(None)
         return consumed_offset(
             offsets,

@@ -31,7 +31,7 @@ from typing import TypeVar
 import msgspec
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.config_file import ConfigFile, load_config_file
+from cometmq.broker.config_file import ConfigFile, Saved, load_config_file
 from cometmq.broker.filters import FilterService
 from cometmq.broker.foreign_keys import ForeignKeys
 from cometmq.broker.queue_locks import QueueLockFile, QueueLockProcessor
@@ -313,7 +313,7 @@ class BrokerFiles:
         """The same for the locks of queues, whose file is written before a lock is answered."""
         self._add(_LOCKS, lambda: locks.revision, processor.snapshot)
         file = self._files[_LOCKS]
-        processor.is_saved = lambda: file.is_saved
+        processor.written = lambda: file.written
         processor.when_saved = file.when_saved
 
     def _add(self, name: str, revision: Callable[[], int], snapshot: Callable[[], Encode]) -> None:
@@ -346,13 +346,13 @@ class BrokerFiles:
         self._schedule(name)
         self._files[name].save_if_changed()
 
-    def are_topics_saved(self) -> bool:
-        """Say whether topics.json has every topic there is now."""
-        return self._files["topics.json"].is_saved
+    def topics_written(self) -> int:
+        """The revision of the topics that topics.json has."""
+        return self._files["topics.json"].written
 
-    def when_topics_saved(self, done: Callable[[], None]) -> None:
-        """Call `done` when topics.json has every topic there is now (or the disk refused it)."""
-        self._files["topics.json"].when_saved(done)
+    def when_saved(self, name: str) -> Callable[[Saved], None]:
+        """The file's `ConfigFile.when_saved`."""
+        return self._files[name].when_saved
 
     def topics_changed(self) -> None:
         """Write topics.json soon."""

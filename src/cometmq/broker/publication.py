@@ -32,7 +32,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from cometmq.broker.batch_keys import BatchLook
-from cometmq.broker.send import store_failure
 from cometmq.broker.staged_items import StagedSlices, read_items, read_slices
 from cometmq.broker.staged_tokens import StagedBlock, StagedToken, StagedTokens, blocks_of
 from cometmq.broker.staging_ledger import (
@@ -45,6 +44,7 @@ from cometmq.broker.staging_ledger import (
     encode_record,
 )
 from cometmq.broker.state import BrokerState, Refusal
+from cometmq.broker.store_failure import store_failure
 from cometmq.broker.waiting_items import AT_ONCE, WaitingItems
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.properties import find_property

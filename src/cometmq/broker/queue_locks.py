@@ -11,7 +11,8 @@ for: once for each refusal, and once for all that was given back within `NOTICE_
 
 A lock is answered when its owner is on disk, so that a broker which is killed and started again
 gives the queue to nobody else before its time; RocketMQ's forgets all locks.  Where the disk takes
-no file the lock is given all the same: consumers go on, as safe as with RocketMQ.
+no file a queue gets no other owner: whoever asks is told that it is not theirs, and asks again.
+Owners that the file names go on, for as long as it takes.
 
 Source: AdminBrokerProcessor.lockBatchMQ of RocketMQ 5.4; the notices and the file are ours.
 """
@@ -19,14 +20,14 @@ Source: AdminBrokerProcessor.lockBatchMQ of RocketMQ 5.4; the notices and the fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
-from cometmq.broker.state import BrokerState, answer
+from cometmq.broker.state import BrokerState, WhenSaved, answer
 from cometmq.core.queue_locks import HeldQueues
-from cometmq.errors import CodecError
+from cometmq.errors import CodecError, StoreError
 from cometmq.model import MessageQueue
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.wire.bodies import LockBatchRequest, LockBatchResponse
@@ -53,6 +54,7 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
 
     renewed_until: int
     locks: dict[str, list[_Owner]]
+    is_ended: bool = False
 
     @classmethod
     def of(cls, held: HeldQueues) -> QueueLockFile:
@@ -66,6 +68,7 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
                 ]
                 for group, owners in held.owners.items()
             },
+            held.is_ended,
         )
 
     @classmethod
@@ -83,7 +86,7 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
             group: {MessageQueue(o.topic, o.broker_name, o.queue_id): o.client_id for o in held}
             for group, held in found.locks.items()
         }
-        return HeldQueues(owners, found.renewed_until)
+        return HeldQueues(owners, found.renewed_until, found.is_ended)
 
 
 class QueueLockProcessor:
@@ -95,15 +98,16 @@ class QueueLockProcessor:
         "_notice",
         "_state",
         "_to_tell",
-        "is_saved",
         "notice_pause_s",
         "when_saved",
+        "written",
     )
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self.is_saved: Callable[[], bool] = lambda: True
-        self.when_saved: Callable[[Callable[[], None]], None] = lambda done: done()
+        self.written: Callable[[], int] = lambda: state.queue_locks.revision
+        """The revision of the locks that the file has."""
+        self.when_saved: WhenSaved = lambda done: done(None)
         self._to_tell: dict[str, dict[str, None]] = {}
         self._notice: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -136,11 +140,20 @@ class QueueLockProcessor:
         )
         if len(granted) < len(asked.queues):
             self._watch_expiry(now_ms)
-        frame = answer(request, body=LockBatchResponse(tuple(granted)).encode())
-        if not granted or self.is_saved() or request.is_oneway:
-            return frame
-        self.when_saved(lambda: connection.send(frame))
+        if self._are_written(asked.consumer_group, granted) or request.is_oneway:
+            self.when_saved(_nothing)
+            return _granted(request, granted)
+
+        def settle(_: StoreError | None) -> None:
+            # The client keeps what was given to it, and is told of it once the file has it.
+            told = [one for one in granted if self._are_written(asked.consumer_group, [one])]
+            connection.send(_granted(request, told))
+
+        self.when_saved(settle)
         return None
+
+    def _are_written(self, group: str, queues: Sequence[MessageQueue]) -> bool:
+        return self._state.queue_locks.are_written(group, queues, self.written())
 
     def unlock(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
         """Serve UNLOCK_BATCH_MQ (42); what another client holds stays as it is."""
@@ -209,5 +222,9 @@ class QueueLockProcessor:
                     )
 
 
-def _nothing() -> None:
+def _granted(request: RemotingCommand, queues: Sequence[MessageQueue]) -> bytes:
+    return answer(request, body=LockBatchResponse(tuple(queues)).encode())
+
+
+def _nothing(_: StoreError | None) -> None:
     """A file that is behind for a moment keeps the next owner waiting, and nothing worse."""

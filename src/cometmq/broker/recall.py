@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from cometmq.broker.send import SendProcessor, store_failure
+from cometmq.broker.send import SendProcessor
 from cometmq.broker.send_check import Destination
 from cometmq.broker.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.store_failure import store_failure
 from cometmq.broker.timer import TimerService
 from cometmq.codec.recall import RecallHandle, decode_recall_handle
 from cometmq.errors import CodecError, ResponseCode, StoreError

@@ -1,7 +1,8 @@
 """Answers of sends that were stored together, at once or when they are durable.
 
 Job: make the answers of a run.  With SYNC_FLUSH those who wait for the flush (WAIT is not false)
-are answered together when the last of the run is durable, the others at once.
+are answered together when the last of the run is durable, the others at once.  Their topics are in
+``topics.json``: a send to one that is not comes alone.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class RunAnswers:
                     if not request.flag & _ONEWAY
                 )
             if answers:
-                state.when_topics_saved(lambda: connection.send(answers))
+                connection.send(answers)
 
         state.store.when_durable(state.store.max_physical_offset, settle)
 

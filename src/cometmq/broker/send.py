@@ -36,6 +36,7 @@ from cometmq.broker.send_run import (
 )
 from cometmq.broker.special_send import SpecialKind, SpecialRuns
 from cometmq.broker.state import BrokerState, Refusal
+from cometmq.broker.store_failure import store_failure, when_topic_kept
 from cometmq.broker.timed_send import TimedKind
 from cometmq.broker.timer import TimerService
 from cometmq.broker.timer_intake import Fresh
@@ -51,11 +52,8 @@ from cometmq.codec.properties import (
 from cometmq.codec.recall import RecallHandle, encode_recall_handle
 from cometmq.errors import (
     CodecError,
-    DiskFull,
     LocalProtocolError,
-    MessageIllegal,
     ResponseCode,
-    StoreClosed,
     StoreError,
 )
 from cometmq.model import flags
@@ -76,7 +74,7 @@ from cometmq.wire.fast_encode import SendResponseEncoder
 from cometmq.wire.framing import full_command
 from cometmq.wire.headers import SendMessageHeader
 
-__all__ = ["SendProcessor", "store_failure"]
+__all__ = ["SendProcessor"]
 
 Request = RemotingCommand | SendCommand
 Processor = Callable[[Request, ServerConnection, int], bytes | None]
@@ -89,23 +87,6 @@ a timed message to its own."""
 _NOT_PLAIN: Final = (msgspec.MsgspecError, KeyError, ValueError, RecursionError)
 """Not a JSON header, not a known topic, not Unicode: reasons to take the checked way."""
 _ONEWAY: Final = 2
-
-
-def store_failure(state: BrokerState, error: StoreError) -> tuple[int, str]:
-    """Give code and remark for a message the store refused; a full disk is measured."""
-    if isinstance(error, MessageIllegal):
-        return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
-    if isinstance(error, StoreClosed):
-        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
-    if isinstance(error, DiskFull):
-        try:
-            total, used = state.disk_usage()
-        except OSError as fault:
-            measured = f"its use cannot be measured: {fault.strerror}"
-        else:
-            measured = f"{(total - used) >> 20} of {total >> 20} MiB are free"
-        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}; {measured}"
-    return ResponseCode.SYSTEM_ERROR, str(error)
 
 
 class SendProcessor:
@@ -338,14 +319,22 @@ class SendProcessor:
             return self._refused(request, *store_failure(self._state, error))
         except (CodecError, LocalProtocolError) as error:
             return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
-        if self._state.are_topics_saved():
+        if self._state.is_topic_kept(config.topic):
             self._remember(config)
             return answered
-        # Otherwise a kill in this moment leaves acknowledged messages in a topic nobody knows.
         if answered is not None and not request.flag & _ONEWAY:
-            frame = answered
-            self._state.when_topics_saved(lambda: connection.send(frame))
+            self._answer_kept(request, connection, config.topic, answered)
         return None
+
+    def _answer_kept(
+        self, request: Request, connection: ServerConnection, topic: str, frame: bytes
+    ) -> None:
+        """Answer when a restart would find the topic, or why it would not."""
+
+        def settle(fault: tuple[int, str] | None) -> None:
+            connection.send(frame if fault is None else self._refused(request, *fault))
+
+        when_topic_kept(self._state, topic, settle)
 
     def _remember(self, config: TopicConfig) -> None:
         """Let the next plain message to this topic take the fast way."""
@@ -379,7 +368,7 @@ class SendProcessor:
         result = self.put(target, header, config, request.body, connection.peer_host, now_ms)
         handle = self._recall_handle(header.topic, target, uniq_key)
         if self._is_sync_flush and properties.get(prop.WAIT) != "false":
-            self._park(request, connection, result, queue_id, uniq_key, handle)
+            self._park(request, connection, result, queue_id, uniq_key, handle, config.topic)
             return None
         return self._stored(request, 0, result, queue_id, uniq_key, handle)
 
@@ -506,7 +495,7 @@ class SendProcessor:
         # A batch without an id of its own (4.9, Go) gets none: its messages carry theirs.
         uniq_key = outer.get(prop.UNIQ_KEY)
         if self._is_sync_flush and outer.get(prop.WAIT) != "false":
-            self._park(request, connection, result, queue_id, uniq_key)
+            self._park(request, connection, result, queue_id, uniq_key, topic=topic)
             return None
         return self._stored(request, 0, result, queue_id, uniq_key)
 
@@ -520,15 +509,22 @@ class SendProcessor:
         queue_id: int,
         uniq_key: str | None,
         recall_handle: str | None = None,
+        topic: str | None = None,
     ) -> None:
-        """Answer when the message is durable; a one-way send has nobody to answer."""
+        """Answer when the message is durable; a one-way send has nobody to answer.
+
+        `topic` is one that may be new.
+        """
         if request.flag & _ONEWAY:
             return
 
         def settle(is_durable: bool) -> None:
             code = 0 if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
             frame = self._stored(request, code, result, queue_id, uniq_key, recall_handle)
-            self._state.when_topics_saved(lambda: connection.send(frame))
+            if topic is None:
+                connection.send(frame)
+            else:
+                self._answer_kept(request, connection, topic, frame)
 
         self._state.store.when_durable(result.end_offset, settle)
 

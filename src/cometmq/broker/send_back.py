@@ -15,6 +15,7 @@ from cometmq.broker.lookup import in_worker
 from cometmq.broker.schedule import ScheduleService
 from cometmq.broker.send_check import Destination, scheduled, timed
 from cometmq.broker.state import FAQ, BrokerState, answer
+from cometmq.broker.store_failure import when_topic_kept
 from cometmq.broker.timer import TimerService
 from cometmq.broker.timer_intake import Fresh
 from cometmq.codec.ids import offset_message_id
@@ -190,14 +191,20 @@ class SendBackProcessor:
         state.stats.sent_back(properties[prop.RETRY_TOPIC], header.group)
         # The consumer forgets the message once this is answered, so it has to be as durable as a
         # sent one, and the topic it went to as well.
+        topic = dlq_topic(header.group) if decision.is_dead else retry_topic(header.group)
+
+        def tell(fault: tuple[int, str] | None) -> None:
+            connection.send(answer(request) if fault is None else answer(request, *fault))
+
         if state.config.flush_disk_type != "SYNC_FLUSH":
-            state.when_topics_saved(lambda: connection.send(answer(request)))
+            when_topic_kept(state, topic, tell)
             return None
-        timed_out = ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT"
 
         def settle(is_durable: bool) -> None:
-            frame = answer(request) if is_durable else answer(request, *timed_out)
-            state.when_topics_saved(lambda: connection.send(frame))
+            if is_durable:
+                when_topic_kept(state, topic, tell)
+            else:
+                tell((ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT"))
 
         state.store.when_durable(result.end_offset, settle)
         return None

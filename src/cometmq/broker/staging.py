@@ -22,7 +22,6 @@ from typing import Final, TypeVar
 import msgspec
 
 from cometmq.broker.publication import Outcome, Publisher
-from cometmq.broker.send import store_failure
 from cometmq.broker.send_check import SendChecks
 from cometmq.broker.staged_items import check_block
 from cometmq.broker.staged_tokens import StagedBlock, StagedTokens
@@ -35,6 +34,7 @@ from cometmq.broker.staging_ledger import (
     encode_record,
 )
 from cometmq.broker.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.store_failure import store_failure, when_topic_kept
 from cometmq.broker.waiting_items import WaitingItems
 from cometmq.codec.properties import encode_properties
 from cometmq.codec.stored_message import StoredMessage, decode_message
@@ -300,10 +300,14 @@ class StagingService:
             self._put(header, request.body, connection, now_ms)
             self.publisher.at("staged")
         staged = answer(request, ext=StageResponseHeader(PublishStatus.STAGED).to_ext())
-        if self._state.are_topics_saved():
+        if self._state.is_topic_kept(header.topic):
             return staged
         # Otherwise a kill in this moment leaves a batch for a topic nobody knows.
-        self._state.when_topics_saved(lambda: connection.send(staged))
+
+        def settle(fault: tuple[int, str] | None) -> None:
+            connection.send(staged if fault is None else answer(request, *fault))
+
+        when_topic_kept(self._state, header.topic, settle)
         return None
 
     def _check_names(self, header: StageHeader) -> None:

@@ -18,17 +18,25 @@ from cometmq.core.delay import DelayLevels
 from cometmq.core.group_table import SubscriptionGroupTable
 from cometmq.core.queue_locks import QueueLocks
 from cometmq.core.topic_table import TopicTable
-from cometmq.errors import ResponseCode
+from cometmq.errors import ResponseCode, StoreError
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import Environment
 from cometmq.net.server import Answer, Handler, ServerConnection
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command import RemotingCommand, encode_response
 
-__all__ = ["FAQ", "BrokerState", "Refusal", "answer", "refusing"]
+__all__ = ["FAQ", "BrokerState", "Refusal", "WhenSaved", "answer", "refusing"]
 
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 """The hint the Java broker appends to some remarks; clients show it to people."""
+
+
+WhenSaved = Callable[[Callable[[StoreError | None], None]], None]
+"""Tells its argument None when what a table holds now is on disk, or why it is not."""
+
+
+def _saved(done: Callable[[StoreError | None], None]) -> None:
+    done(None)
 
 
 class Refusal(Exception):
@@ -71,7 +79,6 @@ class BrokerState:
 
     __slots__ = (
         "address",
-        "are_topics_saved",
         "config",
         "consumers",
         "delay",
@@ -90,7 +97,10 @@ class BrokerState:
         "stats",
         "store",
         "topics",
+        "topics_written",
         "uniq_ids",
+        "when_groups_saved",
+        "when_offsets_saved",
         "when_registered",
         "when_topics_saved",
     )
@@ -132,9 +142,20 @@ class BrokerState:
         self.on_topic_changed: Callable[[TopicConfig], None] = lambda _: None
         self.on_topic_deleted: Callable[[str], None] = lambda _: None
         self.on_groups_changed: Callable[[], None] = lambda: None
-        self.are_topics_saved: Callable[[], bool] = lambda: True
-        self.when_topics_saved: Callable[[Callable[[], None]], None] = lambda done: done()
+        self.topics_written: Callable[[], int] = lambda: self.topics.revision
+        """The revision of `topics` that is on disk."""
+        self.when_topics_saved: WhenSaved = _saved
+        self.when_groups_saved: WhenSaved = _saved
+        self.when_offsets_saved: WhenSaved = _saved
         self.when_registered: Callable[[Callable[[], None]], None] = lambda done: done()
+
+    def is_topic_kept(self, topic: str) -> bool:
+        """Say whether a restart would find the topic, maybe with other settings."""
+        return self.topics.made_at(topic) <= self.topics_written()
+
+    def is_topic_saved(self, topic: str) -> bool:
+        """Say whether what the table holds of a topic is on disk."""
+        return self.topics.changed_at(topic) <= self.topics_written()
 
     def random_queue(self, count: int) -> int:
         """Choose one of `count` queues; 0 for a topic without queues."""

@@ -28,8 +28,8 @@ from typing import Final
 
 from cometmq.broker.half_moving import PendingHalves
 from cometmq.broker.lookup import in_worker
-from cometmq.broker.send import store_failure
 from cometmq.broker.state import BrokerState, Refusal, answer
+from cometmq.broker.store_failure import store_failure
 from cometmq.broker.transaction_check import CheckBack
 from cometmq.broker.transaction_load import load_transactions
 from cometmq.broker.transaction_ops import OpWriter

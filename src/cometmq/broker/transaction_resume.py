@@ -19,8 +19,8 @@ from typing import Final
 
 from cometmq.broker.lookup import in_worker
 from cometmq.broker.put_again import put_again
-from cometmq.broker.send import store_failure
 from cometmq.broker.state import BrokerState, answer
+from cometmq.broker.store_failure import store_failure
 from cometmq.codec.ids import decode_offset_message_id
 from cometmq.codec.properties import ensure_trailing_separator, remove_property
 from cometmq.codec.stored_message import StoredMessage, decode_message

@@ -344,7 +344,8 @@ async def _status(admin: _Admin, topic: str, found: Mapping[str, _Found]) -> Gro
     leaving = tuple(
         MessageQueue(topic, name, queue_id)
         for name, one in sorted(found.items())
-        if one.config is not None
+        # A broker that got the topic later than the growth has no queue that is to go.
+        if one.config is not None and one.growth is not None
         for queue_id in range(growth.new.count_of(name), one.config.read_queue_count)
     )
     left = {MessageQueue(topic, *queue) for queue in growth.queues_left()}

@@ -11,7 +11,10 @@ others (20 s in clients of RocketMQ before 5).
 A broker that starts again must not give a queue to another client while the owner of before still
 believes in its lock.  So the owners are written down when they change (`revision` says when), with
 a time up to which locks may have been renewed; it is moved on ahead, once for many renewals, and
-what is read back counts as renewed then.
+what is read back counts as renewed then.  Where that time could not be written an owner may have
+been renewed later, but not after the broker ended.  So unless the broker said at its end that the
+time is exact, each owner keeps its queue after a start for as long as a client relies on its last
+renewal.
 
 Source: RebalanceLockManager of RocketMQ 5.4; waiters, and what outlives a restart, are ours.
 """
@@ -24,29 +27,36 @@ from typing import Final
 
 from cometmq.model import MessageQueue
 
-__all__ = ["LOCK_LIVE_MS", "HeldQueues", "QueueLocks"]
+__all__ = ["LOCK_LIVE_MS", "RELIED_ON_MS", "HeldQueues", "QueueLocks"]
 
 LOCK_LIVE_MS: Final = 60_000
 """``rocketmq.broker.rebalance.lockMaxLiveTime``; clients renew every 20 s."""
+RELIED_ON_MS: Final = 30_000
+"""A client consumes this long after its last renewal (REBALANCE_LOCK_MAX_LIVE_TIME)."""
 AHEAD_MS: Final = 30_000
 """Two members that renew every 20 s cost two writes a minute, not six."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldQueues:
-    """Who holds what, by group; no lock of these was renewed after ``renewed_until_ms``."""
+    """Who holds what, by group, and up to when locks may have been renewed.
+
+    ``is_ended``: none was renewed later, since the broker has stopped.
+    """
 
     owners: Mapping[str, Mapping[MessageQueue, str]]
     renewed_until_ms: int
+    is_ended: bool = False
 
 
 class _Lock:
     """One held queue."""
 
-    __slots__ = ("client_id", "renewed_ms", "waiting")
+    __slots__ = ("client_id", "granted_at", "renewed_ms", "waiting")
 
     def __init__(self, client_id: str, now_ms: int) -> None:
         self.client_id = client_id
+        self.granted_at = 0
         self.renewed_ms = now_ms
         self.waiting: dict[str, None] = {}
 
@@ -54,11 +64,12 @@ class _Lock:
 class QueueLocks:
     """All locks of a broker; a lock lives ``live_ms`` after its last renewal."""
 
-    __slots__ = ("_groups", "_renewed_until_ms", "live_ms", "revision")
+    __slots__ = ("_groups", "_is_ended", "_renewed_until_ms", "live_ms", "revision")
 
     def __init__(self, live_ms: int = LOCK_LIVE_MS) -> None:
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._renewed_until_ms = 0
+        self._is_ended = False
         self.live_ms = live_ms
         self.revision = 0
         """Moves whenever `held` would tell something new."""
@@ -71,21 +82,31 @@ class QueueLocks:
             group: {queue: held.client_id for queue, held in locks.items()}
             for group, locks in self._groups.items()
         }
-        return HeldQueues(owners, self._renewed_until_ms)
+        return HeldQueues(owners, self._renewed_until_ms, self._is_ended)
 
     def restore(self, found: HeldQueues, now_ms: int) -> None:
         """Take up the locks of the run before; each lives as long as its owner may rely on it."""
         renewed_ms = min(found.renewed_until_ms, now_ms)
-        if now_ms - renewed_ms > self.live_ms:
+        if not found.is_ended:
+            relied_on_ms = min(RELIED_ON_MS, self.live_ms)
+            renewed_ms = max(renewed_ms, now_ms - self.live_ms + relied_on_ms)
+        elif now_ms - renewed_ms > self.live_ms:
             return
+        else:
+            # Nobody is told of a renewal before the file says no more that there is none.
+            self.revision += 1
         for group, owners in found.owners.items():
-            self._groups[group] = {queue: _Lock(name, renewed_ms) for queue, name in owners.items()}
+            locks = {queue: _Lock(name, renewed_ms) for queue, name in owners.items()}
+            for lock in locks.values():
+                lock.granted_at = self.revision
+            self._groups[group] = locks
         self._renewed_until_ms = found.renewed_until_ms
 
     def ended(self, now_ms: int) -> None:
         """Nothing is renewed from now on: the broker stops."""
-        if self._groups and now_ms < self._renewed_until_ms:
-            self._renewed_until_ms = now_ms
+        if self._groups:
+            self._renewed_until_ms = min(now_ms, self._renewed_until_ms)
+            self._is_ended = True
             self.revision += 1
 
     # -- locks ----------------------------------------------------------------------------
@@ -100,12 +121,14 @@ class QueueLocks:
         for queue in queues:
             held = locks.get(queue)
             if held is None:
-                locks[queue] = _Lock(client_id, now_ms)
+                held = locks[queue] = _Lock(client_id, now_ms)
+                held.granted_at = self.revision + 1
                 is_changed = True
             elif held.client_id == client_id:
                 held.renewed_ms = now_ms
             elif self._is_expired(held, now_ms):
                 held.client_id = client_id
+                held.granted_at = self.revision + 1
                 held.renewed_ms = now_ms
                 held.waiting.pop(client_id, None)
                 is_changed = True
@@ -136,6 +159,11 @@ class QueueLocks:
         if not locks:
             del self._groups[group]
         return list(waiting)
+
+    def are_written(self, group: str, queues: Iterable[MessageQueue], written: int) -> bool:
+        """Say whether a file of this revision names the owners these queues have now."""
+        locks = self._groups.get(group, {})
+        return all(queue in locks and locks[queue].granted_at <= written for queue in queues)
 
     def owner(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
         """The client that holds a queue, or None."""

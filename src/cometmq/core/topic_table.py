@@ -81,7 +81,7 @@ def system_topics(
 class TopicTable:
     """Topics by name; every change moves `version` and `revision`."""
 
-    __slots__ = ("_reserved", "_topics", "revision", "version")
+    __slots__ = ("_changed_at", "_made_at", "_reserved", "_topics", "revision", "version")
 
     def __init__(
         self,
@@ -90,6 +90,8 @@ class TopicTable:
     ) -> None:
         self._topics: dict[str, TopicConfig] = dict(topics or {})
         self._reserved: set[str] = set()
+        self._made_at: dict[str, int] = {}
+        self._changed_at: dict[str, int] = {}
         self.version = version or DataVersion()
         self.revision = 0
 
@@ -124,8 +126,20 @@ class TopicTable:
 
     def put(self, config: TopicConfig, now_ms: int) -> None:
         """Create or replace a topic."""
+        is_new = config.topic not in self._topics
         self._topics[config.topic] = config
         self._changed(now_ms)
+        self._changed_at[config.topic] = self.revision
+        if is_new:
+            self._made_at[config.topic] = self.revision
+
+    def made_at(self, topic: str) -> int:
+        """The revision at which a topic came into the table; 0 when it was there from the start."""
+        return self._made_at.get(topic, 0)
+
+    def changed_at(self, topic: str) -> int:
+        """The revision of a topic's last change; 0 when it is as it was at the start."""
+        return self._changed_at.get(topic, 0)
 
     def delete(self, topic: str, now_ms: int) -> bool:
         """Remove a topic; False when it did not exist."""

@@ -170,8 +170,6 @@ async def _full_disk(cluster: Cluster, chance: random.Random) -> None:
     node = chance.choice(cluster.brokers).node
     disk = node.disk
     cluster.injected["full-disk"] += 1
-    # Locks are given all the same, and a crash forgets those that no file has.
-    cluster.holders.excused.add(node.name)
     disk.capacity_bytes = disk.allocated_bytes()
     await asyncio.sleep(chance.uniform(0.5, 4))
     disk.capacity_bytes = 1 << 40

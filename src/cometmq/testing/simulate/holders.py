@@ -25,8 +25,6 @@ class Holders:
     """Members by consumer group; `fail` is told of a queue that two of them hold."""
 
     fail: Callable[[str], None]
-    excused: set[str] = field(default_factory=set)
-    """Brokers whose disks were full, so that a crash may have lost locks."""
     _members: dict[str, list[tuple[PushConsumer, Lifetime]]] = field(default_factory=dict)
 
     def add(self, member: PushConsumer, node: Node) -> None:
@@ -40,7 +38,7 @@ class Holders:
             holder: dict[MessageQueue, str | None] = {}
             for member, _ in members:
                 for queue in member._locks.held if member._locks is not None else ():
-                    if queue.broker_name in self.excused or not member.may_consume(queue):
+                    if not member.may_consume(queue):
                         continue
                     if queue in holder:
                         self.fail(

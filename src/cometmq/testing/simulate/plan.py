@@ -70,9 +70,6 @@ class Plan:
         # Named steps are many, and the places where faults of recovery hide.
         usable += 3 * [kind for kind in usable if kind.startswith("step-")]
         chosen = chance.sample(sorted(workloads), k=min(len(workloads), chance.randint(2, 4)))
-        if "growing" in chosen:
-            # A topic's change that no file took is forgotten in a crash, and its growth with it.
-            usable = [kind for kind in usable if kind != "full-disk"]
         faults = [
             FaultAt(int(chance.uniform(200, BUSY_S * 1000)), chance.choice(usable))
             for _ in range(chance.randint(FAULTS_MIN, FAULTS_MAX))
