@@ -270,8 +270,8 @@ async def stop_a_growth(
     assert on_disk()["group.moved"] == "0:*;1:*"
 
 
-async def grow_on_a_full_disk(disk: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Acknowledged messages of groups, before, while and after."""
+async def grow_on_a_full_disk(disk: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Send and handle messages of groups before, while and after; how many were handled."""
     did = Handled()
     async with embedded_cluster(SETTINGS, store_path=str(disk / "store")) as cluster:
         address = cluster.name_server_address
@@ -299,6 +299,7 @@ async def grow_on_a_full_disk(disk: Path, step: str, monkeypatch: pytest.MonkeyP
                         break
             await until(lambda: did.has(sent), LIMIT_S)
             did.check_order(sent)
+    return did.count
 
 
 @pytest.mark.parametrize("step", ["prepared", "moving", "marking", "closing"])
@@ -307,4 +308,5 @@ def test_a_growth_goes_on_where_a_full_disk_stopped_it(
 ) -> None:
     """No group moves on what no file has; with room the growth ends, in order and complete."""
     with mounted(tmp_path / "disk") as disk:
-        asyncio.run(grow_on_a_full_disk(disk, step, monkeypatch))
+        handled = asyncio.run(grow_on_a_full_disk(disk, step, monkeypatch))
+    assert handled >= 4 * GROUPS
