@@ -17,11 +17,13 @@ from cometmq.broker.send_back import SendBackProcessor
 from cometmq.broker.state import answer
 from cometmq.broker.transaction import TransactionService
 from cometmq.client.parking import Parking
+from cometmq.client.request_reply import OpenRequests
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.delay import DelayLevels
 from cometmq.core.growing import ALL_MOVED, QueueDrain
 from cometmq.core.process_queue import ProcessQueue
 from cometmq.core.queue_locks import QueueLocks
+from cometmq.gateway.gateway import DelayGateway
 from cometmq.store.appender import Appender
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
@@ -127,6 +129,35 @@ def _never_stored(original: Any) -> Any:
     return store
 
 
+class _Oldest(dict[str, Any]):
+    """Whatever is looked for, the first is found."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return next(iter(self.values()), default)
+
+
+def _to_the_oldest(original: Any) -> Any:
+    def serve(self: OpenRequests, command: Any) -> Any:
+        kept, self._waiting = self._waiting, _Oldest(self._waiting)
+        try:
+            return original(self, command)
+        finally:
+            self._waiting = kept
+
+    return serve
+
+
+def _not_held(original: Any) -> Any:
+    async def hold(self: DelayGateway, *arguments: Any) -> None:
+        """As if it were: one of them in four is not."""
+        if self.status.taken % 4 == 3:
+            return None
+        refusal: None = await original(self, *arguments)
+        return refusal
+
+    return hold
+
+
 PLANTS: Final = (
     Plant("a flush is dropped", ((Flusher, "_sync", _drop),), ("queue-order",)),
     Plant(
@@ -197,5 +228,15 @@ PLANTS: Final = (
         "what is taken back is delivered all the same",
         ((RecallProcessor, "recall", lambda _: lambda self, request, *_: answer(request)),),
         ("recalled",),
+    ),
+    Plant(
+        "a gateway lets go of messages that it does not hold",
+        ((DelayGateway, "_hold", _not_held),),
+        ("gateway",),
+    ),
+    Plant(
+        "a reply goes to whoever has waited longest",
+        ((OpenRequests, "serve", _to_the_oldest),),
+        ("asked",),
     ),
 )

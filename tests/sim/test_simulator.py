@@ -79,13 +79,15 @@ def test_a_seed_repeats_itself_in_every_process() -> None:
 
 
 def test_every_kind_is_drawn() -> None:
-    """Of messages and of faults, and no power cut where a flush is asynchronous."""
+    """Of messages and of faults; no power cut of a broker where its flush is asynchronous."""
     plans = [plan_of(seed) for seed in range(200)]
     assert {name for plan in plans for name in plan.workloads} == set(WORKLOADS)
     assert {fault.kind for plan in plans for fault in plan.faults} == set(FAULTS)
     for plan in plans:
         if plan.flush == "ASYNC_FLUSH":
-            assert not any("power" in fault.kind for fault in plan.faults)
+            # The gateway's own store flushes all the same.
+            kinds = {fault.kind for fault in plan.faults if not fault.kind.startswith("gateway")}
+            assert not any("power" in kind for kind in kinds)
 
 
 def test_a_command_means_its_plan() -> None:

@@ -49,6 +49,7 @@ from cometmq.gateway.contract import (
 from cometmq.model import Message, SendStatus
 from cometmq.net.env import Environment, system_environment
 from cometmq.standalone import Standalone
+from cometmq.store.disk import Disk, RealDisk
 
 __all__ = ["DelayGateway", "GatewayStatus", "read_status"]
 
@@ -124,6 +125,9 @@ class DelayGateway:
         dead_letter_topic: the foreign topic for messages that cannot be carried.
         group: consumer and producer group at the foreign cluster.
         settings: keys of the private broker, by RocketMQ's names.
+        client_ip: what the clients say their address is; the machine's by default.
+        env: clock, chance, network and workers; the machine's by default.
+        disk: where the private store lives; the machine's by default.
         security: keys and TLS of the foreign cluster, as for `Producer`.
     """
 
@@ -136,17 +140,25 @@ class DelayGateway:
         dead_letter_topic: str = DEAD_LETTER_TOPIC,
         group: str = GROUP,
         settings: dict[str, Any] | None = None,
+        client_ip: str | None = None,
         env: Environment | None = None,
+        disk: Disk | None = None,
         **security: Any,
     ) -> None:
         self._name_server = name_server
-        self._store_path = Path(store_path)
+        self._store_path = store_path
         self._topic = topic
         self._dead_letter_topic = dead_letter_topic
         self._group = group
         self._settings = settings or {}
         self._env = env if env is not None else system_environment()
-        self._security = security
+        self._disk = disk if disk is not None else RealDisk()
+        # An environment of one's own brings its network to the clients, not only to the store.
+        self._foreign_options = {"name_server": name_server, "env": env, **security}
+        self._own_options: dict[str, Any] = {"env": env, **_OPEN}
+        self._client_ip = client_ip
+        self.at: Callable[[str], None] = lambda step: None
+        """Told the steps between which a message is in two places; a test may end us there."""
         self._stops = contextlib.AsyncExitStack()
         self._foreign: Producer | None = None
         self._own: Producer | None = None
@@ -165,25 +177,33 @@ class DelayGateway:
         """
         try:
             await self._start()
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
+            # Not where the coroutine is closed: what a dead life leaves behind awaits no more.
             await self.stop()
             raise
 
     async def _start(self) -> None:
         self.status.started_ms = self._env.clock.now_ms()
-        store = Standalone(_private(str(self._store_path), self._settings), name_server_port=0)
+        store = self.store = Standalone(
+            _private(self._store_path, self._settings),
+            name_server_port=0,
+            env=self._env,
+            disk=self._disk,
+        )
         self._stops.push_async_callback(store.stop)
         await store.start()
-        own = store.name_server_address
-        async with Admin(name_server=own, **_OPEN) as admin:
+        self._own_options["name_server"] = store.name_server_address
+        async with Admin(**self._own_options) as admin:
             await admin.create_topic(HELD_TOPIC, queue_count=8)
-        async with Admin(name_server=self._name_server, **self._security) as admin:
+        async with Admin(**self._foreign_options) as admin:
             known = await admin.topic_list()
             for topic in (self._topic, self._dead_letter_topic):
                 if topic not in known:
                     await admin.create_topic(topic)
-        self._own = Producer("GATEWAY_IN", name_server=own, **_OPEN)
-        self._foreign = Producer(self._group, name_server=self._name_server, **self._security)
+        own = {"client_ip": self._client_ip, **self._own_options}
+        foreign = {"client_ip": self._client_ip, **self._foreign_options}
+        self._own = Producer("GATEWAY_IN", **own)
+        self._foreign = Producer(self._group, **foreign)
         for producer in (self._own, self._foreign):
             self._stops.push_async_callback(producer.shutdown)
             await producer.start()
@@ -191,21 +211,19 @@ class DelayGateway:
             "GATEWAY_OUT",
             {HELD_TOPIC: "*"},
             self._bring,
-            name_server=own,
             consume_from="first",
             concurrency=CONCURRENCY,
             max_reconsume_times=FOR_EVER,
-            **_OPEN,
+            **own,
         )
         taking = PushConsumer(
             self._group,
             {self._topic: "*"},
             self._take,
-            name_server=self._name_server,
             consume_from="first",
             concurrency=CONCURRENCY,
             max_reconsume_times=FOR_EVER,
-            **self._security,
+            **foreign,
         )
         for consumer in (out, taking):
             self._stops.push_async_callback(consumer.shutdown)
@@ -219,9 +237,9 @@ class DelayGateway:
         """
         self._is_stopping.set()
         if self._reporter is not None:
-            self._reporter.cancel()
+            # It ends by itself with a last report; two at once would write the same file.
+            await self._reporter
             self._reporter = None
-            self._write_status()
         await self._stops.aclose()
 
     async def __aenter__(self) -> "DelayGateway":
@@ -237,10 +255,12 @@ class DelayGateway:
         """Hold a message of the foreign cluster; its offset moves when this returns."""
         incoming = _incoming(message)
         planned = plan(incoming, frozenset({self._topic, self._dead_letter_topic}))
+        self.at("taken")
         if isinstance(planned, Broken):
             await self._bury(incoming, planned.reason)
         elif (refusal := await self._hold(incoming, planned)) is not None:
             await self._bury(incoming, refusal)
+        self.at("held")
         self.status.taken += 1
 
     async def _hold(self, incoming: Incoming, planned: Carried) -> str | None:
@@ -270,6 +290,7 @@ class DelayGateway:
         incoming = _incoming(message)
         due_ms = int(incoming.properties[DUE_MS])
         outgoing = released(incoming)
+        self.at("due")
         fault = await self._insist(
             lambda: self._send(outgoing), f"bring {incoming.stable_id} to {outgoing.topic}"
         )
@@ -285,6 +306,7 @@ class DelayGateway:
         if fault is not None:
             await self._bury(incoming, fault)
             return
+        self.at("brought")
         self.status.delivered += 1
         if incoming.properties.get("TIMER_OUT_MS"):
             late_ms = self._env.clock.now_ms() - due_ms
@@ -351,22 +373,32 @@ class DelayGateway:
     async def _report(self) -> None:
         every = max(1, int(METRICS_INTERVAL_S / STATUS_INTERVAL_S))
         said, turn = "", 0
-        while True:
-            await asyncio.sleep(STATUS_INTERVAL_S)
-            self._write_status()
+        while not self._is_stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_stopping.wait(), STATUS_INTERVAL_S)
+            await self._save_status()
             turn += 1
             if turn % every == 0 and (line := self.status.line()) != said:
                 log.info("%s", line)
                 said = line
 
+    async def _save_status(self) -> None:
+        """In a worker, for the disk syncs it."""
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: object) -> None:
+            if not saved.done():
+                saved.set_result(None)
+
+        self._env.workers.submit(self._write_status, done)
+        await saved
+
     def _write_status(self) -> None:
         self.status.written_ms = self._env.clock.now_ms()
-        path = self._store_path / STATUS_FILE
-        new = path.with_suffix(".new")
+        path = f"{self._store_path}/{STATUS_FILE}"
         try:
-            new.write_text(json.dumps(self.status.table(), indent=2))
-            new.replace(path)
-        except OSError as error:
+            self._disk.write_atomic(path, json.dumps(self.status.table(), indent=2).encode())
+        except (OSError, CometError) as error:
             log.warning("the status file %s cannot be written: %s", path, error)
 
 

@@ -186,7 +186,8 @@ class Cluster:
                 for role in self._roles:
                     self._mind_role(role)
                 self.look()
-        except CheckFailed as error:
+        except Exception as error:
+            # Also a fault of a look itself: nobody awaits the operator.
             if not self.failure.done():
                 self.failure.set_exception(error)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.errors import CometError
 from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulate.expiry import drop_consumed_files
+from cometmq.testing.simulate.gateway_faults import GATEWAY_FAULTS
 from cometmq.testing.simulation import NodeGone
 from cometmq.testing.workers import SimWorkers
 
@@ -212,6 +213,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "step-kill": _step("step-kill", power_cut=False),
     "step-power": _step("step-power", power_cut=True),
     "sync-failure": _sync_failure,
+    **GATEWAY_FAULTS,
 }
 """Every kind of fault by its name."""
 
@@ -230,9 +232,9 @@ def make_peace(cluster: Cluster) -> None:
     world = cluster.world
     world.network.faults = NetworkFaults()
     world.network.heal()
-    for part in cluster.brokers:
-        part.node.disk.forget_triggers()
-        part.node.disk.capacity_bytes = 1 << 40
-        workers = part.node.environment().workers
+    for node in world.nodes.values():
+        node.disk.forget_triggers()
+        node.disk.capacity_bytes = 1 << 40
+        workers = node.environment().workers
         assert isinstance(workers, SimWorkers)
         workers.delay_ms_min, workers.delay_ms_max = 0.05, 3.0

@@ -67,9 +67,14 @@ class Plan:
         chance = random.Random(f"{seed}/plan")
         flush = chance.choice(FLUSHES)
         usable = [kind for kind in kinds if flush == "SYNC_FLUSH" or kind not in POWER_KINDS]
+        usable = [kind for kind in usable if not kind.startswith("gateway-")]
         # Named steps are many, and the places where faults of recovery hide.
         usable += 3 * [kind for kind in usable if kind.startswith("step-")]
         chosen = chance.sample(sorted(workloads), k=min(len(workloads), chance.randint(2, 4)))
+        if "gateway" in chosen:
+            # It has a store of its own, which is as often in trouble as all brokers together.
+            usable += [kind for kind in kinds if kind.startswith("gateway-")]
+            usable += 2 * ["gateway-step-kill", "gateway-step-power"]
         faults = [
             FaultAt(int(chance.uniform(200, BUSY_S * 1000)), chance.choice(usable))
             for _ in range(chance.randint(FAULTS_MIN, FAULTS_MAX))

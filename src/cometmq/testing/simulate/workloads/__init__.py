@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from cometmq.testing.simulate.workloads.asked import AskedWorkload
 from cometmq.testing.simulate.workloads.base import Workload
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
 from cometmq.testing.simulate.workloads.filtered import FilteredWorkload
+from cometmq.testing.simulate.workloads.gateway import GatewayWorkload
 from cometmq.testing.simulate.workloads.growing import GrowingWorkload
 from cometmq.testing.simulate.workloads.ordered import GroupOrderedWorkload, OrderedWorkload
 from cometmq.testing.simulate.workloads.parked import ParkedWorkload
@@ -27,8 +29,10 @@ __all__ = ["WORKLOADS", "Workload"]
 WORKLOADS: Final[dict[str, type[Workload]]] = {
     kind.name: kind
     for kind in (
+        AskedWorkload,
         DelayedWorkload,
         FilteredWorkload,
+        GatewayWorkload,
         GroupOrderedWorkload,
         GrowingWorkload,
         OrderedWorkload,
