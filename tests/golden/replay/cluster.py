@@ -39,19 +39,27 @@ BARRIER_OPAQUE = -1_000_000
 
 
 class ReplayClock:
-    """The wall clock of the capture: at least the time of the frame being replayed."""
+    """The wall clock of the capture: at least the time of the frame being replayed.
+
+    It stands still until the first frame.  Captured queries name times; what a busy machine takes
+    to start a cluster would put the messages behind them.
+    """
 
     def __init__(self, epoch_ms: int) -> None:
         self._epoch_ms = epoch_ms
-        self._began = time.monotonic()
+        self._began: float | None = None
         self._at_ms = 0
 
     def advance(self, at_ms: float) -> None:
         """The next frame was recorded at this time of the scenario."""
+        if self._began is None:
+            self._began = time.monotonic()
         self._at_ms = max(self._at_ms, int(at_ms))
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch."""
+        if self._began is None:
+            return self._epoch_ms
         return self._epoch_ms + max(self._at_ms, int((time.monotonic() - self._began) * 1000))
 
     def monotonic(self) -> float:
