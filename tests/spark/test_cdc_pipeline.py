@@ -16,6 +16,7 @@ import pyarrow.dataset
 import pytest
 from tests.spark.clusters import Cluster
 from tests.spark.commands import Ran, run_command
+from tests.unit.arrow.made_stores import MadeStore
 from tests.unit.spark.generated_events import Binlog, canal_binlog, debezium_binlog
 
 from cometmq.errors import ConfigError
@@ -215,6 +216,24 @@ def test_wrong_input_leaves_no_table(
     assert narrow.code == 2
     assert len(errors(narrow)) == 1
     assert "is no list of columns" in cdc("--columns", "id bigger than").err
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "a.parquet").write_bytes(b"cut off")
+    (broken / "a.json").write_text("no JSON")
+    store = MadeStore(tmp_path / "store")
+    for event in orders:
+        store.put(event)
+    store.write()
+    store.spoil(store.records[1][0] + 4)
+    for place, said in (
+        (f"parquet:{broken / 'a.parquet'}", "holds no parquet data: "),
+        (f"json:{broken / 'a.json'}", "holds no JSON data"),
+        (f"store:{store.root}#T", "commitlog/00000000000000000000, position "),
+    ):
+        ran = run_command(capsys, "pipeline", "cdc", place, "--to", to)
+        assert (ran.out, len(errors(ran))) == ("", 1), ran.err
+        assert said in ran.err
+        assert "An error occurred while calling" not in ran.err
     assert cdc("--once").code == 2
     assert "--format" in cdc("--fromat", "delta").err
     assert not (to / "_table.json").exists()
