@@ -177,8 +177,7 @@ class DelayGateway:
         """
         try:
             await self._start()
-        except (Exception, asyncio.CancelledError):
-            # Not where the coroutine is closed: what a dead life leaves behind awaits no more.
+        except BaseException:
             await self.stop()
             raise
 

@@ -29,6 +29,7 @@ import hashlib
 import itertools
 import os
 import random
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
@@ -279,8 +280,13 @@ def _clean_up(world: World, loop: SimLoop) -> None:
             continue
         node.lifetime.end()
     loop.set_exception_handler(lambda _loop, _context: None)
-    for node in world.nodes.values():
-        node.bury()
+    # Coroutines of dead lives that await while they are closed say so when they are given back.
+    told, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        for node in world.nodes.values():
+            node.bury()
+    finally:
+        sys.unraisablehook = told
     world.network.forget()
     leftover = [task for task in asyncio.all_tasks(loop) if not task.done()]
     for task in leftover:
