@@ -110,7 +110,9 @@ class GrowingWorkload(Workload):
             self._queue_count = int(status.new.partition(";")[0].rpartition(":")[2])
         if self._is_growing:
             if status.phase == "prepared":
-                await self._ask(admin)
+                # The same brokers again: others may have got the topic meanwhile.
+                names = [one.rpartition(":")[0] for one in status.new.split(";")]
+                await self._ask(admin, names)
             elif self.cluster.is_peace or self.chance.random() < 0.3:
                 await admin.close_topic_growth(TOPIC)
         elif self._growths < GROWTHS_MAX:
@@ -122,11 +124,14 @@ class GrowingWorkload(Workload):
         self._asked = wanted > self._queue_count, wanted
         await self._ask(admin)
 
-    async def _ask(self, admin: Admin) -> None:
+    async def _ask(self, admin: Admin, broker_names: list[str] | None = None) -> None:
         """A change that was only begun is asked for again."""
         is_more, wanted = self._asked
         self._is_growing = True
-        await (admin.grow_topic if is_more else admin.shrink_topic)(TOPIC, wanted)
+        if is_more:
+            await admin.grow_topic(TOPIC, wanted, broker_names=broker_names)
+        else:
+            await admin.shrink_topic(TOPIC, wanted)
         self._growths += 1
 
     # -- promises ------------------------------------------------------------------------------
