@@ -106,6 +106,20 @@ def _step(kind: str, *, power_cut: bool) -> Fault:
     return step
 
 
+async def _rare_step(cluster: Cluster, chance: random.Random) -> None:
+    """A broker ends the next time it reaches one of the steps that were reached least so far."""
+    part = chance.choice(cluster.brokers)
+    names = sorted(cluster.hooks.hits, key=lambda name: (cluster.hooks.hits[name], name))
+    if not names:
+        return
+
+    def told(name: str) -> None:
+        cluster.injected["step-rare"] += 1
+
+    name = chance.choice(names[: max(1, len(names) // 2)])
+    cluster.hooks.arm(part.node, name, 1, power_cut=False, told=told)
+
+
 async def _part(cluster: Cluster, chance: random.Random) -> None:
     """Two machines do not hear each other for a while; connections stay open."""
     one, other = chance.sample(list(cluster.world.nodes.values()), 2)
@@ -212,6 +226,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "slow-power": _slow_power,
     "step-kill": _step("step-kill", power_cut=False),
     "step-power": _step("step-power", power_cut=True),
+    "step-rare": _rare_step,
     "sync-failure": _sync_failure,
     **GATEWAY_FAULTS,
 }
