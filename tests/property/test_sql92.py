@@ -8,11 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import sql92_cases as reference
 
-from cometmq.codec.properties import decode_properties
+from cometmq.codec.properties import Needle, decode_properties
 from cometmq.codec.stored_message import encode_message, properties_of
 from cometmq.core.property_filter import PropertyFilter
 from cometmq.core.sql92_expression import Expression
-from cometmq.core.sql92_needles import Needle, any_of
+from cometmq.core.sql92_needles import any_of
 from cometmq.errors import ExpressionIllegal, NotComparable
 from cometmq.store.record_search import places_with
 

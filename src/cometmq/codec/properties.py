@@ -6,8 +6,9 @@ drops entries with an empty name or an empty value and lets the last of two equa
 escape: 0x01 and 0x02 inside a name or value would corrupt the map, so the writer refuses them.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from cometmq.errors import LocalProtocolError
 
@@ -15,6 +16,7 @@ __all__ = [
     "NAME_VALUE_SEPARATOR",
     "PROPERTIES_BYTES_MAX",
     "PROPERTY_SEPARATOR",
+    "Needle",
     "decode_properties",
     "encode_properties",
     "encode_properties_text",
@@ -25,6 +27,8 @@ __all__ = [
     "remove_property",
 ]
 
+Needle: TypeAlias = bytes | re.Pattern[bytes]
+"""What property strings are searched for: a text, or an expression where it has many forms."""
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 # The length field of a stored message is a signed 16-bit integer.

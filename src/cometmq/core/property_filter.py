@@ -23,9 +23,9 @@ from cometmq.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cometmq.codec.properties import Needle
     from cometmq.core.consumer_filter import ConsumerFilter
     from cometmq.core.sql92_expression import Expression
-    from cometmq.core.sql92_needles import Needle
 
 __all__ = ["PropertyFilter", "RetryFilter"]
 

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
+from cometmq.codec.properties import Needle
 from cometmq.core.sql92_compiler import Evaluate, Matches, compile_evaluation, compile_match
-from cometmq.core.sql92_needles import Needle, needles_of
+from cometmq.core.sql92_needles import needles_of
 from cometmq.core.sql92_parser import parse
 from cometmq.core.sql92_tree import (
     Comparison,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from functools import reduce
 from math import inf
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from cometmq.core.sql92_number_search import Bounds, search_of
 from cometmq.core.sql92_tree import (
@@ -38,9 +38,9 @@ from cometmq.core.sql92_tree import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["NEEDLES_MAX", "Needle", "any_of", "needles_of"]
+    from cometmq.codec.properties import Needle
 
-Needle: TypeAlias = bytes | re.Pattern[bytes]
+__all__ = ["NEEDLES_MAX", "any_of", "needles_of"]
 
 NEEDLES_MAX: Final = 8
 """More searches than these cost as much as they save."""

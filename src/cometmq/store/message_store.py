@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.codec.cq_ext import BitmapHint
-    from cometmq.core.sql92_needles import Needle
+    from cometmq.codec.properties import Needle
     from cometmq.store.config import StoreConfig
     from cometmq.store.disk import Disk, StoreLock, Workers
     from cometmq.store.flush import CallLater

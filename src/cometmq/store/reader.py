@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cometmq.codec.cq_ext import BitmapHint
-    from cometmq.core.sql92_needles import Needle
+    from cometmq.codec.properties import Needle
     from cometmq.store.commit_log import CommitLog
     from cometmq.store.config import StoreConfig
     from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues

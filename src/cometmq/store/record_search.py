@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Sequence
 
-    from cometmq.core.sql92_needles import Needle
+    from cometmq.codec.properties import Needle
 
 __all__ = ["SEARCHED_BYTES_MAX", "SEARCHED_TOGETHER", "is_in_vain", "places_with"]
 

@@ -26,7 +26,7 @@ from cometmq.store.span_reader import Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cometmq.core.sql92_needles import Needle
+    from cometmq.codec.properties import Needle
     from cometmq.store.span_reader import SpanReader
 
 __all__ = ["LOOKED_MAX", "Sieve", "filter_span"]

@@ -21,6 +21,7 @@ from cometmq.store.results import ColdRead, GetResult, GetStatus
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cometmq.codec.properties import Needle
     from cometmq.store.message_store import MessageStore
 
 FOLDER = "/store/consumequeue_ext/T/0"
@@ -98,7 +99,7 @@ class Filtered:
         offset: int,
         match: Any,
         hint: BitmapHint | None,
-        needles: tuple[bytes, ...] = (),
+        needles: tuple[Needle, ...] = (),
     ) -> GetResult:
         result = store.get("T", 0, offset, 32, match=match, hint=hint, needles=needles)
         if isinstance(result, ColdRead):
