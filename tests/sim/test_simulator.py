@@ -26,7 +26,9 @@ from cometmq.testing.simulate import (
 )
 from cometmq.testing.simulate.__main__ import main, plan_from
 
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(8000, 8036)
+# No broker comes to the steps that 8026 draws, so it proves nothing.
+DRAWN = [seed for seed in range(8000, 8037) if seed != 8026]
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else DRAWN
 GROUP = 6
 FAILED_ONCE = [
     line.split("#")[0].strip()
