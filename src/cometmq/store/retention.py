@@ -28,6 +28,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
+from cometmq.errors import StoreError
 from cometmq.model.names import is_system_topic
 from cometmq.store.commit_log import log_file_name
 
@@ -125,6 +126,8 @@ class Retention:
         self._is_looking = False
         self._is_finding = False
         self._is_manual = False
+        self._is_removing = False
+        self._leaving: list[str] = []
         self._cleaned_min = -1
         self._told_held: tuple[str, str] | None = None
         self.kept = ""
@@ -295,8 +298,21 @@ class Retention:
         self._workers.submit(work, done)
 
     def _remove_later(self, paths: list[str]) -> None:
-        if paths:
-            self._workers.submit(lambda: self._remove(paths), self._removed)
+        """Have files removed, in this order and after those of earlier calls."""
+        self._leaving += paths
+        if not self._leaving or self._is_removing:
+            return
+        self._is_removing = True
+        leaving, self._leaving = self._leaving, []
+
+        def done(result: list[str] | BaseException) -> None:
+            self._is_removing = False
+            is_new = bool(self._leaving)
+            self._leaving[:0] = leaving if isinstance(result, BaseException) else result
+            if is_new:
+                self._remove_later([])
+
+        self._workers.submit(lambda: self._remove(leaving), done)
 
     def clean_queues(self, forget: Callable[[ConsumeQueue], None]) -> None:
         """Remove the queues all of whose messages are gone (``cleanExpired``); system topics stay.
@@ -361,14 +377,26 @@ class Retention:
                 return True
         return False
 
-    def _remove(self, paths: list[str]) -> None:
-        for path in paths:
-            self._disk.remove(path)
+    def _remove(self, paths: list[str]) -> list[str]:
+        """Remove files; those that are left, since one of their folder cannot be removed.
 
-    @staticmethod
-    def _removed(result: object) -> None:
-        if isinstance(result, BaseException):
-            _LOG.error("deleting expired files failed: %s; the next start tries again", result)
+        A log with a gap does not open, so the name of a log file is gone for good before the next
+        one goes: a power cut may bring back what was removed first and not what followed.
+        """
+        left: list[str] = []
+        for path in paths:
+            folder = path.rpartition("/")[0]
+            if any(other.startswith(f"{folder}/") for other in left):
+                left.append(path)
+                continue
+            try:
+                self._disk.remove(path)
+                if folder == self._log.path:
+                    self._disk.sync_dir(folder)
+            except (OSError, StoreError) as error:
+                left.append(path)
+                _LOG.error("deleting %s failed: %s; tried again with the next files", path, error)
+        return left
 
     def _expired_queue_files(self) -> list[str]:
         """Queue files in front of the one that holds the queue's first message."""

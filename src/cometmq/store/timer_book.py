@@ -352,6 +352,8 @@ class TimerBook:
             if any((units["place"] >= min_physical_offset).any() for units in runs):
                 break
             self._disk.remove(f"{self.log.folder}/{start:0{TIMER_LOG_NAME_DIGITS}d}")
+            # In order also over a power cut: a log is read from its first file on.
+            self._disk.sync_dir(self.log.folder)
             count += 1
         self._dropped_below = min_physical_offset
         return count

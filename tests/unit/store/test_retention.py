@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from datetime import UTC, datetime
 from typing import Any
@@ -329,3 +330,34 @@ def test_a_queue_whose_messages_are_gone_keeps_its_number_over_a_power_cut(seed:
     disk.power_cut()
     rig.open()
     assert rig.put("Quiet", body=b"late").queue_offset == 3
+
+
+def test_a_log_file_that_cannot_be_removed_keeps_those_behind_it() -> None:
+    """A gap in the log would not open; the next files that go take it along."""
+    rig = filled(index_entry_count=100)
+    before = rig.disk.listdir("/store/commitlog")
+    for hit in range(1, 10):
+        bad_sector = rig.disk.fail_with(OSError(errno.EIO, "bad sector"))
+        rig.disk.at("remove", path_contains=before[1], hit=hit, action=bad_sector)
+    rig.store._retention.drop_files(3)
+    rig.tick(100)
+    assert rig.disk.listdir("/store/commitlog") == before[1:]
+    rig.disk.forget_triggers()
+    rig.store._retention.drop_files(1)
+    rig.tick(100)
+    assert rig.disk.listdir("/store/commitlog") == before[4:]
+    bodies = rig.bodies("T", 0)
+    rig.kill()
+    assert rig.bodies("T", 0) == bodies
+
+
+def test_a_log_file_is_gone_for_good_before_the_next_one_goes() -> None:
+    """A power cut brings none back, so none that followed can be missing."""
+    rig = filled()
+    before = rig.disk.listdir("/store/commitlog")
+    seen: list[list[str]] = []
+    rig.store._retention.drop_files(3)
+    for _ in range(8):
+        rig.disk.power_cut()
+        seen.append(rig.disk.listdir("/store/commitlog"))
+    assert seen == [before[3:]] * 8
