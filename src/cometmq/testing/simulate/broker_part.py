@@ -249,7 +249,7 @@ class BrokerPart:
                     f"{self.name} {topic}/{queue_id}: readers saw {len(known)} messages before "
                     f"the restart, now there are {end}"
                 )
-            first = self._first_in_log(topic, queue_id, len(known))
+            first = min(len(known), self._first(topic, queue_id))
             there = self._read(topic, queue_id, first, len(known))
             for before, now in zip(known[first:], there, strict=True):
                 if before.body != now.body:
@@ -259,21 +259,12 @@ class BrokerPart:
                     )
         self._committed = self._offsets()
 
-    def _first_in_log(self, topic: str, queue_id: int, end: int) -> int:
-        """The first queue offset before `end` whose record the log has, else `end`.
-
-        After a power cut the queue's least offset may lag behind log files that went before it;
-        readers are led to the first record that is there.
-        """
+    def _first(self, topic: str, queue_id: int) -> int:
+        """A queue's least offset, looked at at once: the store has a worker look after a start."""
         assert self.broker is not None
         store = self.broker.state.store
-        first = min(end, store.min_queue_offset(topic, queue_id))
-        begin = store._log.files[0].start if store._log.files else 0
-        for unit in store.units(topic, queue_id, first, end - first):
-            if unit.physical_offset >= begin:
-                break
-            first += 1
-        return first
+        queue = store._queues.find(topic, queue_id)
+        return 0 if queue is None else store._search.min_of(queue)
 
     def _check_behind_the_log(self) -> None:
         """After a start: nothing lies behind the log's end that a later life would take for new."""
