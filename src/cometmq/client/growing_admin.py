@@ -108,7 +108,8 @@ class GrowthCalls:
         """Give a topic ``queue_count`` queues on each broker, and keep the order of its groups.
 
         Without ``broker_names`` these are all masters (of the cluster), also those that do not
-        have the topic yet.  Returns at once; `topic_growth` tells how far it is.
+        have the topic yet; of a growth that was begun and not finished those it was begun with.
+        Returns at once; `topic_growth` tells how far it is.
 
         Raises:
             ConfigError: nothing would grow, another growth is under way, or message groups that
@@ -118,6 +119,10 @@ class GrowthCalls:
         found = await _find(self, topic, cluster)
         _check_known(found, broker_names)
         names = set(broker_names) if broker_names is not None else set(found)
+        begun = _together(found)
+        if broker_names is None and begun is not None and not begun.is_complete:
+            # A broker may have joined or got the topic since.
+            names = {name for name, _ in begun.new.brokers}
         old = _present_layout(topic, found)
         counts = dict(old.brokers)
         wanted = Layout.of(counts | dict.fromkeys(names, queue_count))

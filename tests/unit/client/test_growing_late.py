@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from tests.unit.client.growing_stage import (
@@ -23,11 +24,12 @@ from cometmq import (
     ReceivedMessage,
     TransactionOutcome,
 )
+from cometmq.client import growing_admin
 from cometmq.client.parking_admin import ParkedLanes
 from cometmq.client.transaction_producer import TransactionProducer
-from cometmq.core.growing import BUCKET_COUNT, bucket_of, group_hash
-from cometmq.errors import ConfigError
-from cometmq.model import MessageQueue
+from cometmq.core.growing import BUCKET_COUNT, Growth, Phase, bucket_of, group_hash
+from cometmq.errors import ConfigError, RequestTimeout
+from cometmq.model import MessageQueue, TopicConfig
 from cometmq.net.env import SystemClock
 
 GROUPS = [f"customer-{number}" for number in range(40)]
@@ -142,6 +144,35 @@ async def test_a_late_message_brings_its_queue_back_until_it_is_consumed(tmp_pat
         assert readers.seen["x"] == [0, 1]
         await until_grown(admin)
         assert running.queues() == [("broker-a", 0)]
+
+
+@on_loop
+async def test_a_growth_that_was_only_begun_goes_on_without_brokers_that_came_since(
+    tmp_path: Path,
+) -> None:
+    """The same call again finishes it, also where another broker has got the topic meanwhile."""
+    write = growing_admin._write
+
+    async def lose_moving(
+        admin: Any, address: str, name: str, config: TopicConfig, growth: Growth
+    ) -> None:
+        if growth.phase is Phase.MOVING:
+            raise RequestTimeout("no answer")
+        await write(admin, address, name, config, growth)
+
+    async with stage(tmp_path, "broker-a", "broker-b") as (_, admin):
+        await admin.create_topic(TOPIC, queue_count=2, order=True, broker_name="broker-a")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(growing_admin, "_write", lose_moving)
+            with pytest.raises(RequestTimeout):
+                await admin.grow_topic(TOPIC, 4, broker_names=["broker-a"])
+        assert (await admin.topic_growth(TOPIC)).phase == "prepared"
+        await admin.create_topic(TOPIC, queue_count=4, order=True, broker_name="broker-b")
+        with pytest.raises(ConfigError, match="on its way from broker-a:2 to broker-a:4"):
+            await admin.grow_topic(TOPIC, 5)
+        growth = await admin.grow_topic(TOPIC, 4)
+        assert (growth.epoch, growth.new) == (1, "broker-a:4")
+        await until_grown(admin)
 
 
 @on_loop
