@@ -142,8 +142,11 @@ class TimerService:
 
     async def finish(self) -> None:
         """Write everything; after `stop`, when nothing is put any more, before the store closes."""
-        left = [*self._delivery.left(), *self._loading.left(), *self._slots.recalls.values()]
-        await self._saving.finish(None if self._loading.is_loading else left)
+        loading = self._loading
+        while loading.is_loading:  # noqa: ASYNC110 - a worker is reading one slot
+            await asyncio.sleep(0.001)
+        left = [*self._delivery.left(), *loading.left(), *self._slots.recalls.values()]
+        await self._saving.finish(None if loading.is_unknown else left)
 
     # -- taking up -------------------------------------------------------------------------
 

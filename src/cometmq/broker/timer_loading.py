@@ -100,6 +100,8 @@ class TimerLoading:
         self._is_stopped = False
         self.is_loading = False
         """Whether a slot is being read."""
+        self.is_unknown = False
+        """Whether a slot could not be read while the broker stopped."""
 
     def stop(self) -> None:
         """Take no more of what workers have read."""
@@ -144,6 +146,13 @@ class TimerLoading:
 
         def done(result: LoadedSlot | BaseException) -> None:
             if self._is_stopped:
+                # Nothing of it leaves any more, but what is left is to be known.
+                self.is_loading = False
+                if isinstance(result, BaseException):
+                    self.is_unknown = True
+                else:
+                    self._slots.recalls.update(result.recalls)
+                    self._loaded.append(_Open(slot_ms, result.units))
                 return
             if isinstance(result, BaseException):
                 log.error("slot %d of the timer wheel cannot be read: %s", slot_ms, result)

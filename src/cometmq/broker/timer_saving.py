@@ -110,8 +110,8 @@ class TimerSaving:
     async def finish(self, left: Iterable[Waiting] | None) -> None:
         """Write everything; when nothing is put any more, before the store closes.
 
-        `left` are the units of loaded slots that were not delivered, None when a slot was being
-        loaded, so that nobody knows.
+        `left` are the units of loaded slots that were not delivered, None when one of these could
+        not be read, so that nobody knows.
         """
         loop = asyncio.get_running_loop()
         while self._is_saving:  # noqa: ASYNC110 - a worker is writing, once in a second

@@ -1,14 +1,18 @@
 """Exact timers of a real broker: never early, once, recalled, and found again after a stop."""
 
 import asyncio
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.broker.harness import SEND_DEFAULTS, Client, eventually, running, scenario
 from tests.unit.broker.test_send_run import exchange, frame
 from tests.unit.broker.transacting import stored
 
-from cometmq.broker import Broker
+from cometmq.broker import Broker, timer_loading
+from cometmq.broker.timer_fetch import LoadedSlot, load_slot
 from cometmq.codec.batch import encode_batch
 from cometmq.codec.recall import decode_recall_handle
 from cometmq.codec.stored_message import StoredMessage
@@ -178,3 +182,45 @@ def test_a_client_cannot_say_that_its_message_replaces_another(tmp_path: Path) -
         assert (await client.send(b"x", b=TIMER_TOPIC, e="0")).code == 16
 
     scenario(tmp_path, story)
+
+
+def test_a_stop_waits_for_the_slot_that_is_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would know what is left, and a Java broker deliver what was delivered."""
+
+    async def first_life() -> int:
+        async with running(tmp_path, timerFlushIntervalMs="1") as broker:
+            client = await Client(broker.env, broker.address).open()
+            slot_ms = broker.env.clock.now_ms() // 1000 * 1000 + 3000
+            is_read = threading.Event()
+            timers = broker.timers
+            assert timers is not None
+
+            def load_slowly(store: Any, reader: Any, wanted_ms: int, *rest: Any) -> LoadedSlot:
+                if wanted_ms > slot_ms:
+                    is_read.set()
+                    limit_s = time.monotonic() + 20
+                    while not timers._is_stopped and time.monotonic() < limit_s:
+                        time.sleep(0.005)
+                return load_slot(store, reader, wanted_ms, *rest)
+
+            monkeypatch.setattr(timer_loading, "load_slot", load_slowly)
+            for key, out_ms in (("K", slot_ms + 100), ("L", slot_ms + 2100)):
+                assert (await client.send(key.encode(), i=timed(key, out_ms))).code == 0
+            await arrived(broker, client, 1)
+            await eventually(is_read.is_set)
+            assert timers._loading.is_loading
+            await client.close()
+        return slot_ms
+
+    async def second_life() -> None:
+        async with running(tmp_path) as broker:
+            client = await Client(broker.env, broker.address).open()
+            await arrived(broker, client, 2)
+            await client.close()
+
+    slot_ms = asyncio.run(first_life())
+    check = decode_timer_checkpoint((tmp_path / "config" / "timercheck").read_bytes())
+    assert check.read_time_ms > slot_ms
+    asyncio.run(second_life())
