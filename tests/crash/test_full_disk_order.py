@@ -106,11 +106,17 @@ async def parked(lanes: ParkedLanes) -> int:
 
 @on_loop
 async def test_what_cannot_be_parked_waits_and_keeps_its_order(tmp_path: Path) -> None:
-    """A full broker takes no parked message: the group waits, the others flow on."""
+    """A full broker takes no parked message: the group waits, the others flow on.
+
+    The consumer has its queue before: a full disk takes no new owner either.
+    """
     taken: list[str] = []
     refused = {"bad"}
+    is_begun, is_full = asyncio.Event(), asyncio.Event()
 
     async def handle(message: ReceivedMessage) -> None:
+        is_begun.set()
+        await is_full.wait()
         text = message.body.decode()
         if text.partition(":")[0] in refused:
             raise LookupError(f"no account for {text}")
@@ -129,10 +135,6 @@ async def test_what_cannot_be_parked_waits_and_keeps_its_order(tmp_path: Path) -
                 for number, group in enumerate(groups):
                     message = Message("Orders", f"{group}:{number}".encode(), message_group=group)
                     await producer.send(message)
-                filler.fill()
-                with pytest.raises((BrokerBusy, RemoteError, SendFailed), match="are free"):
-                    while True:
-                        await producer.send(Message("Filling", BODY))
 
                 def consumer() -> PushConsumer:
                     return PushConsumer(
@@ -142,6 +144,12 @@ async def test_what_cannot_be_parked_waits_and_keeps_its_order(tmp_path: Path) -
 
                 lanes = ParkedLanes(admin.queue_reader(), "billing", SystemClock())
                 async with consumer():
+                    await asyncio.wait_for(is_begun.wait(), LIMIT_S)
+                    filler.fill()
+                    with pytest.raises((BrokerBusy, RemoteError, SendFailed), match="are free"):
+                        while True:
+                            await producer.send(Message("Filling", BODY))
+                    is_full.set()
                     good = [f"good:{n}" for n in (1, 3, 5, 7)]
                     await until(lambda: taken == good, LIMIT_S)
                     assert await lanes.all() == []
