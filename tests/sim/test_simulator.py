@@ -10,10 +10,15 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cometmq.broker.bulk_pull import BulkPullProcessor
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES
 from cometmq.errors import ConfigError
+from cometmq.store.filtered_reader import FilteredReader
+from cometmq.store.span_reader import Span
 from cometmq.testing.simulate import (
     FAULTS,
     WORKLOADS,
@@ -90,6 +95,39 @@ def test_every_kind_is_drawn() -> None:
             # The gateway's own store flushes all the same.
             kinds = {fault.kind for fault in plan.faults if not fault.kind.startswith("gateway")}
             assert not any("power" in kind for kind in kinds)
+
+
+def test_a_backlog_is_fetched_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the kind would be one more of plain messages."""
+    spans: list[Span] = []
+    answer = BulkPullProcessor._answer
+
+    def noted(self: BulkPullProcessor, job: Any, span: Span) -> Any:
+        spans.append(span)
+        return answer(self, job, span)
+
+    monkeypatch.setattr(BulkPullProcessor, "_answer", noted)
+    report = run_plan(replace(plan_of(8000), workloads=("backlog",), faults=()))
+    assert report.failure is None
+    assert spans
+
+
+def test_bitmaps_pass_records_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the kind would be one more of filtered messages."""
+    counts: list[tuple[int, int]] = []
+    look = FilteredReader._may_match
+
+    def noted(
+        self: FilteredReader, queue: Any, part: Any, *rest: Any, **named: Any
+    ) -> list[int] | None:
+        found = look(self, queue, part, *rest, **named)
+        counts.append((len(part) // CQ_UNIT_BYTES, -1 if found is None else len(found)))
+        return found
+
+    monkeypatch.setattr(FilteredReader, "_may_match", noted)
+    report = run_plan(replace(plan_of(8000), workloads=("bitmaps",), faults=()))
+    assert report.failure is None
+    assert any(0 <= found < units for units, found in counts), counts
 
 
 def test_a_command_means_its_plan() -> None:

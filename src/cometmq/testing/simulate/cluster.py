@@ -25,6 +25,7 @@ from cometmq.testing.simulate.broker_part import (
 )
 from cometmq.testing.simulate.holders import Holders
 from cometmq.testing.simulate.hooks import Hooks
+from cometmq.testing.simulate.workloads import WORKLOADS
 from cometmq.testing.simulation import Node, NodeGone, World
 
 if TYPE_CHECKING:
@@ -66,7 +67,12 @@ class Cluster:
         self.clients = [world.node(f"client-{number}") for number in range(CLIENT_COUNT)]
         for number in range(1, plan.name_servers):
             self.name_servers.append(world.node(f"name-server-{number}"))
-        settings = {"flush_disk_type": plan.flush, "namesrv_addr": self.name_server_address}
+        settings: dict[str, object] = {
+            "flush_disk_type": plan.flush,
+            "namesrv_addr": self.name_server_address,
+        }
+        for name in plan.workloads:
+            settings |= WORKLOADS[name].settings
         self.brokers = [
             BrokerPart(node, self.hooks, dict(settings), world.clock.now_ms) for node in nodes
         ]

@@ -9,12 +9,17 @@ from __future__ import annotations
 from typing import Final
 
 from cometmq.testing.simulate.workloads.asked import AskedWorkload
+from cometmq.testing.simulate.workloads.backlog import BacklogWorkload
 from cometmq.testing.simulate.workloads.base import Workload
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
-from cometmq.testing.simulate.workloads.filtered import FilteredWorkload
+from cometmq.testing.simulate.workloads.filtered import BitmapsWorkload, FilteredWorkload
 from cometmq.testing.simulate.workloads.gateway import GatewayWorkload
 from cometmq.testing.simulate.workloads.growing import GrowingWorkload
-from cometmq.testing.simulate.workloads.ordered import GroupOrderedWorkload, OrderedWorkload
+from cometmq.testing.simulate.workloads.ordered import (
+    GlobalOrderedWorkload,
+    GroupOrderedWorkload,
+    OrderedWorkload,
+)
 from cometmq.testing.simulate.workloads.parked import ParkedWorkload
 from cometmq.testing.simulate.workloads.plain import PlainWorkload
 from cometmq.testing.simulate.workloads.queue_order import QueueOrderWorkload
@@ -30,9 +35,12 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
     kind.name: kind
     for kind in (
         AskedWorkload,
+        BacklogWorkload,
+        BitmapsWorkload,
         DelayedWorkload,
         FilteredWorkload,
         GatewayWorkload,
+        GlobalOrderedWorkload,
         GroupOrderedWorkload,
         GrowingWorkload,
         OrderedWorkload,

@@ -43,6 +43,8 @@ class Workload:
     """One kind of message; a subclass begins its roles in `start` and says when it is at rest."""
 
     name: ClassVar[str]
+    settings: ClassVar[dict[str, object]] = {}
+    """What brokers are to be set to for this kind; it holds for all kinds of a plan."""
 
     def __init__(self, cluster: Cluster, steps: int) -> None:
         self.cluster = cluster

@@ -16,9 +16,8 @@ from cometmq.model import Message
 from cometmq.testing.simulate.broker_part import Seen
 from cometmq.testing.simulate.workloads.base import Workload
 
-__all__ = ["FilteredWorkload"]
+__all__ = ["BitmapsWorkload", "FilteredWorkload"]
 
-TOPIC: Final = "Filtered"
 EXPRESSION: Final = "amount BETWEEN 3 AND 5 OR (colour = 'red' AND amount IS NOT NULL)"
 
 
@@ -26,20 +25,21 @@ class FilteredWorkload(Workload):
     """Every acknowledged message that matches is handled, by a group whose members change."""
 
     name: ClassVar[str] = "filtered"
+    topic: ClassVar[str] = "Filtered"
 
     def start(self) -> None:
         cluster = self.cluster
-        cluster.watch(TOPIC, self.never_twice)
-        self.group = cluster.watch_group("filtered-readers", _matches)
+        cluster.watch(self.topic, self.never_twice)
+        self.group = cluster.watch_group(f"{self.name}-readers", _matches)
         first, second = cluster.clients
-        cluster.role("filtered send", first, lambda: self.send_all(first, self._step))
-        cluster.role("filtered one", second, lambda: self.consume(self._member(1)))
-        cluster.role("filtered two", first, lambda: self.come_and_go(lambda: self._member(0)))
+        cluster.role(f"{self.name} send", first, lambda: self.send_all(first, self._step))
+        cluster.role(f"{self.name} one", second, lambda: self.consume(self._member(1)))
+        cluster.role(f"{self.name} two", first, lambda: self.come_and_go(lambda: self._member(0)))
 
     def _member(self, number: int) -> PushConsumer:
         node = self.cluster.clients[number]
         return self.consumer(
-            node, number, TOPIC, self._handle, self.group, expression=Sql92(EXPRESSION)
+            node, number, self.topic, self._handle, self.group, expression=Sql92(EXPRESSION)
         )
 
     async def _step(self, producer: Producer) -> None:
@@ -48,19 +48,31 @@ class FilteredWorkload(Workload):
             properties["colour"] = self.chance.choice(["red", "green"])
         if self.chance.random() < 0.2:
             del properties["amount"]
-        await self.send_one(producer, Message(TOPIC, self.new_body(), properties=properties))
+        await self.send_one(producer, Message(self.topic, self.new_body(), properties=properties))
 
     async def _handle(self, message: ReceivedMessage) -> None:
         await asyncio.sleep(self.chance.uniform(0, 0.05))
         if not _is_match(dict(message.properties)):
-            self.cluster.fail(f"filtered: {message.properties} came though it does not match")
+            self.cluster.fail(f"{self.name}: {message.properties} came though it does not match")
 
     def unsettled(self) -> str | None:
         if not self.is_sent:
             return "not everything is sent"
-        wanted = {seen.body for seen in self.cluster.messages(TOPIC) if _matches(seen)}
+        wanted = {seen.body for seen in self.cluster.messages(self.topic) if _matches(seen)}
         missing = wanted - self.group.bodies
         return f"{min(missing)[:30]!r} matches and was never handled" if missing else None
+
+
+class BitmapsWorkload(FilteredWorkload):
+    """The same with bitmaps beside the consume queues."""
+
+    name: ClassVar[str] = "bitmaps"
+    topic: ClassVar[str] = "Bitmaps"
+    settings: ClassVar[dict[str, object]] = {
+        "enable_calc_filter_bit_map": True,
+        "enable_consume_queue_ext": True,
+        "mapped_file_size_consume_queue_ext": 4096,
+    }
 
 
 def _matches(seen: Seen) -> bool:

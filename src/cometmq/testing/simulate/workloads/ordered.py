@@ -9,13 +9,14 @@ import asyncio
 from collections import defaultdict
 from typing import ClassVar, Final, Literal
 
+from cometmq.client.admin import Admin
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.producer import Producer
 from cometmq.client.push_consumer import PushConsumer
 from cometmq.model import Message
 from cometmq.testing.simulate.workloads.base import Place, Workload, place_of
 
-__all__ = ["GroupOrderedWorkload", "OrderedWorkload"]
+__all__ = ["GlobalOrderedWorkload", "GroupOrderedWorkload", "OrderedWorkload"]
 
 GROUPS: Final = 4
 
@@ -79,3 +80,26 @@ class GroupOrderedWorkload(OrderedWorkload):
     name: ClassVar[str] = "group-ordered"
     topic: ClassVar[str] = "GroupOrdered"
     order: ClassVar[Literal["queue", "group"]] = "group"
+
+
+class GlobalOrderedWorkload(OrderedWorkload):
+    """The order of a whole topic, which has one queue."""
+
+    name: ClassVar[str] = "global-order"
+    topic: ClassVar[str] = "OneQueue"
+
+    def start(self) -> None:
+        self._is_made = False
+        super().start()
+
+    async def _step(self, producer: Producer) -> None:
+        if not self._is_made:
+            await self._make_topic()
+        await self.send_one(producer, Message(self.topic, self.new_body()))
+
+    async def _make_topic(self) -> None:
+        node, broker = self.cluster.clients[0], self.cluster.brokers[0].name
+        servers = self.cluster.name_server_address
+        async with Admin(name_server=servers, timeout_ms=1_500, env=node.environment()) as admin:
+            await admin.create_topic(self.topic, queue_count=1, order=True, broker_name=broker)
+        self._is_made = True
