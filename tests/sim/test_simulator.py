@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def test_bitmaps_pass_records_by(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def noted(
         self: FilteredReader, queue: Any, part: Any, *rest: Any, **named: Any
-    ) -> list[int] | None:
+    ) -> Sequence[int] | None:
         found = look(self, queue, part, *rest, **named)
         counts.append((len(part) // CQ_UNIT_BYTES, -1 if found is None else len(found)))
         return found
