@@ -13,7 +13,8 @@ two slices.
    before the batch is done goes to queues that are held.
 5. Done is written, and flushed in either flush mode.  The queues are released: with
    asynchronous flush when done is written, with SYNC_FLUSH when it is flushed.
-6. The ledger's file, the answer.
+6. The ledger's file, the answer: PUBLISHED, or how many messages the disk has damaged since they
+   were staged.  Those are left out, logged and told once; a publish again is told ALREADY.
 
 One batch at a time: two in work would share queues, and the end of the first would show a part of
 the second.  After a crash `resume` finds how far the messages got (`staging_ledger`), holds the
@@ -78,6 +79,7 @@ class _Publication:
         "decision",
         "item",
         "limits",
+        "lost",
         "physical_offset",
         "queue_offset",
         "slices",
@@ -96,6 +98,8 @@ class _Publication:
         """Its messages from there on, once they are read; the next slice is the last one."""
         self.limits: list[tuple[str, int]] = []
         """Queues that are held."""
+        self.lost = 0
+        """Messages that could not be read or stored again."""
         self.queue_offset = 0
         """Of the decision's record."""
         self.physical_offset = 0
@@ -353,9 +357,10 @@ class Publisher:
                     current.decision.batch_id,
                     current.decision.sink,
                     block.physical_offset,
-                    block.rows,
+                    block.rows - current.item,
                     result,
                 )
+                current.lost += block.rows - current.item
                 current.block += 1
                 current.item = 0
             elif isinstance(result, BaseException):
@@ -389,6 +394,7 @@ class Publisher:
                 else:
                     self._put_slice(topic, queue_id, packed, {**how, "store_ms": now_ms})
             except MessageIllegal as error:
+                current.lost += count
                 log.error(
                     "batch %d of %s: %d messages for %s cannot be stored and are skipped: %s",
                     current.decision.batch_id,
@@ -470,7 +476,15 @@ class Publisher:
         self.at("before ledger file")
         self._settled()
         self.at("before answer")
-        self._answer(current, (PublishStatus.PUBLISHED, decision.rows))
+        outcome: Outcome = PublishStatus.PUBLISHED, decision.rows
+        if current.lost:
+            outcome = Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"batch {decision.batch_id} of {decision.sink} is published without "
+                f"{current.lost} of its {decision.rows} messages: they were damaged after they "
+                "were staged, or cannot be stored; the broker's log names them, send them again",
+            )
+        self._answer(current, outcome)
         self._next()
 
     def _release(self, current: _Publication) -> None:

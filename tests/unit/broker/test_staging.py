@@ -386,3 +386,30 @@ def test_the_ledger_survives_the_loss_of_its_file(tmp_path: Path) -> None:
             await client.close()
 
     asyncio.run(main())
+
+
+def test_a_block_that_the_disk_has_damaged_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A length of zero inside it: the other blocks are published, and the loss is no secret."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        sink = Sink(client)
+        blocks = [block_of(3), block_of(2, first=3)]
+        await sink.stage("a", blocks[0])
+        await sink.stage("b", blocks[1])
+        (log_file,) = (Path(broker.config.store_path_root_dir) / "commitlog").iterdir()
+        place = log_file.read_bytes().index(blocks[0])
+        with log_file.open("r+b") as file:
+            file.seek(place)
+            file.write(bytes(4))
+        claims = claim("a", 3, blocks[0]), claim("b", 2, blocks[1])
+        answer = await asyncio.wait_for(sink.publish(*claims), 10)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "published without 3 of its 5 messages" in (answer.remark or "")
+        assert [bytes(one.body) for one in await client.messages()] == [b"row 3", b"row 4"]
+        again = await sink.publish(*claims)
+        assert again.ext_fields["status"] == "ALREADY"
+
+    scenario(tmp_path, story)
+    assert "its 3 messages are lost" in caplog.text
