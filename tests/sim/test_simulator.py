@@ -4,9 +4,12 @@ Some dozens of seeds, and every plan that ever failed.  `make sim` runs as many 
 for; a failure prints the command that replays it.
 """
 
+import gc
+import logging
 import os
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +34,7 @@ from cometmq.testing.simulate import (
     shrink,
 )
 from cometmq.testing.simulate.__main__ import main, plan_from
+from cometmq.testing.simulation import World
 
 # No broker comes to the steps that 8026 draws, so it proves nothing.
 DRAWN = [seed for seed in range(8000, 8037) if seed != 8026]
@@ -44,6 +48,10 @@ FAILED_ONCE = [
 REPEATED = (
     "--seed 3 --flush SYNC_FLUSH --brokers 1 --workloads group-ordered,plain,staging,transactions"
     " --faults slow-disk@1769,full-disk@2512,step-power@2763,broker-kill@3895"
+)
+LEAVING = (
+    "--flush ASYNC_FLUSH --brokers 1 --workloads plain,retries"
+    " --faults name-server-away@300,client-kill@1200,client-kill@2400,client-kill@3600"
 )
 GROUPS = [list(SEEDS[start : start + GROUP]) for start in range(0, len(SEEDS), GROUP)]
 
@@ -84,6 +92,26 @@ def test_a_seed_repeats_itself_in_every_process() -> None:
         for salt in ("1", "2")
     }
     assert digests == {run_plan(plan_from(REPEATED.split())).digest}
+
+
+def test_a_run_leaves_no_world_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its disks and stores are freed, also where sends were on their way as their machine died."""
+    worlds: list[weakref.ref[World]] = []
+    begin = World.__init__
+
+    def noted(self: World, *arguments: Any) -> None:
+        worlds.append(weakref.ref(self))
+        begin(self, *arguments)
+
+    monkeypatch.setattr(World, "__init__", noted)
+    # What the test runner keeps of the log has tracebacks in it.
+    caplog.set_level(logging.CRITICAL + 1, "cometmq")
+    for seed in range(3):
+        assert run_plan(plan_from([*LEAVING.split(), "--seed", str(seed)])).failure is None
+    gc.collect()
+    assert [world() for world in worlds] == [None, None, None]
 
 
 def test_every_kind_is_drawn() -> None:

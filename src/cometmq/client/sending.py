@@ -111,8 +111,9 @@ class Lanes:
         self.count = len(self.lanes)
 
 
-# A struct is made in one step in C; nothing it refers to refers back to it once it is answered.
-class Sending(msgspec.Struct, gc=False, weakref=False):
+# A struct is made in one step in C.  The collector has to see it: the error of a send that failed
+# knows the frames it came through, they know the send, and the send's future knows the error.
+class Sending(msgspec.Struct, weakref=False):
     """One message (or batch) on its way; called by the channel with the answer."""
 
     path: SendPath

@@ -1,6 +1,8 @@
 """The asyncio producer against a scripted broker: retries, batches, faults, life."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -262,6 +264,22 @@ def test_nobody_listens() -> None:
                 await producer.send(Message("t", b"x"))
 
     asyncio.run(run())
+
+
+def test_a_failed_send_is_forgotten() -> None:
+    """The error that its caller has dropped is freed, and with it the message and its future."""
+    errors: list[weakref.ref[BaseException]] = []
+
+    async def run() -> None:
+        async with Producer("pg", name_server="127.0.0.1:1", timeout_ms=500) as producer:
+            for _ in range(3):
+                with pytest.raises(ConnectFailed) as caught:
+                    await producer.send(Message("t", b"x"))
+                errors.append(weakref.ref(caught.value))
+
+    asyncio.run(run())
+    gc.collect()
+    assert [error() for error in errors] == [None, None, None]
 
 
 def test_the_second_name_server_answers() -> None:
