@@ -246,9 +246,12 @@ async def _change(
     before = _together(found)
     if before is not None and not before.is_complete:
         if before.new != wanted:
+            step = "when that is complete (cometmq topic growth)"
+            if before.phase is Phase.PREPARED:
+                step = "after that one, which was begun only: ask for it again to have it done"
             raise ConfigError(
                 f"the topic {topic} is on its way from {before.old} to {before.new}; the next "
-                "change starts when that is complete (cometmq topic growth)"
+                f"change starts {step}"
             )
         growth = replace(before, moved={})
     else:
@@ -257,7 +260,8 @@ async def _change(
             raise ConfigError(f"the topic {topic} has these queues already: {old}")
         epoch = 1 if before is None else before.epoch + 1
         growth = Growth(epoch, Phase.PREPARED, old, wanted)
-    names = sorted(growth.brokers)
+    # New brokers last: the next change needs the old ones, so it meets one that was only begun.
+    names = sorted(growth.brokers, key=lambda name: (not growth.old.count_of(name), name))
     missing = [name for name in names if name not in found]
     if missing:
         raise ConfigError(

@@ -10,6 +10,7 @@ from collections import defaultdict
 from typing import ClassVar, Final
 
 from cometmq.client.admin import Admin
+from cometmq.client.growing_admin import GrowthStatus
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.producer import Producer
 from cometmq.client.push_consumer import PushConsumer
@@ -46,7 +47,6 @@ class GrowingWorkload(Workload):
         self._is_growing = False
         self._growths = 0
         self._queue_count = QUEUE_COUNT
-        self._asked = True, QUEUE_COUNT
         cluster.watch(TOPIC, self.never_twice, queue_count=QUEUES_MAX)
         self.readers = cluster.watch_group(READERS)
         first, second = cluster.clients
@@ -107,12 +107,10 @@ class GrowingWorkload(Workload):
         self.cluster.world.record("growth", status)
         self._is_growing = not status.is_complete
         if status.new:
-            self._queue_count = int(status.new.partition(";")[0].rpartition(":")[2])
+            self._queue_count = max(_counts(status.new).values())
         if self._is_growing:
             if status.phase == "prepared":
-                # The same brokers again: others may have got the topic meanwhile.
-                names = [one.rpartition(":")[0] for one in status.new.split(";")]
-                await self._ask(admin, names)
+                await self._ask_again(admin, status)
             elif self.cluster.is_peace or self.chance.random() < 0.3:
                 await admin.close_topic_growth(TOPIC)
         elif self._growths < GROWTHS_MAX:
@@ -121,12 +119,22 @@ class GrowingWorkload(Workload):
     async def _grow(self, admin: Admin) -> None:
         others = set(range(1, QUEUES_MAX + 1)) - {self._queue_count}
         wanted = self.chance.choice(sorted(others))
-        self._asked = wanted > self._queue_count, wanted
-        await self._ask(admin)
+        await self._ask(admin, wanted, is_more=wanted > self._queue_count)
 
-    async def _ask(self, admin: Admin, broker_names: list[str] | None = None) -> None:
-        """A change that was only begun is asked for again."""
-        is_more, wanted = self._asked
+    async def _ask_again(self, admin: Admin, status: GrowthStatus) -> None:
+        """A change that was only begun; it need not be the last one that was asked for.
+
+        A broker that was away then may be the only one that knew of it.
+        """
+        before, after = _counts(status.old), _counts(status.new)
+        wanted = max(after.values())
+        # The same brokers again: others may have got the topic meanwhile.
+        is_more = wanted > max(before.values()) or len(after) > len(before)
+        await self._ask(admin, wanted, is_more=is_more, broker_names=sorted(after))
+
+    async def _ask(
+        self, admin: Admin, wanted: int, *, is_more: bool, broker_names: list[str] | None = None
+    ) -> None:
         self._is_growing = True
         if is_more:
             await admin.grow_topic(TOPIC, wanted, broker_names=broker_names)
@@ -158,3 +166,9 @@ class GrowingWorkload(Workload):
                         f"handled after {before[:30]!r}, at {self.acknowledged[before]}"
                     )
                 last, before = number, body
+
+
+def _counts(layout: str) -> dict[str, int]:
+    """Queues by broker, of a layout as the status writes it."""
+    pairs = (one.rpartition(":") for one in layout.split(";"))
+    return {name: int(count) for name, _, count in pairs}
