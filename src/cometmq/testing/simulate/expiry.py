@@ -50,12 +50,12 @@ def _needed(part: BrokerPart) -> Iterator[int]:
     assert part.broker is not None
     state = part.broker.state
     for group in part.groups:
-        own = {name for name in part.topics if name in _of_group(group.name)}
-        topics = own | set(state.offsets.topics_of(group.name))
-        if topics == own:
-            # It has begun nowhere yet, and nobody knows what it will read.
+        own = set(_of_group(group.name))
+        begun = set(state.offsets.topics_of(group.name))
+        if begun <= own:
+            # It has begun nowhere but in its own topics, and nobody knows what it will read.
             yield 0
-        for topic in topics:
+        for topic in begun | own & part.topics.keys():
             for queue_id in state.store.queues(topic):
                 first = state.offsets.query(group.name, topic, queue_id) or 0
                 for unit in state.store.units(topic, queue_id, first, 1):
