@@ -1,4 +1,7 @@
-"""What the kill tests share: a real broker process that ends itself by SIGKILL at a named step."""
+"""What the kill tests share: a real broker process that ends itself by SIGKILL at a named step.
+
+Or that fills the file system its store lies on there, and lives on.
+"""
 
 import json
 import os
@@ -13,22 +16,40 @@ from cometmq.testing.raw_client import RawClient
 
 BROKER = """
 import asyncio, json, os, signal, sys
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from cometmq.broker.config import load_config
+from cometmq.net.env import SystemClock, system_environment
 from cometmq.standalone import Standalone
 
-store, owner, settings = sys.argv[1:]
+store, owner, settings, ahead_ms = sys.argv[1:]
 armed = Path(store, "armed")
 hits = []
 
+class Clock(SystemClock):
+    def now_ms(self):
+        return super().now_ms() + int(ahead_ms)
+
+def fill():
+    with Path(store).with_name("filler").open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+
 def at(name):
-    step, _, hit = armed.read_text().partition(":") if armed.exists() else ("", "", "")
+    step, hit, act = armed.read_text().split(":") if armed.exists() else ("", "", "")
     if name == step:
         hits.append(name)
         if len(hits) == int(hit):
+            if act == "fill":
+                fill()
             armed.rename(Path(store, "hit"))
-            os.kill(os.getpid(), signal.SIGKILL)
+            if act == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
     config = load_config(environment={}, overrides={
@@ -37,7 +58,8 @@ async def main():
         "mappedFileSizeConsumeQueue": 20 * 500, "maxHashSlotNum": 1000, "maxIndexNum": 4000,
         **json.loads(settings),
     }).config
-    standalone = Standalone(config, name_server_port=0)
+    environment = replace(system_environment(), clock=Clock())
+    standalone = Standalone(config, name_server_port=0, env=environment)
     await standalone.start()
     attrgetter(owner)(standalone.broker).at = at
     print(standalone.name_server_address, standalone.broker_address, flush=True)
@@ -51,30 +73,56 @@ class Life:
     """One life of a broker; `owner` is the part of it whose steps count, by its attributes."""
 
     def __init__(
-        self, store: Path, owner: str, settings: dict[str, object], step: str = "", hit: int = 0
+        self,
+        store: Path,
+        owner: str,
+        settings: dict[str, object],
+        step: str = "",
+        hit: int = 0,
+        *,
+        ahead_ms: int = 0,
     ) -> None:
-        """With `step`, it ends itself when it comes there for the `hit`-th time."""
+        """With `step`, it ends itself when it comes there for the `hit`-th time.
+
+        `ahead_ms` is how much later its clock is than ours.
+        """
         self.store = store
         self.step = step
         if step:
             self.arm(step, hit)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", BROKER, str(store), owner, json.dumps(settings)],
+            [sys.executable, "-c", BROKER, str(store), owner, json.dumps(settings), str(ahead_ms)],
             stdout=subprocess.PIPE,
             text=True,
             env={key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"},
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
+        if not line:
+            self.close()
         assert line, "the broker did not start; its stderr says why"
         self.name_server, self.address = line.split()
         self.pid = self._process.pid
 
-    def arm(self, step: str, hit: int) -> None:
-        """Let it end itself at this step, when it comes there so many times from now."""
+    def arm(self, step: str, hit: int, act: str = "kill") -> None:
+        """Let it end itself at this step, when it comes there so many times from now.
+
+        Or, with `act` "fill", take every block that its file system has left, as ``filler`` beside
+        the store; it goes on then.
+        """
         self.store.mkdir(parents=True, exist_ok=True)
-        (self.store / "armed").write_text(f"{step}:{hit}")
+        (self.store / "armed").write_text(f"{step}:{hit}:{act}")
         self.step = step
+
+    @property
+    def has_hit(self) -> bool:
+        """Whether it has come to its step, and done there what it was to do."""
+        return (self.store / "hit").exists()
+
+    def kill(self) -> None:
+        """SIGKILL from outside, wherever it is."""
+        assert not self.is_over
+        self.close()
 
     @property
     def is_over(self) -> bool:
@@ -92,12 +140,15 @@ class Life:
         """End it, if it has not ended."""
         if not self.is_over:
             self._process.kill()
-        self._process.communicate()
+        assert self._process.stdout is not None
+        if not self._process.stdout.closed:
+            self._process.communicate()
 
 
-def read_queue(client: RawClient, topic: str, queue_id: int) -> Iterator[StoredMessage]:
-    """What readers see of a queue from its begin on, without a hole."""
-    offset = 0
+def read_queue(
+    client: RawClient, topic: str, queue_id: int, offset: int = 0
+) -> Iterator[StoredMessage]:
+    """What readers see of a queue from an offset on, without a hole."""
     while True:
         ext = {
             "consumerGroup": "readers",

@@ -9,7 +9,7 @@ import contextlib
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -151,4 +151,28 @@ def test_writes_are_refused_reads_go_on_and_service_returns(
     broker.wait_until_ready()
     with RawClient(broker.address) as client:
         assert read_all(client) == stored
+    assert broker.stop() == 0
+
+
+def check_no_start(store: Path, more: Sequence[str] = ()) -> None:
+    """A start on a disk without a block left ends with cause and remedy."""
+    broker = BrokerProcess(store, "ASYNC_FLUSH", more)
+    assert broker.ended() == 5
+    remedy = "No space left on device; make room on this file system, then start again"
+    assert remedy in broker.log()
+
+
+def test_a_first_start_without_a_block_left_says_what_to_do(small_disk: Path) -> None:
+    """And leaves nothing that keeps a later one from starting."""
+    store, filler = small_disk / "store", small_disk / "filler"
+    store.mkdir()
+    with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    check_no_start(store)
+    filler.unlink()
+    broker = BrokerProcess(store, "ASYNC_FLUSH")
+    broker.wait_until_ready()
+    with RawClient(broker.address) as client:
+        assert client.call(310, SEND, b"taken").code == 0
     assert broker.stop() == 0

@@ -4,6 +4,7 @@ The file system is a real one of some megabytes, as in `test_full_disk`.
 """
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,17 @@ class Filler:
                         file.write(bytes(size))
                 except OSError:
                     continue
+
+    def leave(self, left_bytes: int) -> None:
+        """Take all but so many bytes, or give back what is missing to them."""
+        self._path.touch()
+        now = os.statvfs(self._path)
+        size = self._path.stat().st_size + now.f_bavail * now.f_frsize - left_bytes
+        with self._path.open("ab") as file:
+            if size < file.tell():
+                file.truncate(size)
+            else:
+                file.write(bytes(size - file.tell()))
 
     def empty(self) -> None:
         """Give it back."""

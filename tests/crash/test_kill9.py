@@ -96,6 +96,10 @@ class BrokerProcess:
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         self._process.terminate()
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait until it has ended by itself; the exit code."""
         self._process.communicate(timeout=30)
         return self._process.returncode
 

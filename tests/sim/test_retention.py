@@ -8,6 +8,7 @@ from tests.sim.retaining import LATE_MS, TOPIC, RetentionCluster
 from cometmq.testing.simulation import World, simulate
 
 STEPS = {
+    "retention.found": 1,
     "retention.prepared": 1,
     "retention.put": 75,
     "retention.portion": 2,

@@ -19,6 +19,7 @@ from cometmq.cli.options import is_quiet, set_up_logging
 if TYPE_CHECKING:
     from cometmq.broker.config import LoadedConfig
     from cometmq.cli.output import Progress
+    from cometmq.errors import StoreError
     from cometmq.store.results import RecoveryReport
 
 __all__ = ["broker", "name_server", "serve_until_stopped", "up"]
@@ -335,6 +336,24 @@ def _recovery_text(report: "RecoveryReport") -> str:
     )
 
 
+def _failed_start(error: Exception) -> "StoreError":
+    """Cause and remedy of a start that the file system did not let happen."""
+    import errno
+
+    from cometmq.errors import DiskFull, StoreError
+
+    cause = error.__cause__ if isinstance(error, DiskFull) else error
+    fault = cause if isinstance(cause, OSError) else None
+    text = f"cannot use {(fault and fault.filename) or 'the store'}: "
+    text += (fault and fault.strerror) or str(error)
+    if isinstance(error, DiskFull) or (fault and fault.errno in {errno.ENOSPC, errno.EDQUOT}):
+        return DiskFull(f"{text}; make room on this file system, then start again")
+    return StoreError(
+        f"{text}; give a directory that this user may write to (--store, or storePathRootDir and"
+        " kvConfigPath)"
+    )
+
+
 async def serve_until_stopped(
     start: Callable[[], Awaitable[None]],
     stop: Callable[[], Awaitable[None]],
@@ -349,19 +368,15 @@ async def serve_until_stopped(
     import asyncio
     import gc
 
-    from cometmq.errors import StoreError
+    from cometmq.errors import DiskFull
     from cometmq.net.loop import allow_open_files, wait_for_stop_signal
 
     allow_open_files()
     try:
         try:
             await start()
-        except OSError as error:
-            raise StoreError(
-                f"cannot use {error.filename or 'the store'}: {error.strerror or error}; give a "
-                "directory that this user may write to (--store, or storePathRootDir and "
-                "kvConfigPath)"
-            ) from error
+        except (OSError, DiskFull) as error:
+            raise _failed_start(error) from error
         # What start-up built lives as long as the process: keep the collector from walking it.
         gc.collect()
         gc.freeze()

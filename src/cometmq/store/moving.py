@@ -200,6 +200,7 @@ class Mover:
         if not job.found:
             self._flush_all(job)
             return
+        self.at("retention.found")
         works = [kind.prepare(job.end) for kind, _ in job.found]
         self._work(job, lambda: [work() for work in works], lambda _: self._prepared(job))
 
