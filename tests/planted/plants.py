@@ -12,6 +12,7 @@ from unittest import mock
 import msgspec
 
 import cometmq.store.appender as appender_module
+import cometmq.store.recovery as recovery_module
 from cometmq.broker.recall import RecallProcessor
 from cometmq.broker.send_back import SendBackProcessor
 from cometmq.broker.state import answer
@@ -28,7 +29,6 @@ from cometmq.store.appender import Appender
 from cometmq.store.flush import Flusher
 from cometmq.store.index_service import IndexService
 from cometmq.store.message_store import MessageStore
-from cometmq.store.recovery import Recovery
 from cometmq.store.results import PutResult
 
 __all__ = ["PLANTS", "Plant"]
@@ -211,7 +211,7 @@ PLANTS: Final = (
     ),
     Plant(
         "recovery leaves what lies behind the log's end",
-        ((Recovery, "_truncate_log", _drop),),
+        ((recovery_module, "cut_log", _drop),),
         ("plain", "staging", "transactions"),
     ),
     Plant(

@@ -120,6 +120,11 @@ class CommitLog:
         """First physical offset that still has a file."""
         return self.files[0].start if self.files else self.wrote
 
+    @property
+    def end_of_files(self) -> int:
+        """Physical offset behind the last file; 0 when there is none."""
+        return self.files[-1].end if self.files else 0
+
     def file_at(self, physical_offset: int) -> MappedFile | None:
         """The file that holds a physical offset."""
         files = self.files
