@@ -22,7 +22,7 @@ from cometmq.broker.state import BrokerState, Refusal, answer
 from cometmq.errors import ResponseCode
 from cometmq.model.flags import PULL_COMMIT_OFFSET
 from cometmq.net.env import let_go
-from cometmq.store.span_reader import Span
+from cometmq.store.span_reader import Span, SpanWish
 from cometmq.wire.bulk_pull import (
     BYTES_DEFAULT,
     BYTES_MAX,
@@ -150,7 +150,7 @@ class BulkPullProcessor:
         header, store = job.header, self._state.store
         wanted_bytes = header.max_msg_bytes
         max_bytes = BYTES_DEFAULT if not wanted_bytes or wanted_bytes < 0 else wanted_bytes
-        place = (
+        wish = SpanWish(
             header.topic,
             header.queue_id,
             header.queue_offset,
@@ -158,20 +158,16 @@ class BulkPullProcessor:
             store.confirmed_offset,
             min(header.max_msg_nums, _COUNT_MAX),
             min(max_bytes, BYTES_MAX),
+            _HEAD_BYTES,
+            bool(header.with_sizes),
         )
-        spans, wanted, has_sizes = store.spans, job.filtered, bool(header.with_sizes)
+        spans, wanted = store.spans, job.filtered
 
         def read() -> Span | None:
             if wanted is None:
-                return spans.read(*place, job.codes, head_bytes=_HEAD_BYTES, has_sizes=has_sizes)
+                return spans.read(wish, job.codes)
             return spans.read_matching(
-                *place,
-                wanted.matches,
-                wanted.hint,
-                wanted.needles,
-                let_go=let_go,
-                head_bytes=_HEAD_BYTES,
-                has_sizes=has_sizes,
+                wish, wanted.matches, wanted.hint, wanted.needles, let_go=let_go
             )
 
         self._state.env.workers.submit(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cometmq.codec.properties import Needle
-    from cometmq.store.span_reader import SpanReader
+    from cometmq.store.span_reader import SpanReader, SpanWish
 
 __all__ = ["LOOKED_MAX", "Sieve", "filter_span"]
 
@@ -100,19 +100,16 @@ class Sieve:
 def filter_span(
     reader: SpanReader,
     gather: Callable[[int, int, int], Span | None],
-    first: int,
-    end: int,
+    wish: SpanWish,
     sieve: Sieve,
-    *,
-    head_bytes: int,
-    has_sizes: bool,
 ) -> Span | None:
-    """The span from queue offset `first` on; None where the first unit wants the closer look.
+    """The span that is wanted; None where its first unit wants the closer look.
 
     Args:
         gather: gives what may match from an offset to another, within so many bytes of records,
             as a span with sizes and offsets.
     """
+    first, end = wish.queue_offset, wish.end
     here, looked_bytes = first, 0
     step = min(max(sieve.max_count, SEARCHED_TOGETHER), STEP_MAX)
     while here < end and here - first < LOOKED_MAX and looked_bytes < _LOOKED_BYTES_MAX:
@@ -131,7 +128,7 @@ def filter_span(
         step = min(2 * step, STEP_MAX)
     if here == first:
         return None
-    return _joined(reader, sieve, here, head_bytes, has_sizes=has_sizes)
+    return _joined(reader, sieve, here, wish.head_bytes, has_sizes=wish.has_sizes)
 
 
 def _joined(

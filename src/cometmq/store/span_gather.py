@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cometmq.store.consume_queue import ConsumeQueue
-    from cometmq.store.span_reader import SpanReader
+    from cometmq.store.span_reader import SpanReader, SpanWish
 
 __all__ = ["gather_span"]
 
@@ -81,40 +81,61 @@ class _Run(NamedTuple):
 
 def gather_span(
     reader: SpanReader,
-    queue: ConsumeQueue,
-    first: int,
-    end: int,
-    confirmed: int,
-    max_count: int,
-    max_bytes: int,
+    wish: SpanWish,
     codes: frozenset[int] | None,
-    *,
-    head_bytes: int,
-    has_sizes: bool,
-    may_match: Callable[[bytes], Sequence[int]] | None = None,
+    may_match: Callable[[ConsumeQueue, bytes], Sequence[int]] | None = None,
 ) -> Span | None:
-    """The span; see `SpanReader.read`.
+    """The span; see `SpanReader.read`.  `may_match` gives the numbers of the wanted among units."""
+    queue = reader.queue(wish)
+    if queue is None:
+        return None
+    runs, here = _collect(reader, queue, wish, codes, may_match)
+    if here == wish.queue_offset:
+        return None
+    size = np.concatenate([run.size for run in runs]) if runs else np.zeros(0, np.int64)
+    count, byte_count = len(size), int(size.sum())
+    sizes_bytes = 4 * count if wish.has_sizes else 0
+    start = wish.head_bytes + sizes_bytes
+    width = _width(size)
+    data = reader.buffer(start + byte_count + width)
+    wrong = _copy(runs, data, start, width)
+    if wrong is not None:
+        # Rare: once more, up to there.
+        return gather_span(reader, wish._replace(end=wrong), codes, may_match)
+    if count:
+        reader.mean_bytes = max(RECORD_BYTES_MIN, byte_count / count)
+    if wish.has_sizes:
+        np.frombuffer(data, ">i4", count, wish.head_bytes)[:] = size
+    offsets = None
+    if may_match is not None:
+        offsets = [offset for run in runs for offset in run.queue_offset.tolist()]
+    return Span(data, wish.head_bytes, start + byte_count, sizes_bytes, count, here, offsets)
 
-    Args:
-        confirmed: physical offset its records must not pass.
-        may_match: gives the numbers of the wanted among some units.
-    """
+
+def _collect(
+    reader: SpanReader,
+    queue: ConsumeQueue,
+    wish: SpanWish,
+    codes: frozenset[int] | None,
+    may_match: Callable[[ConsumeQueue, bytes], Sequence[int]] | None,
+) -> tuple[list[_Run], int]:
+    """Where the records of the span lie, and the queue offset behind what was looked at."""
     wanted = None if codes is None else np.array(sorted(codes), np.int64)
-    bounds = reader.bounds(confirmed)
-    here = first
+    bounds = reader.bounds(wish.confirmed)
+    here = wish.queue_offset
     runs: list[_Run] = []
     count = byte_count = 0
     for _ in range(_STEPS_MAX):
-        left = min(end - here, _UNITS_MAX)
+        left = min(wish.end - here, _UNITS_MAX)
         if wanted is None and may_match is None:
-            guess = int((max_bytes - byte_count) / reader.mean_bytes * 1.25) + 64
-            left = min(left, guess, max_count - count)
+            guess = int((wish.max_bytes - byte_count) / reader.mean_bytes * 1.25) + 64
+            left = min(left, guess, wish.max_count - count)
         if left <= 0:
             break
         raw = reader.units(queue, here, left)
         found = np.frombuffer(raw, _UNIT, len(raw) // CQ_UNIT_BYTES)
-        room = max_count - count, max_bytes - byte_count
-        picked = None if may_match is None else may_match(raw)
+        room = wish.max_count - count, wish.max_bytes - byte_count
+        picked = None if may_match is None else may_match(queue, raw)
         chosen = _choose(found, bounds, *room, wanted, picked, at_least=0 if count else 1)
         runs += _by_window(reader, chosen, here)
         count += len(chosen.size)
@@ -122,37 +143,7 @@ def gather_span(
         here += chosen.examined
         if chosen.is_end or len(found) < left:
             break
-    if here == first:
-        return None
-    sizes_bytes = 4 * count if has_sizes else 0
-    start = head_bytes + sizes_bytes
-    size = np.concatenate([run.size for run in runs]) if runs else np.zeros(0, np.int64)
-    width = _width(size)
-    data = reader.buffer(start + byte_count + width)
-    wrong = _copy(runs, data, start, width)
-    if wrong is not None:
-        # Rare: once more, up to there.
-        return gather_span(
-            reader,
-            queue,
-            first,
-            wrong,
-            confirmed,
-            max_count,
-            max_bytes,
-            codes,
-            head_bytes=head_bytes,
-            has_sizes=has_sizes,
-            may_match=may_match,
-        )
-    if count:
-        reader.mean_bytes = max(RECORD_BYTES_MIN, byte_count / count)
-    if has_sizes:
-        np.frombuffer(data, ">i4", count, head_bytes)[:] = size
-    offsets = None
-    if may_match is not None:
-        offsets = [offset for run in runs for offset in run.queue_offset.tolist()]
-    return Span(data, head_bytes, start + byte_count, sizes_bytes, count, here, offsets)
+    return runs, here
 
 
 def _choose(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cometmq.store.disk import Mapping
     from cometmq.store.record_runs import RecordRuns
 
-__all__ = ["Span", "SpanReader"]
+__all__ = ["Span", "SpanReader", "SpanWish"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 WINDOW_BYTES: Final = 64 << 20
@@ -42,6 +42,24 @@ WINDOW_OVERLAP_BYTES: Final = 16 << 20
 WINDOWS_MAX: Final = 4
 BUFFERS_MAX: Final = 4
 """Spans' rooms kept for the next spans."""
+
+
+class SpanWish(NamedTuple):
+    """Which records are wanted, and the room to leave around them."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    """Where the span begins."""
+    end: int
+    """Queue offset it must not pass."""
+    confirmed: int
+    """Physical offset its records must not pass."""
+    max_count: int
+    max_bytes: int
+    head_bytes: int
+    """Room in front."""
+    has_sizes: bool
 
 
 class Span(NamedTuple):
@@ -92,64 +110,24 @@ class SpanReader:
         self.mean_bytes = 256.0
         """Size of recent records: how many units are worth reading."""
 
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        end: int,
-        confirmed: int,
-        max_count: int,
-        max_bytes: int,
-        codes: frozenset[int] | None,
-        *,
-        head_bytes: int,
-        has_sizes: bool,
-    ) -> Span | None:
-        """A span from `queue_offset` on; blocks, so only for workers.
+    def read(self, wish: SpanWish, codes: frozenset[int] | None) -> Span | None:
+        """The span; blocks, so only for workers.
 
-        Args:
-            end: queue offset the span must not pass.
-            confirmed: physical offset its records must not pass.
-            codes: tags codes that are wanted; codes that are addresses of extension units pass.
-            head_bytes: room to leave in front.
-
-        None when there is no such queue or its first unit is not sound.
+        `codes` are the tags codes that are wanted; codes that are addresses of extension units
+        pass.  None when there is no such queue or its first unit is not sound.
         """
         from cometmq.store.span_gather import gather_span
 
-        queue = self._queues.find(topic, queue_id)
-        if queue is None:
-            return None
-        return gather_span(
-            self,
-            queue,
-            queue_offset,
-            end,
-            confirmed,
-            max_count,
-            max_bytes,
-            codes,
-            head_bytes=head_bytes,
-            has_sizes=has_sizes,
-        )
+        return gather_span(self, wish, codes)
 
     def read_matching(
         self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        end: int,
-        confirmed: int,
-        max_count: int,
-        max_bytes: int,
+        wish: SpanWish,
         match: Callable[[memoryview], bool],
         hint: BitmapHint | None,
         needles: tuple[Needle, ...],
         *,
         let_go: Callable[[], None],
-        head_bytes: int,
-        has_sizes: bool,
     ) -> Span | None:
         """As `read`, of the records that match; see `MessageStore.get` for what tells them.
 
@@ -159,40 +137,30 @@ class SpanReader:
         from cometmq.store.span_filter import Sieve, filter_span
         from cometmq.store.span_gather import gather_span
 
-        queue = self._queues.find(topic, queue_id)
-        if queue is None:
-            return None
         by_bitmap = self._may_match if hint is not None else None
 
-        def may_match(raw: bytes) -> Sequence[int]:
+        def may_match(queue: ConsumeQueue, raw: bytes) -> Sequence[int]:
             if by_bitmap is None or hint is None:
                 return range(len(raw) // CQ_UNIT_BYTES)
             return by_bitmap(queue, raw, hint)
 
         def gather(first: int, last: int, byte_count: int) -> Span | None:
-            return gather_span(
-                self,
-                queue,
-                first,
-                last,
-                confirmed,
-                last - first,
-                byte_count,
-                None,
+            part = wish._replace(
+                queue_offset=first,
+                end=last,
+                max_count=last - first,
+                max_bytes=byte_count,
                 head_bytes=0,
                 has_sizes=True,
-                may_match=may_match,
             )
+            return gather_span(self, part, None, may_match)
 
-        return filter_span(
-            self,
-            gather,
-            queue_offset,
-            end,
-            Sieve(match, needles, max_count, max_bytes, let_go),
-            head_bytes=head_bytes,
-            has_sizes=has_sizes,
-        )
+        sieve = Sieve(match, needles, wish.max_count, wish.max_bytes, let_go)
+        return filter_span(self, gather, wish, sieve)
+
+    def queue(self, wish: SpanWish) -> ConsumeQueue | None:
+        """The queue a span is wanted of; None when there is none."""
+        return self._queues.find(wish.topic, wish.queue_id)
 
     def units(self, queue: ConsumeQueue, first: int, count: int) -> bytes:
         """Units of a queue, read where they are not in memory."""

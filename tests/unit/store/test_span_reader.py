@@ -14,7 +14,7 @@ from cometmq.codec.cq_ext import BitmapHint
 from cometmq.codec.stored_message import MAGIC_V1
 from cometmq.errors import StoreCorrupt
 from cometmq.store import span_gather, span_reader
-from cometmq.store.span_reader import BUFFERS_MAX, Span, SpanReader
+from cometmq.store.span_reader import BUFFERS_MAX, Span, SpanReader, SpanWish
 
 HEAD = struct.Struct(">ii20xq")
 FILE_BYTES = 1 << 13
@@ -104,10 +104,10 @@ def read(
     max_count: int = 1 << 20,
     confirmed: int = 1 << 60,
 ) -> Span | None:
-    return reader.read(
-        "t", 0, first, len(log.records), confirmed, max_count, max_bytes, codes,
-        head_bytes=64, has_sizes=True,
-    )  # fmt: skip
+    wish = SpanWish(
+        "t", 0, first, len(log.records), confirmed, max_count, max_bytes, 64, has_sizes=True
+    )
+    return reader.read(wish, codes)
 
 
 def records_of(span: Span) -> list[bytes]:
@@ -188,11 +188,14 @@ def test_matching_spans_are_what_matches_in_order(
     reader = reader_of(log, may_match if has_bitmaps else None)
     place, found = 0, []
     while place < len(log.records):
+        end = len(log.records)
         span = reader.read_matching(
-            "t", 0, place, len(log.records), 1 << 60, max_count, max_bytes,
+            SpanWish("t", 0, place, end, 1 << 60, max_count, max_bytes, 64, has_sizes=True),
             lambda record: by_bitmap[bytes(record)] % every == 0 and needles[0] in bytes(record),
-            BitmapHint((), 32, 0), needles, let_go=lambda: None, head_bytes=64, has_sizes=True,
-        )  # fmt: skip
+            BitmapHint((), 32, 0),
+            needles,
+            let_go=lambda: None,
+        )
         assert span is not None
         assert place < span.following <= len(log.records)
         part = records_of(span)
@@ -250,7 +253,7 @@ def test_no_span_of_an_unknown_queue_or_a_cut_file() -> None:
     """A file that was cut from outside is not touched."""
     log = filled()
     reader = reader_of(log)
-    assert reader.read("u", 0, 0, 5, 1 << 60, 10, 1000, None, head_bytes=0, has_sizes=False) is None
+    assert reader.read(SpanWish("u", 0, 0, 5, 1 << 60, 10, 1000, 0, has_sizes=False), None) is None
     assert read(reader, log, 0, 1 << 20) is not None
     log.files[0].file.length = 100
     assert read(reader, log, 0, 1 << 20) is None
