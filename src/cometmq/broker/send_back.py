@@ -30,6 +30,7 @@ from cometmq.model.flags import PERM_WRITE
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.names import dlq_topic, retry_topic
 from cometmq.net.server import ServerConnection
+from cometmq.store.results import PutResult
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.headers import ConsumerSendMsgBackHeader
 
@@ -132,8 +133,7 @@ class SendBackProcessor:
         message: StoredMessage,
         connection: ServerConnection,
     ) -> bytes | None:
-        state = self._state
-        now_ms = state.env.clock.now_ms()
+        now_ms = self._state.env.clock.now_ms()
         most = retry.max_reconsume_times(settings, header.max_reconsume_times, request.version)
         decision = retry.decide_send_back(
             message.reconsume_times,
@@ -141,6 +141,24 @@ class SendBackProcessor:
             header.delay_level,
             policy_of(settings.group_retry_policy),
         )
+        target = self._destination(header.group, settings, message, decision, now_ms)
+        # What it is known by, before a delay gives it the place of its wait.
+        topic = target.topic
+        result = self._put(target, message, now_ms)
+        self._state.stats.sent_back(target.properties[prop.RETRY_TOPIC], header.group)
+        self._answer_when_kept(request, connection, topic, result)
+        return None
+
+    def _destination(
+        self,
+        group: str,
+        settings: SubscriptionGroupConfig,
+        message: StoredMessage,
+        decision: retry.SendBack,
+        now_ms: int,
+    ) -> Destination:
+        """Where the copy goes, with its properties: the retry topic after a pause, or dead."""
+        state = self._state
         properties = dict(message.properties)
         properties.setdefault(prop.RETRY_TOPIC, message.topic)
         properties[prop.WAIT] = "false"  # as Java stores every retry, whatever its producer said
@@ -148,13 +166,17 @@ class SendBackProcessor:
             prop.ORIGIN_MESSAGE_ID, offset_message_id(message.store_host, message.physical_offset)
         )
         if decision.is_dead:
-            dead = state.ensure_topic(dlq_topic(header.group), retry.DLQ_QUEUE_COUNT, now_ms)
+            dead = state.ensure_topic(dlq_topic(group), retry.DLQ_QUEUE_COUNT, now_ms)
             properties[prop.DELAY] = "0"
-            target = Destination(dead.topic, 0, properties)
-        else:
-            queue_id = state.random_queue(settings.retry_queue_count)
-            target = Destination(retry_topic(header.group), queue_id, properties)
-            self._set_pause(target, decision, now_ms)
+            return Destination(dead.topic, 0, properties)
+        queue_id = state.random_queue(settings.retry_queue_count)
+        target = Destination(retry_topic(group), queue_id, properties)
+        self._set_pause(target, decision, now_ms)
+        return target
+
+    def _put(self, target: Destination, message: StoredMessage, now_ms: int) -> PutResult:
+        """Store the copy, and tell who delivers it after its pause."""
+        state, properties = self._state, target.properties
         tags = properties.get(prop.TAGS)
         code = tags_code(tags)
         if target.delay_level > 0:
@@ -188,17 +210,23 @@ class SendBackProcessor:
                 target.properties[prop.REAL_TOPIC],
             )
             self._timers.added([fresh])
-        state.stats.sent_back(properties[prop.RETRY_TOPIC], header.group)
-        # The consumer forgets the message once this is answered, so it has to be as durable as a
-        # sent one, and the topic it went to as well.
-        topic = dlq_topic(header.group) if decision.is_dead else retry_topic(header.group)
+        return result
+
+    def _answer_when_kept(
+        self, request: RemotingCommand, connection: ServerConnection, topic: str, result: PutResult
+    ) -> None:
+        """The consumer forgets the message once this is answered.
+
+        So the copy has to be as durable as a sent message, and the topic it went to as well.
+        """
+        state = self._state
 
         def tell(fault: tuple[int, str] | None) -> None:
             connection.send(answer(request) if fault is None else answer(request, *fault))
 
         if state.config.flush_disk_type != "SYNC_FLUSH":
             when_topic_kept(state, topic, tell)
-            return None
+            return
 
         def settle(is_durable: bool) -> None:
             if is_durable:
@@ -207,4 +235,3 @@ class SendBackProcessor:
                 tell((ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT"))
 
         state.store.when_durable(result.end_offset, settle)
-        return None
