@@ -11,7 +11,7 @@ from collections import Counter
 from typing import ClassVar, Final
 
 from cometmq.client.message import ReceivedMessage
-from cometmq.client.transaction import Said, TransactionOutcome
+from cometmq.client.transaction import Said, Transaction, TransactionOutcome
 from cometmq.client.transaction_producer import TransactionProducer
 from cometmq.errors import CometError
 from cometmq.model import Message
@@ -25,6 +25,10 @@ TOPIC: Final = "Orders"
 KINDS: Final = ("done", "undone", "died after it", "died before it", "undecided")
 """What happens to a local transaction."""
 _DONE: Final = ("done", "died after it")
+TOGETHER: Final = (1, 1, 6)
+"""How many transactions of a producer run at once: their ends come in one read, or nearly."""
+KINDS_TOGETHER: Final = (*KINDS, *("done",) * 5)
+"""Mostly commits, as those that lie side by side are stored in one step."""
 
 
 class TransactionsWorkload(Workload):
@@ -93,7 +97,25 @@ class TransactionsWorkload(Workload):
                     continue
 
     async def _transact(self, producer: TransactionProducer) -> bool:
-        kind = self.chance.choice(KINDS)
+        """Some transactions at once, which end together; whether one was begun."""
+        many = self.chance.choice(TOGETHER)
+        kinds = [self.chance.choice(KINDS if many == 1 else KINDS_TOGETHER) for _ in range(many)]
+        begun = await asyncio.gather(*[self._begin(producer, kind) for kind in kinds])
+        ready = [one for one in begun if one is not None]
+        if not ready:
+            return False
+        await asyncio.sleep(self.chance.uniform(0, 0.5))
+        for body, kind, _ in ready:
+            self._database[body] = None if kind == "undecided" else kind in _DONE
+            self._running.discard(body)
+            self._begun[body] = kind
+            self.cluster.world.record("begun", f"{body[:20]!r} {kind}")
+        await asyncio.gather(*[producer.end(one, _outcome(kind)) for _, kind, one in ready])
+        return True
+
+    async def _begin(
+        self, producer: TransactionProducer, kind: str
+    ) -> tuple[bytes, str, Transaction] | None:
         body = self.new_body()
         self._running.add(body)
         try:
@@ -101,14 +123,8 @@ class TransactionsWorkload(Workload):
         except CometError as error:
             self._running.discard(body)
             self.cluster.world.record("refused", f"transaction {type(error).__name__}")
-            return False
-        await asyncio.sleep(self.chance.uniform(0, 0.5))
-        self._database[body] = None if kind == "undecided" else kind in _DONE
-        self._running.discard(body)
-        self._begun[body] = kind
-        self.cluster.world.record("begun", f"{body[:20]!r} {kind}")
-        await producer.end(transaction, _outcome(kind))
-        return True
+            return None
+        return body, kind, transaction
 
     def unsettled(self) -> str | None:
         if not self.is_sent:
