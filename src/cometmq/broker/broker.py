@@ -65,6 +65,7 @@ from cometmq.wire.bodies import (
 )
 from cometmq.wire.bulk_pull import BulkPullCode
 from cometmq.wire.codes import RequestCode as Code
+from cometmq.wire.fast_decode import EndCommand, SendCommand
 
 __all__ = ["Broker"]
 
@@ -290,7 +291,10 @@ class Broker:
         state.on_topic_deleted = self._topic_deleted
         state.on_groups_changed = self._files.groups_changed
         self._handlers.update(self._processors(state, schedule))
-        self._server.send_run = self._send.send_run
+        self._server.runs = {
+            SendCommand: self._send.send_run,
+            EndCommand: self._transactions.end_run,
+        }
 
     def _processors(self, state: BrokerState, schedule: ScheduleService) -> dict[int, Handler]:
         assert self._send is not None

@@ -13,6 +13,7 @@ from cometmq.broker.state import BrokerState, answer
 from cometmq.errors import CometError, ResponseCode, StoreError
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command import RemotingCommand
+from cometmq.wire.fast_decode import EndCommand
 from cometmq.wire.headers import QueryMessageHeader, ViewMessageHeader
 
 __all__ = ["LookupProcessor", "in_worker"]
@@ -23,7 +24,7 @@ _UNIQUE_KEY_COUNT_MAX = 32
 
 def in_worker(
     state: BrokerState,
-    request: RemotingCommand,
+    request: RemotingCommand | EndCommand,
     connection: ServerConnection,
     work: Callable[[], T],
     finish: Callable[[T], bytes | None],

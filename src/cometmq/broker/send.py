@@ -60,7 +60,7 @@ from cometmq.model import flags
 from cometmq.model import properties as prop
 from cometmq.model.names import RETRY_PREFIX
 from cometmq.model.topic import TopicConfig
-from cometmq.net.server import SendRun, ServerConnection
+from cometmq.net.server import Run, ServerConnection
 from cometmq.store.results import BatchItem, IndexKeys, PutResult
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
@@ -160,11 +160,11 @@ class SendProcessor:
             DelayedKind(state, schedule, self._look, self._suffix),
             TimedKind(state, timers, self._look, self._suffix),
         )
-        self._other_runs: tuple[SendRun, ...] = tuple(
+        self._other_runs: tuple[Run, ...] = tuple(
             SpecialRuns(state, self._limits, kind, answers, self.growing.topics).serve
             for kind in kinds
         )
-        self.send_run: SendRun = SendRuns(
+        self.send_run: Run = SendRuns(
             state,
             self._limits,
             self._look,

@@ -21,16 +21,18 @@ from cometmq.broker.run_answers import RunAnswers, waits_for_flush
 from cometmq.broker.state import BrokerState
 from cometmq.codec.java_hash import tags_code as hash_tags
 from cometmq.model import flags
-from cometmq.net.server import SendRun, ServerConnection
+from cometmq.net.server import Run, ServerConnection
 from cometmq.wire.codes import LANGUAGE, VERSION
 from cometmq.wire.command import encode_json_text
 from cometmq.wire.fast_decode import SendCommand
 
 __all__ = [
     "CLIENT_SYS_FLAGS",
+    "FRAME_HEAD_BYTES",
     "RUN_SENDS_MAX",
     "SendRuns",
     "Shape",
+    "frame_head",
     "is_plain_id",
     "make_frame",
     "make_look",
@@ -42,6 +44,7 @@ _SHAPES_MAX: Final = 1024
 _SHAPE_CHARS_MAX: Final = 512
 _READY_HEADS: Final = 1024
 _FRAME_HEAD: Final = Struct(">II")
+FRAME_HEAD_BYTES: Final = _FRAME_HEAD.size
 _OWN_SYS_FLAGS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.TRANSACTION_MASK
 """Bits of sysFlag that say what the broker did; a client's own are not believed."""
 CLIENT_SYS_FLAGS: Final = ~_OWN_SYS_FLAGS
@@ -147,7 +150,7 @@ def make_frame(region: str, trace_on: bool) -> Frame:
     )
     middle = f'"}},"flag":1,"language":"{LANGUAGE}","opaque":'
     tail = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
-    ready = [_head(size) for size in range(_READY_HEADS)]
+    ready = [frame_head(size) for size in range(_READY_HEADS)]
 
     def frame(message_id: str, queue_id: int, queue_offset: int, uniq_key: str, opaque: int) -> str:
         header = (
@@ -155,12 +158,13 @@ def make_frame(region: str, trace_on: bool) -> Frame:
             f',"queueOffset":"{queue_offset}","transactionId":"{uniq_key}{middle}{opaque}{tail}'
         )
         size = len(header)
-        return (ready[size] if size < _READY_HEADS else _head(size)) + header
+        return (ready[size] if size < _READY_HEADS else frame_head(size)) + header
 
     return frame
 
 
-def _head(header_bytes: int) -> str:
+def frame_head(header_bytes: int) -> str:
+    """What stands before a JSON header of a frame without a body, in latin-1."""
     return _FRAME_HEAD.pack(4 + header_bytes, header_bytes).decode("latin-1")
 
 
@@ -177,7 +181,7 @@ class SendRuns:
         look: Look,
         suffix: bytes,
         answers: RunAnswers,
-        others: SendRun,
+        others: Run,
         growing: Container[str],
     ) -> None:
         """`others` serves a run whose first send is not plain, or serves none of it; `growing`
@@ -194,10 +198,13 @@ class SendRuns:
         self, commands: Sequence[Any], start: int, connection: ServerConnection, now_ms: int
     ) -> tuple[int, bytes]:
         """Store plain sends from `start` on; the place of the first that was not, the answers."""
+        store = self._state.store
+        if not store.takes_many(connection.peer_host):
+            return start, b""
         items = self._plain(commands, start)
         if not items:
             return self._others(commands, start, connection, now_ms)
-        placed = self._state.store.put_many(items, born_host=connection.peer_host, store_ms=now_ms)
+        placed = store.put_many(items, born_host=connection.peer_host, store_ms=now_ms)
         end = start + len(placed)
         return end, self._answers.give(commands[start:end], items, placed, connection)
 

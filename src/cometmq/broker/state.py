@@ -24,6 +24,7 @@ from cometmq.net.env import Environment
 from cometmq.net.server import Answer, Handler, ServerConnection
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command import RemotingCommand, encode_response
+from cometmq.wire.fast_decode import EndCommand
 
 __all__ = ["FAQ", "BrokerState", "Refusal", "WhenSaved", "answer", "refusing"]
 
@@ -50,7 +51,7 @@ class Refusal(Exception):
 
 
 def answer(
-    request: RemotingCommand,
+    request: RemotingCommand | EndCommand,
     code: int = ResponseCode.SUCCESS,
     remark: str | None = None,
     ext: Mapping[str, str] | None = None,

@@ -5,7 +5,8 @@ answers, and own the parts that check back and write op messages.  It must not b
 message that is not kept is read here while it is in memory, and in a worker when it is not.
 
 What a commit stores is kept in memory for the newest half messages (`_KEPT_COUNT`, `_KEPT_BYTES`),
-so that an end which comes soon reads nothing.
+so that an end which comes soon reads nothing.  Commits that arrive together are stored together
+(`transaction_run`).
 
 A transaction is settled once.  A further end gets the answer of the first if it says the same, and
 an error if it does not; a message that was put back for a check can be ended by its earlier places
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cometmq.broker.half_moving import PendingHalves
@@ -33,6 +34,7 @@ from cometmq.broker.store_failure import store_failure
 from cometmq.broker.transaction_check import CheckBack
 from cometmq.broker.transaction_load import load_transactions
 from cometmq.broker.transaction_ops import OpWriter
+from cometmq.broker.transaction_run import EndRuns, names_kept, read_halves
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import find_property, remove_property
 from cometmq.codec.stored_message import StoredMessage, decode_message
@@ -43,13 +45,14 @@ from cometmq.core.transactions import (
     end_deadline_ms,
     half_of,
 )
-from cometmq.errors import CodecError, CometError, ResponseCode, StoreError
+from cometmq.errors import CometError, ResponseCode, StoreError
 from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from cometmq.model.names import HALF_TOPIC
-from cometmq.net.server import ServerConnection
+from cometmq.net.server import Run, ServerConnection
 from cometmq.store.dispatch import index_keys_of
-from cometmq.store.results import GetResult, GetStatus, PutResult
+from cometmq.store.results import PutResult
 from cometmq.wire.command import RemotingCommand
+from cometmq.wire.fast_decode import EndCommand
 from cometmq.wire.headers import EndTransactionHeader
 
 __all__ = ["TransactionService"]
@@ -58,18 +61,22 @@ log = logging.getLogger("cometmq.broker")
 
 _REMEMBERED: Final = 10_000
 """So many ended transactions are known by their outcome, for ends that are repeated."""
-_KEPT_COUNT: Final = 4_096
-_KEPT_BYTES: Final = 8 << 20
+_KEPT_COUNT: Final = 16_384
+_KEPT_BYTES: Final = 16 << 20
+_OBJECT_BYTES: Final = 512
+"""What the objects of one kept half message take beside its body and properties."""
 _KEPT_BODY_BYTES_MAX: Final = 64 << 10
 _OUTCOMES: Final = {TRANSACTION_COMMIT: "committed", TRANSACTION_ROLLBACK: "rolled back"}
 _NOT_FOUND: Final = "Find prepared transaction message failed"
+
+EndRequest = RemotingCommand | EndCommand
 
 
 class TransactionService:
     """The processor of code 37, and everything a broker knows about transactions."""
 
-    __slots__ = ("_at", "_ended", "_kept", "_kept_bytes", "_order", "_state", "check", "halves",
-                 "ops")  # fmt: skip
+    __slots__ = ("_at", "_ended", "_kept", "_kept_bytes", "_order", "_state", "check",
+                 "end_run", "halves", "ops")  # fmt: skip
 
     def __init__(self, state: BrokerState) -> None:
         loaded = load_transactions(state.store, state.offsets)
@@ -77,6 +84,10 @@ class TransactionService:
         self.halves: OpenHalves = loaded.halves
         self.ops = OpWriter(state, loaded)
         self.check = CheckBack(state, self.halves, self.ops, self._given_up)
+        self.end_run: Run = EndRuns(
+            state, self.halves, self._made_by, self.ops.is_refusing, self._committed
+        ).serve
+        """Serves ends that arrive together."""
         self._ended: dict[int, str] = {}
         self._order: deque[int] = deque()
         self._kept: deque[HalfMessage] = deque()
@@ -122,7 +133,7 @@ class TransactionService:
                 half.kept = None
             else:
                 self._kept.append(half)
-                self._kept_bytes += len(made.body) + len(made.raw)
+                self._kept_bytes += len(made.body) + len(made.raw) + _OBJECT_BYTES
                 while self._kept_bytes > _KEPT_BYTES or len(self._kept) > _KEPT_COUNT:
                     self._let_go(self._kept.popleft())
         self._at("half.put")
@@ -130,28 +141,24 @@ class TransactionService:
     def _let_go(self, half: HalfMessage) -> None:
         made, half.kept = half.kept, None
         if made is not None:
-            self._kept_bytes -= len(made.body) + len(made.raw)
+            self._kept_bytes -= len(made.body) + len(made.raw) + _OBJECT_BYTES
 
     # -- END_TRANSACTION ----------------------------------------------------------------------
 
-    def end(
-        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
-    ) -> bytes | None:
+    def end(self, request: EndRequest, connection: ServerConnection, now_ms: int) -> bytes | None:
         """Serve END_TRANSACTION (37); an unknown outcome gets no answer at all."""
-        header = EndTransactionHeader.from_command(request)
+        if isinstance(request, EndCommand):
+            header = request.ext
+        else:
+            header = EndTransactionHeader.from_command(request)
         if header.commit_or_rollback not in _OUTCOMES:
             return None
         half = self.halves.at(header.tran_state_table_offset)
         if half is not None and half.physical_offset == header.commit_log_offset:
             made = half.kept
-            if (
-                made is not None
-                and header.producer_group == half.group
-                and not half.has_immunity
-                and made.index_keys[0] in (header.msg_id, header.transaction_id)
-            ):
+            if made is not None and names_kept(header, half, made):
                 return self._finish(request, header, half, made, connection)
-            message = self._read_resident(half.queue_offset)
+            message = read_halves(self._state, half.queue_offset, 1).get(half.queue_offset)
             if message is not None:
                 return self._settle(request, header, message, connection)
         place, store = header.commit_log_offset, self._state.store
@@ -182,19 +189,9 @@ class TransactionService:
         half = self.halves.find(header.tran_state_table_offset)
         return half is not None and half.queue_offset != header.tran_state_table_offset
 
-    def _read_resident(self, queue_offset: int) -> StoredMessage | None:
-        """The half message at an offset if reading it does not block."""
-        try:
-            found = self._state.store.get(HALF_TOPIC, 0, queue_offset, 1)
-            if isinstance(found, GetResult) and found.status is GetStatus.FOUND:
-                return decode_message(found.chunks[0])
-        except (StoreError, CodecError):
-            pass
-        return None
-
     def _settle(
         self,
-        request: RemotingCommand,
+        request: EndRequest,
         header: EndTransactionHeader,
         message: StoredMessage | None,
         connection: ServerConnection,
@@ -215,7 +212,7 @@ class TransactionService:
 
     def _finish(
         self,
-        request: RemotingCommand,
+        request: EndRequest,
         header: EndTransactionHeader,
         half: HalfMessage,
         made: KeptHalf | None,
@@ -286,7 +283,7 @@ class TransactionService:
             )
 
     def _roll_back(
-        self, request: RemotingCommand, half: HalfMessage, connection: ServerConnection
+        self, request: EndRequest, half: HalfMessage, connection: ServerConnection
     ) -> bytes | None:
         self._close(half, "rolled back")
         if request.is_oneway:
@@ -310,7 +307,7 @@ class TransactionService:
 
     def _commit(
         self,
-        request: RemotingCommand,
+        request: EndRequest,
         half: HalfMessage,
         made: KeptHalf,
         connection: ServerConnection,
@@ -340,23 +337,41 @@ class TransactionService:
         self._answer_durable(request, result.end_offset, connection)
         return None
 
+    def _made_by(self, header: EndTransactionHeader, message: StoredMessage) -> KeptHalf | None:
+        """What an end in a run stores of a half message that is not kept, if it may."""
+        try:
+            return _made_of(self._checked(header, message, is_moved=False))
+        except Refusal:
+            return None
+
+    def _committed(self, halves: Sequence[HalfMessage]) -> None:
+        """Close transactions whose commits were put together."""
+        for _ in halves:
+            self._at("commit.put")
+        for half in halves:
+            self._close(half, "committed", is_noted=False)
+        self.ops.ended_together([half.queue_offset for half in halves])
+
     def _given_up(self, half: HalfMessage) -> None:
         self._close(half, "given up")
 
-    def _close(self, half: HalfMessage, outcome: str) -> None:
-        """Forget an open transaction; remember its outcome for a while, by all its places."""
+    def _close(self, half: HalfMessage, outcome: str, *, is_noted: bool = True) -> None:
+        """Forget an open transaction; remember its outcome for a while, by all its places.
+
+        `is_noted`: it goes into the next op message, unless the caller sees to that.
+        """
         ended, order = self._ended, self._order
-        for place in self.halves.places(half):
+        for place in self.halves.remove(half):
             ended[place] = outcome
             order.append(place)
-        self.halves.remove(half)
         self._let_go(half)
         while len(order) > _REMEMBERED:
             del ended[order.popleft()]
-        self.ops.ended(half.queue_offset)
+        if is_noted:
+            self.ops.ended(half.queue_offset)
 
     def _answer_durable(
-        self, request: RemotingCommand, end_offset: int, connection: ServerConnection
+        self, request: EndRequest, end_offset: int, connection: ServerConnection
     ) -> None:
         if self._state.config.flush_disk_type != "SYNC_FLUSH":
             connection.send(answer(request))

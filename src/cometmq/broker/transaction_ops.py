@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cometmq.broker.state import BrokerState
@@ -99,7 +99,16 @@ class OpWriter:
 
     def ended(self, queue_offset: int) -> None:
         """Note the place of a half message that is ended; it is written within the interval."""
-        self._gather(queue_offset)
+        self.ended_together((queue_offset,))
+
+    def ended_together(self, queue_offsets: Sequence[int]) -> None:
+        """As `ended` for each; no op message comes between them.
+
+        Their commits lie in the log already, and recovery looks for commits behind the last op
+        message only: one that names some of them must not lie behind the others' commits.
+        """
+        for queue_offset in queue_offsets:
+            self._gather(queue_offset)
         if self._gathered_bytes >= self._state.config.transaction_op_msg_max_size:
             self.flush()
         elif self._timer is None:

@@ -42,6 +42,7 @@ __all__ = [
     "MAGIC_V2",
     "ORIGIN_V4",
     "PHYSICAL_OFFSET_POSITION",
+    "PREPARED_BYTES",
     "QUEUE_OFFSET_POSITION",
     "RECORD_BYTES_MIN",
     "STORE_HOST_V6_FLAG",
@@ -86,6 +87,7 @@ HEAD_V4: Final = struct.Struct(
 # bytes 48 to 83, the origin.
 HEAD_WITH_ORIGIN_V4: Final = struct.Struct(">iiiiiqqiq36si")
 ORIGIN_V4: Final = struct.Struct(">8sq8siq")
+PREPARED_BYTES: Final = 8  # the last of an origin: prepared transaction offset
 assert HEAD_WITH_ORIGIN_V4.size == HEAD_V4.size
 assert ORIGIN_V4.size == 36
 BLANK: Final = struct.Struct(">ii")  # remaining bytes of the file, MAGIC_BLANK

@@ -13,6 +13,7 @@ Source of formats: ``TransactionalMessageServiceImpl`` and ``TransactionalMessag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -216,17 +217,18 @@ class OpenHalves:
         """Newest places of those that are for a topic, ascending."""
         return [place for place, half in self._open.items() if half.topic == topic]
 
-    def places(self, half: HalfMessage) -> list[int]:
-        """Every queue offset it is known by, the newest last."""
-        return [*self._earlier.get(half.queue_offset, ()), half.queue_offset]
-
-    def remove(self, half: HalfMessage) -> None:
-        """Forget one that is ended, and its earlier places."""
-        del self._open[half.queue_offset]
+    def remove(self, half: HalfMessage) -> Sequence[int]:
+        """Forget one that is ended; every queue offset it was known by, the newest last."""
+        newest = half.queue_offset
+        del self._open[newest]
         self.counts[half.topic] -= 1
         self.changes += 1
-        for place in self._earlier.pop(half.queue_offset, ()):
+        if newest not in self._earlier:
+            return (newest,)
+        places = self._earlier.pop(newest)
+        for place in places:
             self._newest.pop(place, None)
+        return [*places, newest]
 
     def known_at(self, half: HalfMessage, place: int) -> None:
         """Let an open half message be found by an earlier place, whose record may be gone."""

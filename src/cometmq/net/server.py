@@ -12,7 +12,7 @@ Flow control: when a peer reads slower than it asks, the answers it has not take
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Any, TypeAlias, cast
 
@@ -21,10 +21,9 @@ from cometmq.errors import CometError, RemoteProtocolError, ResponseCode
 from cometmq.net.env import Environment
 from cometmq.net.network import Listener, format_address
 from cometmq.wire.command import RemotingCommand, encode_command, encode_response
-from cometmq.wire.fast_decode import SendCommand
 from cometmq.wire.framing import FrameReader
 
-__all__ = ["Answer", "Handler", "RemotingServer", "SendRun", "ServerConnection"]
+__all__ = ["Answer", "Handler", "RemotingServer", "Run", "ServerConnection"]
 
 log = logging.getLogger("cometmq.net")
 
@@ -34,9 +33,9 @@ Answer: TypeAlias = RemotingCommand | bytes | list[Any] | None
 Handler: TypeAlias = Callable[[RemotingCommand, "ServerConnection", int], Answer]
 """``(request, connection, now_ms) -> answer``; runs on the event loop and must not block."""
 
-SendRun: TypeAlias = Callable[[Sequence[Any], int, "ServerConnection", int], tuple[int, bytes]]
-"""``(commands, start, connection, now_ms) -> (end, answers)``: serves plain sends from ``start`` on
-and gives the place of the first command it did not serve, and the answers in order."""
+Run: TypeAlias = Callable[[Sequence[Any], int, "ServerConnection", int], tuple[int, bytes]]
+"""``(commands, start, connection, now_ms) -> (end, answers)``: serves requests of one type from
+``start`` on and gives the place of the first command it did not serve, and the answers in order."""
 
 WRITE_BUFFER_BYTES_HIGH = 2 * 1024 * 1024
 """Above this much unsent, the connection's next requests wait."""
@@ -86,7 +85,7 @@ class ServerConnection(asyncio.Protocol):
 
     def __init__(self, server: "RemotingServer") -> None:
         self._server = server
-        self._reader = FrameReader(has_send_commands=server.send_run is not None)
+        self._reader = FrameReader(has_fast_commands=bool(server.runs))
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[Any] = []
@@ -229,7 +228,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _answer_all(self, commands: list[Any], now_ms: int) -> None:
         """Handle the requests in order until the peer's unread answers reach their bound."""
-        send_run = self._server.send_run
+        runs = self._server.runs
         out = self._out
         out_bytes = 0
         self._busy = True
@@ -239,8 +238,8 @@ class ServerConnection(asyncio.Protocol):
             command = commands[place]
             end = place
             answer: bytes | list[Any] | None = None
-            if send_run is not None and type(command) is SendCommand and place + 1 < count:
-                end, answer = self._serve_run(send_run, commands, place, now_ms)
+            if type(command) is not RemotingCommand and place + 1 < count:
+                end, answer = self._serve_run(runs[type(command)], commands, place, now_ms)
             if end == place:
                 end, answer = place + 1, self._serve(command, now_ms)
             place = end
@@ -280,17 +279,18 @@ class ServerConnection(asyncio.Protocol):
         return None if flag & 2 else cast("bytes | list[Any] | None", answer)
 
     def _serve_run(
-        self, send_run: SendRun, commands: list[Any], start: int, now_ms: int
+        self, run: Run, commands: list[Any], start: int, now_ms: int
     ) -> tuple[int, bytes]:
-        """Handle the sends at the front together; as far as they were, and their answers."""
+        """Handle what is alike at the front together; as far as it was, and the answers."""
         try:
-            return send_run(commands, start, self, now_ms)
+            return run(commands, start, self, now_ms)
         except Exception as error:
-            log.exception("sends from %s failed", self.peer)
+            kind = type(commands[start])
+            log.exception("requests %d from %s failed", commands[start].code, self.peer)
             # Nobody knows which of them are stored: none may be tried once more here.
             remark = f"{type(error).__name__}: {error}"
             failures: list[bytes] = []
-            for command in takewhile(_is_send, islice(commands, start, None)):
+            for command in takewhile(lambda one: type(one) is kind, islice(commands, start, None)):
                 start += 1
                 if not command.flag & 2:
                     failures.append(_failure(command, remark))
@@ -349,7 +349,7 @@ class RemotingServer:
         "connections",
         "env",
         "handlers",
-        "send_run",
+        "runs",
     )
 
     def __init__(
@@ -362,8 +362,9 @@ class RemotingServer:
     ) -> None:
         self.env = env
         self.handlers = handlers
-        self.send_run: SendRun | None = None
-        """Set by an owner whose handler of SEND_MESSAGE_V2 takes a `SendCommand` too."""
+        self.runs: Mapping[type, Run] = {}
+        """Set by an owner whose handlers take what is decoded in one pass too: who serves several
+        of a type that arrive together.  All types or none."""
         # Insertion-ordered, since a set of objects iterates differently in every process and a
         # simulation has to repeat itself.
         self.connections: dict[ServerConnection, None] = {}
@@ -420,10 +421,6 @@ class RemotingServer:
             connection.sweep(now_ms)
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
-
-
-def _is_send(command: object) -> bool:
-    return type(command) is SendCommand
 
 
 def _unsupported(command: RemotingCommand) -> bytes:

@@ -19,6 +19,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT
+from cometmq.codec.stored_message import PREPARED_BYTES
 from cometmq.errors import DiskFull, MessageIllegal, StoreClosed
 from cometmq.store.packed_batch import encode_packed, pack_units
 from cometmq.store.record_encoder import LENGTHS_COUNT, RecordEncoder, record_parts
@@ -223,27 +224,33 @@ class Appender:
         return PutResult(position, queue_offset, end)
 
     def put_many(
-        self, items: Sequence[PutItem], *, born_host: bytes, store_ms: int
+        self,
+        items: Sequence[PutItem],
+        *,
+        born_host: bytes,
+        store_ms: int,
+        prepared_offsets: Sequence[int] = (),
     ) -> list[tuple[int, int]]:
         """Append messages of any queues, the first ones of `items` that are simple to append.
 
+        `prepared_offsets` are those of all items, or none where there are none.
         Returns physical and queue offset of each.  The first one left out needs `put`: it makes
         room where the window is full, writes the general form, or says why it refuses.  One long
         loop, as here a call costs as much as three of its steps.
         """
         placed: list[tuple[int, int]] = []
-        if self._refusal is not None:
+        if not self.takes_many(born_host):
             return placed
         if store_ms != self._checked_ms:
             self._check(store_ms)
         origin = self._origin(born_host, store_ms)
-        if origin is None:
-            return placed
+        assert origin is not None
         log, topics = self._log, self._topics
         first = position = log.wrote
         limit, body_max = log.limit, self._body_max
         is_sync, is_indexed = self._is_sync, self._is_indexed
         add_key = self._keys.append
+        shared = origin[:-PREPARED_BYTES]
         parts: list[bytes] = []
         arrivals: list[tuple[str, int, int, int]] = []
         try:
@@ -264,6 +271,9 @@ class Appender:
                 ):
                     break
                 queue_offset = queue.max
+                if prepared_offsets:
+                    prepared = prepared_offsets[len(placed)]
+                    origin = shared + prepared.to_bytes(PREPARED_BYTES, "big")
                 record = record_parts(
                     queue, queue_offset, position, size, body, properties, flag, sys_flag, born_ms,
                     origin,
@@ -289,6 +299,10 @@ class Appender:
         if placed:
             self._told(arrivals)
         return placed
+
+    def takes_many(self, born_host: bytes) -> bool:
+        """Whether `put_many` appends anything of this host; gathering for it is in vain if not."""
+        return self._refusal is None and self._encoder.is_simple(born_host)
 
     def _told(self, arrivals: list[tuple[str, int, int, int]]) -> None:
         """After messages of many queues: ask for their flush, or tell who watches."""

@@ -140,6 +140,7 @@ class MessageStore:
         """Append one message; see `Appender.put`."""
         self.put_many = self._appender.put_many
         """Append simple messages of any queues; see `Appender.put_many`."""
+        self.takes_many = self._appender.takes_many
         self.put_packed = self._appender.put_packed
         """Append a packed batch of simple messages; see `Appender.put_packed`."""
         self.put_batch = self._appender.put_batch

@@ -106,11 +106,15 @@ class RecordEncoder:
         self._is_crc_appended = config.is_crc_appended
         self._is_simple = len(config.store_host) == _V4_BYTES and not config.is_crc_appended
 
+    def is_simple(self, born_host: bytes) -> bool:
+        """Whether records of this host can be simple ones."""
+        return self._is_simple and len(born_host) == _V4_BYTES
+
     def origin(
         self, born_host: bytes, store_ms: int, reconsume_times: int = 0, prepared_offset: int = 0
     ) -> bytes | None:
         """What the records of one connection and millisecond share; None: not simple ones."""
-        if not self._is_simple or len(born_host) != _V4_BYTES:
+        if not self.is_simple(born_host):
             return None
         return _pack_origin(born_host, store_ms, self._store_host, reconsume_times, prepared_offset)
 

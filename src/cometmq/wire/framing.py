@@ -21,7 +21,13 @@ from cometmq.wire.command import (
     RemotingCommand,
     decode_binary_header,
 )
-from cometmq.wire.fast_decode import SEND_COMMAND_START, SendCommand, decode_send_command
+from cometmq.wire.fast_decode import (
+    END_COMMAND_START,
+    SEND_COMMAND_START,
+    SendCommand,
+    decode_end_command,
+    decode_send_command,
+)
 from cometmq.wire.lenient import decode_header_lenient
 
 __all__ = ["FRAME_BYTES_MAX", "FrameReader", "decode_frame", "decode_json_header", "full_command"]
@@ -70,21 +76,22 @@ class FrameReader:
         "_complete",
         "_error",
         "_frame_bytes_max",
-        "_has_send_commands",
+        "_has_fast_commands",
         "_needed",
         "_pending",
     )
 
     def __init__(
-        self, frame_bytes_max: int = FRAME_BYTES_MAX, *, has_send_commands: bool = False
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, *, has_fast_commands: bool = False
     ) -> None:
         """``frame_bytes_max`` includes the length field.
 
-        ``has_send_commands`` lets ``receive`` give a ``SendCommand`` for a plain
-        SEND_MESSAGE_V2, which only a server's handler of sends knows.
+        ``has_fast_commands`` lets ``receive`` give a ``SendCommand`` for a plain
+        SEND_MESSAGE_V2 and an ``EndCommand`` for an END_TRANSACTION, which only a server's
+        handlers of those know.
         """
         self._frame_bytes_max = frame_bytes_max
-        self._has_send_commands = has_send_commands
+        self._has_fast_commands = has_fast_commands
         # The head of an unfinished frame, and how long it must grow before a look pays.
         self._pending = bytearray()
         self._needed = 0
@@ -136,7 +143,7 @@ class FrameReader:
     def _parse(self, data: bytes, commands: list[RemotingCommand]) -> None:
         position = 0
         end = len(data)
-        has_send_commands = self._has_send_commands
+        has_fast_commands = self._has_fast_commands
         while end - position >= _HEAD_BYTES:
             length, packed = _FRAME_HEAD.unpack_from(data, position)
             frame_end = position + _LENGTH_BYTES + length
@@ -149,17 +156,21 @@ class FrameReader:
                 break
             serialize_type = packed >> 24
             header = data[header_start:header_end]
-            if has_send_commands and not serialize_type and header.startswith(SEND_COMMAND_START):
+            if has_fast_commands and not serialize_type:
                 try:
-                    send = decode_send_command(header)
-                    send.header = header
-                    send.body = data[header_end:frame_end]
+                    if header.startswith(SEND_COMMAND_START):
+                        send = decode_send_command(header)
+                        send.header = header
+                        send.body = data[header_end:frame_end]
+                        commands.append(cast(RemotingCommand, send))
+                        position = frame_end
+                        continue
+                    if header.startswith(END_COMMAND_START):
+                        commands.append(cast(RemotingCommand, decode_end_command(header)))
+                        position = frame_end
+                        continue
                 except _UNREADABLE:
                     pass
-                else:
-                    commands.append(cast(RemotingCommand, send))
-                    position = frame_end
-                    continue
             if serialize_type == JSON:
                 try:
                     command = _decode_command(header)

@@ -30,7 +30,7 @@ def header(ext: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
 def test_plain_send_has_everything_its_handler_needs() -> None:
     """And `full_command` gives what the ordinary reader gives."""
     data = frame(header({"e": "3", "i": "TAGS\x01A\x02"}, flag=2))
-    (send,) = FrameReader(has_send_commands=True).receive(data)
+    (send,) = FrameReader(has_fast_commands=True).receive(data)
     (plain,) = FrameReader().receive(data)
     assert isinstance(send, SendCommand)
     assert (send.code, send.opaque, send.flag, send.body) == (310, 7, 2, b"body")
@@ -63,13 +63,13 @@ def test_everything_else_takes_the_ordinary_way(data: bytes) -> None:
         except Exception as error:
             return type(error), str(error)
 
-    assert read(FrameReader(has_send_commands=True)) == read(FrameReader())
+    assert read(FrameReader(has_fast_commands=True)) == read(FrameReader())
 
 
 def test_peer_cannot_set_what_is_the_readers() -> None:
     """`header` and `body` in the JSON are not believed."""
     data = frame(header(header="e30=", body="AAAA", serialize_type=1))
-    (send,) = FrameReader(has_send_commands=True).receive(data)
+    (send,) = FrameReader(has_fast_commands=True).receive(data)
     assert isinstance(send, SendCommand)
     assert send.body == b"body"
     assert send.header == data[8:-4]
@@ -80,7 +80,7 @@ def test_peer_cannot_set_what_is_the_readers() -> None:
 def test_both_ways_agree_on_any_fields_in_any_split(ext: dict[str, str], step: int) -> None:
     """Whatever the values and wherever the stream is cut."""
     data = frame(header(ext)) + frame(header())
-    fast, slow = FrameReader(has_send_commands=True), FrameReader()
+    fast, slow = FrameReader(has_fast_commands=True), FrameReader()
     left: list[RemotingCommand] = []
     right: list[RemotingCommand] = []
     for place in range(0, len(data), step):

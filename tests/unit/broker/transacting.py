@@ -66,11 +66,16 @@ async def end(client: Client, half: Half, kind: int = COMMIT, /, **ext: str) -> 
 
 def stored(broker: Broker, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     """Everything readers see of a queue."""
-    found = broker.state.store.get(topic, queue_id, 0, 100_000, allow_cold=True)
-    assert isinstance(found, GetResult)
-    if found.status is not GetStatus.FOUND:
-        return []
-    return decode_messages(b"".join(found.chunks))
+    messages: list[StoredMessage] = []
+    offset = 0
+    while True:
+        found = broker.state.store.get(topic, queue_id, offset, 100_000, allow_cold=True)
+        assert isinstance(found, GetResult)
+        if found.status is not GetStatus.FOUND:
+            return messages
+        # One answer ends where a file of the log does.
+        messages += decode_messages(b"".join(found.chunks))
+        offset = found.next_queue_offset
 
 
 def ops(broker: Broker) -> list[bytes]:
