@@ -7,6 +7,7 @@ import threading
 
 import psutil
 import pytest
+from tests.request_fields import pull_fields, send_fields
 
 from cometmq.testing.cluster import EmbeddedCluster
 from cometmq.testing.raw_client import PeerClosed, RawClient
@@ -18,35 +19,8 @@ GET_MAX_OFFSET = 30
 TOPIC = "Adversity"
 
 # SEND_MESSAGE_V2 with the fields a 5.4.0 client sends.
-SEND_HEADER = {
-    "a": "adversity_producers",
-    "b": TOPIC,
-    "c": "TBW102",
-    "d": "4",
-    "e": "0",
-    "f": "0",
-    "g": "1700000000000",
-    "h": "0",
-    "i": "KEYS\x01k\x02",
-    "j": "0",
-    "k": "false",
-    "l": "16",
-    "m": "false",
-    "n": "broker-a",
-}
-PULL_HEADER = {
-    "consumerGroup": "adversity_consumers",
-    "topic": TOPIC,
-    "queueId": "0",
-    "queueOffset": "0",
-    "maxMsgNums": "32",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
+SEND_HEADER = send_fields(TOPIC, "KEYS\x01k\x02", d="4", l="16", n="broker-a")
+PULL_HEADER = pull_fields(TOPIC, 0)
 # Every answer a send may get: stored, or refused with a documented code.
 DOCUMENTED = {0, 1, 2, 3, 10, 13, 14, 16, 17, 29, 604}
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.test_kill9 import BrokerProcess
+from tests.request_fields import pull_fields, send_fields
 
 from cometmq.testing.raw_client import RawClient
 
@@ -21,30 +22,6 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 TOPIC = "Damaged"
 MESSAGE_COUNT = 600
 QUEUE = {"topic": TOPIC, "queueId": "0"}
-SEND = {
-    "a": "producers",
-    "b": TOPIC,
-    "c": "TBW102",
-    "d": "1",
-    "e": "0",
-    "f": "0",
-    "g": "1700000000000",
-    "h": "0",
-    "j": "0",
-    "k": "false",
-    "m": "false",
-}
-PULL = {
-    **QUEUE,
-    "consumerGroup": "consumers",
-    "maxMsgNums": "32",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
 
 
 def body_of(number: int) -> bytes:
@@ -54,7 +31,7 @@ def body_of(number: int) -> bytes:
 
 def send(client: RawClient, number: int) -> int:
     """Send one; its queue offset."""
-    answer = client.call(310, {**SEND, "i": f"KEYS\x01key{number}\x02"}, body_of(number))
+    answer = client.call(310, send_fields(TOPIC, f"KEYS\x01key{number}\x02"), body_of(number))
     assert answer.code == 0, f"{answer.code} {answer.remark}"
     return int(answer.ext_fields["queueOffset"])
 
@@ -65,7 +42,7 @@ def read_on(client: RawClient) -> set[int]:
     end = int(client.call(30, QUEUE).ext_fields["offset"])
     at = 0
     while at < end:
-        answer = client.call(11, {**PULL, "queueOffset": str(at)})
+        answer = client.call(11, pull_fields(TOPIC, at))
         following = int(answer.ext_fields["nextBeginOffset"])
         if answer.code == 0:
             for number in range(at, following):

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.request_fields import send_fields
 
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
 from cometmq.testing.raw_client import RawClient
@@ -30,11 +31,8 @@ def cluster() -> Iterator[EmbeddedCluster]:
 def send_half(client: RawClient, number: int) -> dict[str, str]:
     """Store a half message; what an end has to say of it."""
     text = f"UNIQ_KEY\x01RUDE{number:028d}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02"
-    ext = {
-        "a": GROUP, "b": "Rude", "c": "TBW102", "d": "1", "e": "0", "f": "0", "i": text,
-        "g": "1700000000000", "h": "0", "j": "0", "k": "false", "m": "false",
-    }  # fmt: skip
-    answer = client.call(RequestCode.SEND_MESSAGE_V2, ext, b"%d" % number)
+    fields = send_fields("Rude", text, a=GROUP)
+    answer = client.call(RequestCode.SEND_MESSAGE_V2, fields, b"%d" % number)
     assert answer.code == 0, answer.remark
     return {
         "producerGroup": GROUP,

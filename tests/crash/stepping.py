@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.request_fields import pull_fields
+
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.testing.raw_client import RawClient
 
@@ -150,20 +152,7 @@ def read_queue(
 ) -> Iterator[StoredMessage]:
     """What readers see of a queue from an offset on, without a hole."""
     while True:
-        ext = {
-            "consumerGroup": "readers",
-            "topic": topic,
-            "queueId": str(queue_id),
-            "queueOffset": str(offset),
-            "maxMsgNums": "32",
-            "sysFlag": "4",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
-        answer = client.call(11, ext)
+        answer = client.call(11, pull_fields(topic, offset, queue_id))
         if answer.code != 0:
             assert answer.code in (17, 19), answer.remark
             return

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.test_kill9 import BrokerProcess
+from tests.request_fields import pull_fields, send_fields
 
 from cometmq.codec.stored_message import decode_messages
 from cometmq.testing.raw_client import RawClient
@@ -25,32 +26,7 @@ DISK_BYTES = 40 << 20
 LEFT_BYTES = 7 << 20
 TOPIC = "FullDisk"
 BODY_BYTES = 8_000
-SEND = {
-    "a": "producers",
-    "b": TOPIC,
-    "c": "TBW102",
-    "d": "1",
-    "e": "0",
-    "f": "0",
-    "g": "1700000000000",
-    "h": "0",
-    "i": "",
-    "j": "0",
-    "k": "false",
-    "m": "false",
-}
-PULL = {
-    "consumerGroup": "consumers",
-    "topic": TOPIC,
-    "queueId": "0",
-    "maxMsgNums": "32",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
+SEND = send_fields(TOPIC)
 
 
 @contextlib.contextmanager
@@ -81,7 +57,7 @@ def read_all(client: RawClient) -> list[bytes]:
     """Every body of the queue, from the first on."""
     bodies: list[bytes] = []
     while True:
-        answer = client.call(11, {**PULL, "queueOffset": str(len(bodies))})
+        answer = client.call(11, pull_fields(TOPIC, len(bodies)))
         if answer.code == 19:
             return bodies
         assert answer.code == 0, f"{answer.code} {answer.remark}"

@@ -16,6 +16,7 @@ import pytest
 from tests.crash.stepping import Life, read_queue
 from tests.crash.test_full_disk import DISK_BYTES, check_no_start, mounted
 from tests.crash.test_full_disk_order import Filler
+from tests.request_fields import send_fields
 
 from cometmq.testing.raw_client import RawClient
 from cometmq.wire.command import RemotingCommand
@@ -52,7 +53,6 @@ FILE_SIZES = (
     "maxIndexNum=4000",
 )
 """Those of `stepping`, for a broker from the command line."""
-SEND = {"a": "p", "c": "TBW102", "d": "1", "e": "0", "g": "1700000000000", "h": "0"}
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
@@ -94,8 +94,8 @@ class Shop:
 
     def send(self, client: RawClient, body: bytes, raw: str, flag: int = 0) -> RemotingCommand:
         """One message that waits."""
-        ext = {**SEND, "b": TOPIC, "f": str(flag), "i": raw}
-        answer = client.call(310, ext, body + bytes(BODY_BYTES))
+        fields = send_fields(TOPIC, raw, f=str(flag))
+        answer = client.call(310, fields, body + bytes(BODY_BYTES))
         assert answer.code == 0, f"{answer.code} {answer.remark}"
         return answer
 
@@ -129,7 +129,7 @@ class Shop:
     def send_plain(self, client: RawClient, body_bytes: int) -> RemotingCommand:
         """An ordinary message; the answer may be a refusal."""
         body = (b"%d/" % len(self.plain)).ljust(body_bytes, b".")
-        answer = client.call(310, {**SEND, "b": PLAIN, "f": "0", "i": ""}, body)
+        answer = client.call(310, send_fields(PLAIN), body)
         if answer.code == 0:
             self.plain.append(body)
         return answer

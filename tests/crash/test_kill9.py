@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.request_fields import pull_fields, send_fields
 
 from cometmq.codec.stored_message import decode_messages
 from cometmq.testing.raw_client import PeerClosed, RawClient
@@ -163,20 +164,12 @@ class Producer(threading.Thread):
     def _frame(self, number: int, body: bytes) -> bytes:
         return self._client.frame(
             310,
-            {
-                "a": "kill_producers",
-                "b": TOPIC,
-                "c": "TBW102",
-                "d": str(QUEUE_COUNT),
-                "e": str(number % QUEUE_COUNT),
-                "f": "0",
-                "g": "1700000000000",
-                "h": "0",
-                "i": f"KEYS\x01{self.name}-{number}\x02TAGS\x01tag{number % 3}\x02",
-                "j": "0",
-                "k": "false",
-                "m": "false",
-            },
+            send_fields(
+                TOPIC,
+                f"KEYS\x01{self.name}-{number}\x02TAGS\x01tag{number % 3}\x02",
+                d=str(QUEUE_COUNT),
+                e=str(number % QUEUE_COUNT),
+            ),
             body,
         )
 
@@ -190,19 +183,7 @@ def read_queue(client: RawClient, queue_id: int) -> list[bytes]:
     while len(bodies) < end:
         answer = client.call(
             11,
-            {
-                "consumerGroup": "kill_consumers",
-                "topic": TOPIC,
-                "queueId": str(queue_id),
-                "queueOffset": str(len(bodies)),
-                "maxMsgNums": str(PULL_COUNT),
-                "sysFlag": "4",
-                "commitOffset": "0",
-                "suspendTimeoutMillis": "0",
-                "subscription": "*",
-                "subVersion": "0",
-                "expressionType": "TAG",
-            },
+            pull_fields(TOPIC, len(bodies), queue_id, maxMsgNums=str(PULL_COUNT)),
         )
         assert answer.code == 0, f"queue {queue_id} at {len(bodies)} of {end}: {answer.remark}"
         for message in decode_messages(answer.body):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.crash.test_kill9 import BrokerProcess
+from tests.request_fields import pull_fields, send_fields
 from tests.unit.store.stores import Rig
 
 from cometmq.codec.stored_message import decode_messages_lenient
@@ -132,21 +133,6 @@ def test_any_damage_at_any_moment(seed: int) -> None:
     assert end in read(rig)
 
 
-SEND = {"a": "p", "b": "Old", "c": "TBW102", "d": "1", "e": "0", "f": "0", "j": "0", "k": "false"}
-PULL = {
-    "topic": "Old",
-    "queueId": "0",
-    "consumerGroup": "c",
-    "maxMsgNums": "32",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
-
-
 @pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_a_real_broker(tmp_path: Path) -> None:
@@ -157,8 +143,7 @@ def test_a_real_broker(tmp_path: Path) -> None:
     broker.wait_until_ready()
     with RawClient(broker.address) as client:
         for number in range(count):
-            ext = {**SEND, "g": "1700000000000", "h": "0", "i": "", "m": "false"}
-            assert client.call(310, ext, b"%d/" % number + bytes(size)).code == 0
+            assert client.call(310, send_fields("Old"), b"%d/" % number + bytes(size)).code == 0
     oldest = min((store / "commitlog").iterdir())
     in_oldest = oldest.stat().st_size // size + 1
     os.truncate(oldest, oldest.stat().st_size // 8)
@@ -169,7 +154,7 @@ def test_a_real_broker(tmp_path: Path) -> None:
     with RawClient(broker.address) as client:
         at = 0
         while at < count:
-            answer = client.call(11, {**PULL, "queueOffset": str(at)})
+            answer = client.call(11, pull_fields("Old", at))
             # 20: skip on; 21: the queue begins later, its first file is gone.
             assert answer.code in {0, 20, 21}, f"at {at}: {answer.code} {answer.remark}"
             at = int(answer.ext_fields["nextBeginOffset"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.crash.test_full_disk import DISK_BYTES, SEND, TOPIC, small_disk
 from tests.crash.test_kill9 import BrokerProcess
+from tests.request_fields import pull_fields
 
 from cometmq.codec.stored_message import decode_messages
 from cometmq.testing.raw_client import RawClient
@@ -17,17 +18,6 @@ __all__ = ["small_disk"]
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 QUEUE = {"topic": TOPIC, "queueId": "0"}
-PULL = {
-    **QUEUE,
-    "consumerGroup": "consumers",
-    "maxMsgNums": "32",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
 
 
 def offset(client: RawClient, code: int) -> int:
@@ -40,7 +30,7 @@ def check_rest(client: RawClient) -> int:
     first, end = offset(client, 31), offset(client, 30)
     at = first
     while at < end:
-        answer = client.call(11, {**PULL, "queueOffset": str(at)})
+        answer = client.call(11, pull_fields(TOPIC, at))
         assert answer.code == 0, f"offset {at} of {first} to {end}: {answer.code} {answer.remark}"
         for message in decode_messages(answer.body):
             assert message.queue_offset == at
@@ -88,7 +78,7 @@ def test_files_go_by_age(tmp_path: Path, is_hour: bool) -> None:
         assert sorted((store / "commitlog").iterdir()) == left
         assert (offset(client, 31) > 0) is is_hour
         count = check_rest(client)
-        early = client.call(11, {**PULL, "queueOffset": "1"})
+        early = client.call(11, pull_fields(TOPIC, 1))
         # 21: the offset is not there, go on at the one in the answer.
         assert early.code == (21 if is_hour else 0)
         if is_hour:

@@ -109,6 +109,17 @@ def stage(staging: Staging) -> StagedPart:
     return part.finish()
 
 
+def kill_over_first_batch(pair: Pair, step: str) -> None:
+    """Publish batch 0 on both brokers; one of them ends at a step of it."""
+    with pair.staging() as staging:
+        part = stage(staging)
+        assert part.tokens.keys() == {"broker-a", "broker-b"}
+        pair.life.arm(step, 1)
+        with pytest.raises(CometError):
+            staging.publish(0, [part])
+    pair.life.check_killed()
+
+
 WHOLE = Counter(b"row %d" % row for row in range(ROWS))
 
 
@@ -116,13 +127,7 @@ WHOLE = Counter(b"row %d" % row for row in range(ROWS))
 def test_a_broker_killed_while_it_is_told_of_home(tmp_path: Path, step: str) -> None:
     """Nothing was decided: the same publish again is the whole batch, once."""
     with two_brokers(tmp_path, "broker-a", "broker-b") as pair:
-        with pair.staging() as staging:
-            part = stage(staging)
-            assert part.tokens.keys() == {"broker-a", "broker-b"}
-            pair.life.arm(step, 1)
-            with pytest.raises(CometError):
-                staging.publish(0, [part])
-        pair.life.check_killed()
+        kill_over_first_batch(pair, step)
         assert pair.stays.standalone.broker.staging.ledger.sinks == {}
         assert not pair.seen()
         pair.restart()
@@ -137,13 +142,7 @@ def test_a_broker_killed_while_it_is_told_of_home(tmp_path: Path, step: str) -> 
 def test_a_home_killed_over_the_first_batch_is_waited_for(tmp_path: Path, step: str) -> None:
     """The name server has forgotten it too: the other broker shows nothing until it is back."""
     with two_brokers(tmp_path, "broker-b", "broker-a") as pair:
-        with pair.staging() as staging:
-            part = stage(staging)
-            assert part.tokens.keys() == {"broker-a", "broker-b"}
-            pair.life.arm(step, 1)
-            with pytest.raises(CometError):
-                staging.publish(0, [part])
-        pair.life.check_killed()
+        kill_over_first_batch(pair, step)
         pair.wait_for(1)
         with pair.staging() as staging:
             with pytest.raises(ConnectFailed, match="broker-a decides about the batches"):

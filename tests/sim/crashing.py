@@ -6,8 +6,9 @@ What the tests of one kind of message add: how the broker tells its steps, and t
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.config import BrokerConfig
@@ -16,10 +17,14 @@ from cometmq.namesrv import NameServer, NameServerConfig
 from cometmq.store.message_store import MessageStore
 from cometmq.store.results import GetResult, GetStatus
 from cometmq.testing.loop import NodeCrashed
-from cometmq.testing.simulation import Node, NodeGone, World
+from cometmq.testing.network import NetworkFaults
+from cometmq.testing.simulation import Node, NodeGone, World, simulate
 
 QUEUE_COUNT = 3
 NAME_SERVER_PORT, BROKER_PORT = 9876, 10911
+
+
+ClusterT = TypeVar("ClusterT", bound="CrashingCluster")
 
 
 @dataclass
@@ -130,6 +135,55 @@ class CrashingCluster:
             await asyncio.sleep(self.world.chance.uniform(0.1, 2))
             self.node.restart()
             await self.start_broker()
+
+
+def crash_at_step(
+    make: Callable[[World, str], ClusterT],
+    story: Callable[[ClusterT], Awaitable[None]],
+    step: str,
+    hit: int,
+    *,
+    seed: int,
+    flush: str,
+    power_cut: bool,
+) -> ClusterT:
+    """Let the broker end once, when it comes to a step for the `hit`-th time; the cluster after."""
+
+    async def main(world: World) -> ClusterT:
+        cluster = make(world, flush)
+        cluster.crash_point, cluster.crash_hit = step, hit
+        cluster.is_power_cut = power_cut
+        await story(cluster)
+        return cluster
+
+    cluster = simulate(seed, main).value
+    assert cluster.seen.hits[step] >= hit, "the step was not reached"
+    assert cluster.seen.crashes == 1
+    assert cluster.seen.looks > 10
+    return cluster
+
+
+def crash_anywhere(
+    make: Callable[[World, str], ClusterT],
+    story: Callable[[ClusterT, asyncio.Future[None]], Awaitable[None]],
+    *,
+    seed: int,
+    flush: str,
+) -> ClusterT:
+    """Let the broker end at some disk operations, on a network that splits; the cluster after.
+
+    `story` is given what ends it.
+    """
+
+    async def main(world: World) -> ClusterT:
+        cluster = make(world, flush)
+        chance = random.Random(f"{seed}/crashes")
+        cluster.is_power_cut = chance.random() < 0.5
+        await story(cluster, asyncio.ensure_future(cut_at_random(cluster, chance)))
+        return cluster
+
+    faults = NetworkFaults(split_chance=0.3, delay_ms_max=5)
+    return simulate(seed, main, faults=faults).value
 
 
 async def cut_at_random(cluster: CrashingCluster, chance: random.Random) -> None:

@@ -14,6 +14,7 @@ import sys
 from dataclasses import dataclass, field
 
 import pytest
+from tests.request_fields import pull_fields
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.config import BrokerConfig
@@ -184,22 +185,7 @@ class Cluster:
 
 def pull_request(queue_id: int, queue_offset: int) -> RemotingCommand:
     """A pull that is never held."""
-    return RemotingCommand.request(
-        11,
-        {
-            "consumerGroup": "sim_checkers",
-            "topic": TOPIC,
-            "queueId": str(queue_id),
-            "queueOffset": str(queue_offset),
-            "maxMsgNums": "32",
-            "sysFlag": "4",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        },
-    )
+    return RemotingCommand.request(11, pull_fields(TOPIC, queue_offset, queue_id))
 
 
 async def main(world: World) -> Result:

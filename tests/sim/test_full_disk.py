@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.request_fields import pull_fields, send_fields
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.config import BrokerConfig
@@ -12,29 +13,6 @@ from cometmq.testing.simulation import World, simulate
 from cometmq.wire.command import RemotingCommand
 
 PORT = 10911
-SEND = {
-    "a": "p",
-    "b": "T",
-    "c": "TBW102",
-    "d": "1",
-    "e": "0",
-    "f": "0",
-    "g": "1700000000000",
-    "h": "0",
-    "i": "",
-}
-PULL = {
-    "consumerGroup": "g",
-    "topic": "T",
-    "queueId": "0",
-    "maxMsgNums": "32",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
@@ -72,7 +50,7 @@ def test_writes_stop_and_come_back(seed: int, flush: str) -> None:
         async def send_until(wanted: set[int], tries: int) -> int:
             for number in range(tries):
                 body = b"%d/%d" % (len(stored), number) + bytes(8_000)
-                answer = await channel.request(RemotingCommand.request(310, dict(SEND), body))
+                answer = await channel.request(RemotingCommand.request(310, send_fields("T"), body))
                 if answer.code == 0:
                     stored.append(body)
                 if answer.code in wanted:
@@ -83,8 +61,8 @@ def test_writes_stop_and_come_back(seed: int, flush: str) -> None:
         async def check_all() -> None:
             found: list[bytes] = []
             while len(found) < len(stored):
-                fields = {**PULL, "queueOffset": str(len(found))}
-                answer = await channel.request(RemotingCommand.request(11, fields))
+                request = RemotingCommand.request(11, pull_fields("T", len(found)))
+                answer = await channel.request(request)
                 assert answer.code == 0, f"{answer.code} {answer.remark}"
                 found.extend(bytes(message.body) for message in decode_messages(answer.body))
             assert found == stored

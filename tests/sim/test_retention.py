@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.sim.crashing import crash_at_step
 from tests.sim.retaining import LATE_MS, TOPIC, RetentionCluster
 
 from cometmq.testing.simulation import World, simulate
@@ -78,14 +79,6 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(
 ) -> None:
     """The file may be there or not when the broker comes back."""
 
-    async def main(world: World) -> RetentionCluster:
-        cluster = RetentionCluster(world, flush)
-        cluster.crash_point, cluster.crash_hit = step, STEPS[step]
-        cluster.is_power_cut = power_cut
-        await story(cluster)
-        return cluster
-
-    cluster = simulate(5, main).value
-    assert cluster.seen.hits[step] >= STEPS[step], "the step was not reached"
-    assert cluster.seen.crashes == 1
-    assert cluster.seen.looks > 10
+    crash_at_step(
+        RetentionCluster, story, step, STEPS[step], seed=5, flush=flush, power_cut=power_cut
+    )

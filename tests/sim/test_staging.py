@@ -6,10 +6,9 @@ never twice, and readers never see a part of it.  `SEED=` chooses one seed.
 
 import asyncio
 import os
-import random
 
 import pytest
-from tests.sim.crashing import QUEUE_COUNT, cut_at_random, read_visible
+from tests.sim.crashing import QUEUE_COUNT, crash_anywhere, crash_at_step, read_visible
 from tests.sim.staging import ROWS, TOPIC, StagedCluster
 
 from cometmq.client.staging_calls import PublishState
@@ -17,7 +16,6 @@ from cometmq.codec.consume_queue import CqUnit
 from cometmq.model.names import STAGED_DECISION_TOPIC, STAGED_TOPIC, TIMER_TOPIC
 from cometmq.store.message_store import MessageStore
 from cometmq.store.verify import verify_store
-from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulation import World, simulate
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, 2, 3, 4, 5, 6]
@@ -113,18 +111,11 @@ async def check_rebuilt(cluster: StagedCluster) -> None:
 def test_a_crash_at_any_step_leaves_whole_batches(step: str, power_cut: bool, flush: str) -> None:
     """All or nothing of each batch, before and after the broker comes back."""
 
-    async def main(world: World) -> StagedCluster:
-        cluster = StagedCluster(world, flush)
-        cluster.crash_point, cluster.crash_hit = step, STEPS[step]
-        cluster.is_power_cut = power_cut
+    async def story(cluster: StagedCluster) -> None:
         await scenario(cluster)
         await check_rebuilt(cluster)
-        return cluster
 
-    cluster = simulate(7, main).value
-    assert cluster.seen.hits[step] >= STEPS[step], "the step was not reached"
-    assert cluster.seen.crashes == 1
-    assert cluster.seen.looks > 10
+    crash_at_step(StagedCluster, story, step, STEPS[step], seed=7, flush=flush, power_cut=power_cut)
 
 
 @pytest.mark.parametrize("flush", FLUSH)
@@ -132,21 +123,23 @@ def test_a_crash_at_any_step_leaves_whole_batches(step: str, power_cut: bool, fl
 def test_a_crash_leaves_messages_with_a_time_once(step: str, flush: str) -> None:
     """Every other row has one, from next to nothing to a second: each comes once, on time."""
 
-    async def main(world: World) -> StagedCluster:
-        cluster = StagedCluster(world, flush)
+    async def story(cluster: StagedCluster) -> None:
         cluster.timed_rows = range(1, ROWS, 2)
-        cluster.crash_point, cluster.crash_hit = step, STEPS[step]
-        cluster.is_power_cut = flush == "SYNC_FLUSH"
         await scenario(cluster)
         assert cluster.broker is not None
         waited = cluster.broker.state.store.end_of_queue(TIMER_TOPIC, 0)
         assert waited >= len(cluster.due_ms) // 2, "most rows waited for nothing"
         await check_rebuilt(cluster)
-        return cluster
 
-    cluster = simulate(11, main).value
-    assert cluster.seen.hits[step] >= STEPS[step], "the step was not reached"
-    assert cluster.seen.crashes == 1
+    crash_at_step(
+        StagedCluster,
+        story,
+        step,
+        STEPS[step],
+        seed=11,
+        flush=flush,
+        power_cut=flush == "SYNC_FLUSH",
+    )
 
 
 @pytest.mark.parametrize("flush", FLUSH)
@@ -154,16 +147,7 @@ def test_a_crash_leaves_messages_with_a_time_once(step: str, flush: str) -> None
 def test_crashes_at_any_disk_operation(seed: int, flush: str) -> None:
     """Several crashes in one run, wherever the seed puts them, on a network that splits."""
 
-    async def main(world: World) -> StagedCluster:
-        cluster = StagedCluster(world, flush)
-        chance = random.Random(f"{seed}/crashes")
-        cluster.is_power_cut = chance.random() < 0.5
-        cutter = asyncio.ensure_future(cut_at_random(cluster, chance))
-        await scenario(cluster, cutter)
-        return cluster
-
-    faults = NetworkFaults(split_chance=0.3, delay_ms_max=5)
-    cluster = simulate(seed, main, faults=faults).value
+    cluster = crash_anywhere(StagedCluster, scenario, seed=seed, flush=flush)
     assert cluster.seen.looks > 10
 
 

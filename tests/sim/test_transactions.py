@@ -4,15 +4,12 @@ After every crash each transaction is settled once: delivered if its local trans
 forgotten if it was not, given up if nobody decides.  `SEED=` chooses one seed.
 """
 
-import asyncio
 import os
-import random
 
 import pytest
-from tests.sim.crashing import cut_at_random
+from tests.sim.crashing import crash_anywhere, crash_at_step
 from tests.sim.transacting import KINDS, TransactionCluster, run
 
-from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulation import World, simulate
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, 2, 3, 4, 5, 6, 120]
@@ -38,18 +35,16 @@ FLUSH = ["SYNC_FLUSH", "ASYNC_FLUSH"]
 def test_a_crash_at_any_step_settles_each_once(step: str, power_cut: bool, flush: str) -> None:
     """Before and after the broker comes back."""
 
-    async def main(world: World) -> TransactionCluster:
-        cluster = TransactionCluster(world, flush)
-        cluster.crash_point, cluster.crash_hit = step, STEPS[step]
-        cluster.is_power_cut = power_cut
-        await run(cluster, COUNT)
-        return cluster
-
-    cluster = simulate(11, main).value
-    assert cluster.seen.hits[step] >= STEPS[step], "the step was not reached"
-    assert cluster.seen.crashes == 1
+    cluster = crash_at_step(
+        TransactionCluster,
+        lambda cluster: run(cluster, COUNT),
+        step,
+        STEPS[step],
+        seed=11,
+        flush=flush,
+        power_cut=power_cut,
+    )
     assert set(cluster.seen.begun.values()) == set(KINDS)
-    assert cluster.seen.looks > 10
 
 
 @pytest.mark.parametrize("flush", FLUSH)
@@ -57,16 +52,12 @@ def test_a_crash_at_any_step_settles_each_once(step: str, power_cut: bool, flush
 def test_crashes_at_any_disk_operation(seed: int, flush: str) -> None:
     """Several crashes in one run, wherever the seed puts them, on a network that splits."""
 
-    async def main(world: World) -> TransactionCluster:
-        cluster = TransactionCluster(world, flush)
-        chance = random.Random(f"{seed}/crashes")
-        cluster.is_power_cut = chance.random() < 0.5
-        cutter = asyncio.ensure_future(cut_at_random(cluster, chance))
-        await run(cluster, COUNT, cutter)
-        return cluster
-
-    faults = NetworkFaults(split_chance=0.3, delay_ms_max=5)
-    cluster = simulate(seed, main, faults=faults).value
+    cluster = crash_anywhere(
+        TransactionCluster,
+        lambda cluster, cutter: run(cluster, COUNT, cutter),
+        seed=seed,
+        flush=flush,
+    )
     assert cluster.seen.crashes >= 1
     assert len(cluster.seen.begun) == 2 * COUNT
     assert cluster.seen.checked > 5

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.request_fields import pull_fields, send_fields
+
 from cometmq.broker import Broker, load_config
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.net.channel import Channel, ChannelPool
@@ -29,33 +31,8 @@ SMALL = {
     "maxHashSlotNum": 100,
     "maxIndexNum": 400,
 }
-PULL_DEFAULTS = {
-    "consumerGroup": "g",
-    "topic": "t",
-    "queueId": "0",
-    "queueOffset": "0",
-    "maxMsgNums": "32",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "200",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
-SEND_DEFAULTS = {
-    "a": "pg",
-    "b": "t",
-    "c": "TBW102",
-    "d": "4",
-    "e": "0",
-    "f": "0",
-    "g": "1700000000000",
-    "h": "0",
-    "i": "",
-    "j": "0",
-    "k": "false",
-    "m": "false",
-}
+PULL_DEFAULTS = pull_fields("t", 0, consumerGroup="g", suspendTimeoutMillis="200")
+SEND_DEFAULTS = send_fields("t", a="pg", d="4")
 
 
 class Client:
