@@ -137,7 +137,7 @@ class CrashingCluster:
             await self.start_broker()
 
 
-def crash_at_step(
+def check_crash_at_step(
     make: Callable[[World, str], ClusterT],
     story: Callable[[ClusterT], Awaitable[None]],
     step: str,

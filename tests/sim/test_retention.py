@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.sim.crashing import crash_at_step
+from tests.sim.crashing import check_crash_at_step
 from tests.sim.retaining import LATE_MS, TOPIC, RetentionCluster
 
 from cometmq.testing.simulation import World, simulate
@@ -79,6 +79,6 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(
 ) -> None:
     """The file may be there or not when the broker comes back."""
 
-    crash_at_step(
+    check_crash_at_step(
         RetentionCluster, story, step, STEPS[step], seed=5, flush=flush, power_cut=power_cut
     )

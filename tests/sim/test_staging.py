@@ -8,7 +8,7 @@ import asyncio
 import os
 
 import pytest
-from tests.sim.crashing import QUEUE_COUNT, crash_anywhere, crash_at_step, read_visible
+from tests.sim.crashing import QUEUE_COUNT, check_crash_at_step, crash_anywhere, read_visible
 from tests.sim.staging import ROWS, TOPIC, StagedCluster
 
 from cometmq.client.staging_calls import PublishState
@@ -115,7 +115,9 @@ def test_a_crash_at_any_step_leaves_whole_batches(step: str, power_cut: bool, fl
         await scenario(cluster)
         await check_rebuilt(cluster)
 
-    crash_at_step(StagedCluster, story, step, STEPS[step], seed=7, flush=flush, power_cut=power_cut)
+    check_crash_at_step(
+        StagedCluster, story, step, STEPS[step], seed=7, flush=flush, power_cut=power_cut
+    )
 
 
 @pytest.mark.parametrize("flush", FLUSH)
@@ -131,7 +133,7 @@ def test_a_crash_leaves_messages_with_a_time_once(step: str, flush: str) -> None
         assert waited >= len(cluster.due_ms) // 2, "most rows waited for nothing"
         await check_rebuilt(cluster)
 
-    crash_at_step(
+    check_crash_at_step(
         StagedCluster,
         story,
         step,

@@ -7,7 +7,7 @@ taken back.  `SEED=` chooses one seed.
 import os
 
 import pytest
-from tests.sim.crashing import crash_anywhere, crash_at_step
+from tests.sim.crashing import check_crash_at_step, crash_anywhere
 from tests.sim.timing import TimerCluster, run
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, 2, 3, 4]
@@ -32,7 +32,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(
 ) -> None:
     """Before and after the broker comes back."""
 
-    cluster = crash_at_step(
+    cluster = check_crash_at_step(
         TimerCluster,
         lambda cluster: run(cluster, COUNT),
         step,

@@ -7,7 +7,7 @@ forgotten if it was not, given up if nobody decides.  `SEED=` chooses one seed.
 import os
 
 import pytest
-from tests.sim.crashing import crash_anywhere, crash_at_step
+from tests.sim.crashing import check_crash_at_step, crash_anywhere
 from tests.sim.transacting import KINDS, TransactionCluster, run
 
 from cometmq.testing.simulation import World, simulate
@@ -35,7 +35,7 @@ FLUSH = ["SYNC_FLUSH", "ASYNC_FLUSH"]
 def test_a_crash_at_any_step_settles_each_once(step: str, power_cut: bool, flush: str) -> None:
     """Before and after the broker comes back."""
 
-    cluster = crash_at_step(
+    cluster = check_crash_at_step(
         TransactionCluster,
         lambda cluster: run(cluster, COUNT),
         step,
