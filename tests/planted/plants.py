@@ -17,6 +17,7 @@ from cometmq.broker.recall import RecallProcessor
 from cometmq.broker.send_back import SendBackProcessor
 from cometmq.broker.state import answer
 from cometmq.broker.transaction import TransactionService
+from cometmq.client.offsets import LocalOffsets
 from cometmq.client.parking import Parking
 from cometmq.client.request_reply import OpenRequests
 from cometmq.core.consumer_offsets import ConsumerOffsetTable
@@ -158,6 +159,15 @@ def _not_held(original: Any) -> Any:
     return hold
 
 
+def _one_early(original: Any) -> Any:
+    def reset(
+        self: ConsumerOffsetTable, group: str, topic: str, queue_id: int, offset: int, now_ms: int
+    ) -> None:
+        original(self, group, topic, queue_id, max(0, offset - 1), now_ms)
+
+    return reset
+
+
 PLANTS: Final = (
     Plant("a flush is dropped", ((Flusher, "_sync", _drop),), ("queue-order",)),
     Plant(
@@ -233,6 +243,21 @@ PLANTS: Final = (
         "a gateway lets go of messages that it does not hold",
         ((DelayGateway, "_hold", _not_held),),
         ("gateway",),
+    ),
+    Plant(
+        "a broadcasting member forgets where it was",
+        ((LocalOffsets, "_load", lambda _: lambda self: {}),),
+        ("broadcast",),
+    ),
+    Plant(
+        "an offset is reset to the message before",
+        ((ConsumerOffsetTable, "reset", _one_early),),
+        ("reset",),
+    ),
+    Plant(
+        "consumers are not told that their offset was reset",
+        ((ConsumerOffsetTable, "take_reset", _drop),),
+        ("reset",),
     ),
     Plant(
         "a reply goes to whoever has waited longest",

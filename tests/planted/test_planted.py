@@ -10,7 +10,7 @@ from tests.planted.plants import PLANTS, Plant
 
 from cometmq.testing.simulate import plan_of, run_plan
 
-SEEDS_MAX = 60
+SEEDS_MAX = 100
 # A simulation that fails ends where it is, with tasks that had not begun.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 

@@ -431,25 +431,35 @@ class AdminCalls(GrowthCalls):
     ) -> dict[MessageQueue, int]:
         """Move a group to a time (None: to the end) in every queue, and return the new offsets.
 
-        Members that are online are told by their brokers (INVOKE_BROKER_TO_RESET_OFFSET) and go on
-        there at once; without members the offsets are stored.
+        Brokers tell the members (INVOKE_BROKER_TO_RESET_OFFSET), who go on there at once; where a
+        broker refuses and the group has no members there, the offsets are stored.  Members that a
+        broker has not heard of yet, as it has just started, are told with their next pull.  Brokers
+        keep the order in memory until then, and take no commits of the group for that queue.
         """
         route = await self.topic_route(topic)
+        moment = -1 if timestamp_ms is None else timestamp_ms
+        ext = ResetOffsetHeader(topic, group, moment, is_force=True).to_ext()
         offsets: dict[MessageQueue, int] = {}
-        if await self.consumer_list(group):
-            moment = -1 if timestamp_ms is None else timestamp_ms
-            ext = ResetOffsetHeader(topic, group, moment, is_force=True).to_ext()
-            for data in route.broker_datas:
-                command = RemotingCommand.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
-                answer = await self._calls.ask(data.broker_addrs[MASTER_ID], command)
-                offsets |= ResetOffsetBody.decode(answer.body).offsets
-            return offsets
-        for queue in subscribe_queues(topic, route):
-            if timestamp_ms is None:
-                offsets[queue] = await self.max_offset(queue)
+        for data in route.broker_datas:
+            address = data.broker_addrs[MASTER_ID]
+            command = RemotingCommand.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+            try:
+                answer = await self._calls.ask(address, command)
+            except RemoteError:
+                # Brokers before 5.0 move only groups that have members.
+                if await self._calls.consumer_ids(address, group):
+                    raise
             else:
-                offsets[queue] = await self.search_offset(queue, timestamp_ms)
-        await self.commit_offsets(group, offsets)
+                offsets |= ResetOffsetBody.decode(answer.body).offsets
+                continue
+            for queue in subscribe_queues(topic, route):
+                if queue.broker_name != data.broker_name:
+                    continue
+                if timestamp_ms is None:
+                    offsets[queue] = await self.max_offset(queue)
+                else:
+                    offsets[queue] = await self.search_offset(queue, timestamp_ms)
+                await self.commit_offsets(group, {queue: offsets[queue]})
         return offsets
 
     # -- messages ---------------------------------------------------------------------------

@@ -77,6 +77,8 @@ class Group:
     never move back.  Where members share a group the last commit wins, as in RocketMQ: one that has
     lost a queue may commit after the one that began from an older offset, and back goes the queue.
     """
+    may_go_back_to: Callable[[Place], bool] = lambda place: False
+    """Whether an operator ordered the group to go on from there."""
     decided: set[Place] = field(default_factory=set)
     bodies: set[bytes] = field(default_factory=set)
     """Of messages that were handled with success."""
@@ -249,7 +251,7 @@ class BrokerPart:
                     f"{self.name} {topic}/{queue_id}: readers saw {len(known)} messages before "
                     f"the restart, now there are {end}"
                 )
-            first = min(len(known), self._first(topic, queue_id))
+            first = min(len(known), self.first(topic, queue_id))
             there = self._read(topic, queue_id, first, len(known))
             for before, now in zip(known[first:], there, strict=True):
                 if before.body != now.body:
@@ -259,7 +261,7 @@ class BrokerPart:
                     )
         self._committed = self._offsets()
 
-    def _first(self, topic: str, queue_id: int) -> int:
+    def first(self, topic: str, queue_id: int) -> int:
         """A queue's least offset, looked at at once: the store has a worker look after a start."""
         assert self.broker is not None
         store = self.broker.state.store
@@ -292,7 +294,10 @@ class BrokerPart:
                     continue
                 for queue_id, consumer_offset in queues.items():
                     place = (name, topic, int(queue_id))
-                    if consumer_offset < self._saved.get(place, 0):
+                    if consumer_offset < self._saved.get(place, 0) and not any(
+                        group.may_go_back_to((self.name, topic, int(queue_id), one))
+                        for one in range(consumer_offset + 1)
+                    ):
                         raise CheckFailed(
                             f"{self.name}: the saved offset of {place} was {self._saved[place]} "
                             f"at an earlier start, now {consumer_offset}"
@@ -322,7 +327,8 @@ class BrokerPart:
             if consumer_offset == was:
                 continue
             group = groups[key[0]]
-            if consumer_offset < was and group.is_alone:
+            place = (self.name, key[1], key[2], consumer_offset)
+            if consumer_offset < was and group.is_alone and not group.may_go_back_to(place):
                 raise CheckFailed(
                     f"{self.name}: the offset of {key} moved back from {was} to {consumer_offset}"
                 )

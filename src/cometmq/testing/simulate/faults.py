@@ -52,11 +52,11 @@ async def _name_server_away(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _client_kill(cluster: Cluster, chance: random.Random) -> None:
-    """A machine with producers and consumers dies."""
+    """A machine with producers and consumers dies, or its power fails."""
     node = chance.choice(cluster.clients)
     if node.is_alive:
         cluster.injected["client-kill"] += 1
-        node.crash(power_cut=False)
+        node.crash(power_cut=chance.random() < 0.5)
 
 
 def _crash(kind: str, *, power_cut: bool) -> Fault:

@@ -11,6 +11,7 @@ from typing import Final
 from cometmq.testing.simulate.workloads.asked import AskedWorkload
 from cometmq.testing.simulate.workloads.backlog import BacklogWorkload
 from cometmq.testing.simulate.workloads.base import Workload
+from cometmq.testing.simulate.workloads.broadcast import BroadcastWorkload
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
 from cometmq.testing.simulate.workloads.filtered import BitmapsWorkload, FilteredWorkload
 from cometmq.testing.simulate.workloads.gateway import GatewayWorkload
@@ -24,6 +25,7 @@ from cometmq.testing.simulate.workloads.parked import ParkedWorkload
 from cometmq.testing.simulate.workloads.plain import PlainWorkload
 from cometmq.testing.simulate.workloads.queue_order import QueueOrderWorkload
 from cometmq.testing.simulate.workloads.recalled import RecalledWorkload
+from cometmq.testing.simulate.workloads.reset import ResetWorkload
 from cometmq.testing.simulate.workloads.retries import RetriesWorkload
 from cometmq.testing.simulate.workloads.staging import StagingWorkload
 from cometmq.testing.simulate.workloads.timed import TimedWorkload
@@ -37,6 +39,7 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         AskedWorkload,
         BacklogWorkload,
         BitmapsWorkload,
+        BroadcastWorkload,
         DelayedWorkload,
         FilteredWorkload,
         GatewayWorkload,
@@ -48,6 +51,7 @@ WORKLOADS: Final[dict[str, type[Workload]]] = {
         PlainWorkload,
         QueueOrderWorkload,
         RecalledWorkload,
+        ResetWorkload,
         RetriesWorkload,
         StagingWorkload,
         TimedWorkload,

@@ -1,0 +1,152 @@
+"""Broadcasting: every member is given every message, and knows over its lives where it was.
+
+Must not: look at brokers' offsets; members keep their own, on the disks of their machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import ClassVar, Final
+
+from cometmq.client.instance import ClientInstance
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.offsets import LocalOffsets
+from cometmq.client.producer import Producer
+from cometmq.client.push_consumer import PushConsumer
+from cometmq.core.offset_file import decode_offset_file
+from cometmq.model import Message
+from cometmq.model.group import MessageModel
+from cometmq.testing.simulate.workloads.base import Workload, place_of
+from cometmq.testing.simulation import Node
+
+__all__ = ["BroadcastWorkload"]
+
+TOPIC: Final = "Broadcast"
+GROUP: Final = "broadcasting"
+FOLDER: Final = "/offsets"
+Queue = tuple[str, str, int]
+
+
+class _Member(PushConsumer):
+    """A member whose file of offsets lies on its machine's simulated disk."""
+
+    node: Node
+
+    def _start_instance(self) -> ClientInstance:
+        instance = super()._start_instance()
+        self._offsets = LocalOffsets(instance.client_id, self.group, FOLDER, self.node.disk)
+        return instance
+
+
+class _Lives:
+    """What one member was given, over its lives."""
+
+    def __init__(self) -> None:
+        self.handled: dict[Queue, set[int]] = defaultdict(set)
+        self.bodies: set[bytes] = set()
+        self.left: dict[Queue, int] = {}
+        """What its file said when it last left in order: nothing before that is given again."""
+        self.path = ""
+
+    def whole(self, queue: Queue) -> int:
+        """The first offset that it has not handled."""
+        handled = self.handled[queue]
+        return next(number for number in range(len(handled) + 1) if number not in handled)
+
+
+class BroadcastWorkload(Workload):
+    """Each of three members handles all, and nothing again of what it had saved when it left."""
+
+    name: ClassVar[str] = "broadcast"
+
+    def start(self) -> None:
+        cluster = self.cluster
+        cluster.watch(TOPIC, self.never_twice)
+        # Brokers know no offsets of it, so no file goes that a member may still want.
+        cluster.watch_group(GROUP)
+        cluster.on_look.append(self._look)
+        first, second = cluster.clients
+        self._nodes = [first, second, second]
+        self._members = [_Lives() for _ in self._nodes]
+        cluster.role("broadcast send", first, lambda: self.send_all(first, self._step))
+        cluster.role("broadcast one", first, lambda: self._stay(0))
+        cluster.role("broadcast two", second, lambda: self._stay(1))
+        cluster.role("broadcast three", second, self._come_and_stay)
+
+    async def _step(self, producer: Producer) -> None:
+        batch = [Message(TOPIC, self.new_body()) for _ in range(self.chance.randint(1, 4))]
+        for message, sent in zip(batch, await producer.send_batch(batch), strict=True):
+            self.note(message.body, sent)
+
+    async def _stay(self, number: int) -> None:
+        async with self._member(number):
+            await self.cluster.ended.wait()
+
+    async def _come_and_stay(self) -> None:
+        while not self.cluster.is_peace:
+            member = self._member(2)
+            async with member:
+                await asyncio.sleep(self.chance.uniform(0.3, 2))
+            lives = self._members[2]
+            lives.left = self._saved(2)
+            await asyncio.sleep(self.chance.uniform(0.1, 1))
+        await self._stay(2)
+
+    def _member(self, number: int) -> PushConsumer:
+        node, lives = self._nodes[number], self._members[number]
+
+        async def handle(message: ReceivedMessage) -> None:
+            broker_name, topic, queue_id, queue_offset = place_of(message)
+            queue = (broker_name, topic, queue_id)
+            if queue_offset < lives.left.get(queue, 0):
+                self.cluster.fail(
+                    f"broadcast: member {number} is given {queue} {queue_offset} again, and had "
+                    f"saved {lives.left[queue]} when it left"
+                )
+            await asyncio.sleep(self.chance.uniform(0, 0.2))
+            lives.handled[queue].add(queue_offset)
+            lives.bodies.add(bytes(message.body))
+            self.cluster.world.record("handled", f"member {number} {message.body[:20]!r}")
+
+        member = _Member(
+            GROUP,
+            {TOPIC: "*"},
+            handle,
+            name_server=self.cluster.name_server_address,
+            instance_name=f"{GROUP}-{number}",
+            client_ip=node.address,
+            consume_from="first",
+            message_model=MessageModel.BROADCASTING,
+            env=node.environment(),
+        )
+        member.node = node
+        lives.path = f"{FOLDER}/{node.address}@{GROUP}-{number}/{GROUP}/offsets.json"
+        return member
+
+    def _look(self) -> None:
+        """No file names an offset beyond what its member has handled."""
+        for number, lives in enumerate(self._members):
+            for queue, saved in self._saved(number).items():
+                if saved > lives.whole(queue):
+                    self.cluster.fail(
+                        f"broadcast: member {number} saved {saved} of {queue}, and has not "
+                        f"handled {lives.whole(queue)}"
+                    )
+
+    def _saved(self, number: int) -> dict[Queue, int]:
+        """What a member's file says; nothing while its machine is down."""
+        node, path = self._nodes[number], self._members[number].path
+        if not node.is_alive or not path or not node.disk.exists(path):
+            return {}
+        offsets = decode_offset_file(node.disk.read_bytes(path))
+        return {(one.broker_name, one.topic, one.queue_id): at for one, at in offsets.items()}
+
+    def unsettled(self) -> str | None:
+        if not self.is_sent:
+            return "not everything is sent"
+        wanted = {seen.body for seen in self.cluster.messages(TOPIC)} | self.acknowledged.keys()
+        for number, lives in enumerate(self._members):
+            if missing := wanted - lives.bodies:
+                return f"member {number} was never given {min(missing)[:30]!r}"
+        return None
