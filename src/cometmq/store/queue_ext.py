@@ -265,6 +265,17 @@ class QueueExt:
 
     # -- files -------------------------------------------------------------------------------
 
+    def paths(self, queues: Iterable[ConsumeQueue]) -> Iterator[str]:
+        """Every extension file of these queues."""
+        if not self._disk.is_dir(self._path):
+            return
+        topics = set(self._disk.listdir(self._path))
+        for queue in queues:
+            if queue.topic in topics:
+                directory = self._directory(queue)
+                for start in self._starts(directory):
+                    yield f"{directory}/{log_file_name(start)}"
+
     def _directory(self, queue: ConsumeQueue) -> str:
         return f"{self._path}{queue.path.removeprefix(self._queue_path)}"
 

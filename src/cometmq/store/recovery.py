@@ -320,6 +320,9 @@ class Recovery:
             self._writer.distrust(
                 [f"{queue.path}/{log_file_name(start)}" for start in self._loader.starts(queue)]
             )
+        if self._writer.ext is not None:
+            # An address that outlives its unit leads nowhere.
+            self._writer.distrust(self._writer.ext.paths(self._queues))
 
     def _cut_queue(self, queue: ConsumeQueue, end: int) -> None:
         if queue.last_physical_end <= end:
