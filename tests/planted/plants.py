@@ -256,7 +256,7 @@ PLANTS: Final = (
     ),
     Plant(
         "consumers are not told that their offset was reset",
-        ((ConsumerOffsetTable, "take_reset", _drop),),
+        ((ConsumerOffsetTable, "tell_reset", _drop),),
         ("reset",),
     ),
     Plant(

@@ -219,10 +219,16 @@ class PullProcessor:
             return answer(request, refusal.code, refusal.remark, refusal.ext)
         if may_park and header.sys_flag & PULL_COMMIT_OFFSET:
             header.sys_flag &= ~PULL_COMMIT_OFFSET  # once, however often this pull runs
-            state.offsets.commit(
-                header.consumer_group, header.topic, header.queue_id, header.commit_offset, now_ms
-            )
-        reset = state.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+            key = header.consumer_group, header.topic, header.queue_id
+            if not state.offsets.has_reset(*key):
+                state.offsets.commit(*key, header.commit_offset, now_ms)
+        reset = state.offsets.tell_reset(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            connection.peer,
+        )
         if reset is not None:
             return self._reset_answer(request, header, topic, group, reset)
         config = state.config

@@ -5,7 +5,8 @@ resets an operator ordered.  It must not persist anything; `revision` tells the 
 
 The key is ``topic@group`` as in the file; the value is the *next* offset to consume.  A commit
 overwrites unconditionally, also backwards (ConsumerOffsetManager of RocketMQ 5.4).  A pending
-reset wins over commits until the next pull has taken it.
+reset wins over commits until the group has heard of it: RocketMQ forgets it when it is told, here
+it lasts until a pull shows that the answer arrived.
 """
 
 from __future__ import annotations
@@ -17,6 +18,16 @@ from cometmq.model.topic import DataVersion
 __all__ = ["ConsumerOffsetTable"]
 
 _SEPARATOR = "@"
+
+
+class _Reset:
+    """An order to go on from an offset, and who was told last."""
+
+    __slots__ = ("offset", "told_to")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.told_to = ""
 
 
 class ConsumerOffsetTable:
@@ -44,7 +55,7 @@ class ConsumerOffsetTable:
         self._table: dict[str, dict[int, int]] = {
             key: dict(queues) for key, queues in (table or {}).items()
         }
-        self._resets: dict[str, dict[int, int]] = {}
+        self._resets: dict[str, dict[int, _Reset]] = {}
         self.version_step = version_step
         self._commits = 0
         self.version = version or DataVersion()
@@ -75,28 +86,43 @@ class ConsumerOffsetTable:
         if self._resets:
             pending = self._resets.get(key, {}).get(queue_id)
             if pending is not None:
-                return pending
+                return pending.offset
         queues = self._table.get(key)
         return None if queues is None else queues.get(queue_id)
 
     def reset(
         self, group: str, topic: str, queue_id: int, consumer_offset: int, now_ms: int
     ) -> None:
-        """Set an offset by order of an operator: it holds until the group's next pull."""
+        """Set an offset by order of an operator: it holds until the group has heard of it."""
         self.commit(group, topic, queue_id, consumer_offset, now_ms)
-        self._resets.setdefault(topic + _SEPARATOR + group, {})[queue_id] = consumer_offset
+        resets = self._resets.setdefault(topic + _SEPARATOR + group, {})
+        resets[queue_id] = _Reset(consumer_offset)
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Say whether a reset waits for the group's next pull of the queue."""
+        """Say whether a reset of the queue waits until the group has heard of it."""
         if not self._resets:
             return False
         return queue_id in self._resets.get(topic + _SEPARATOR + group, {})
 
-    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Give and forget the pending reset of a queue."""
+    def tell_reset(
+        self, group: str, topic: str, queue_id: int, pulled_offset: int, peer: str
+    ) -> int | None:
+        """Give the pending reset of a queue to a pull, or forget it and give None.
+
+        It is told first, and forgotten when a pull comes from there, or the same peer asks again:
+        it has read the answer and goes where it likes.  Another peer never saw it.
+        """
         if not self._resets:
             return None
-        return self._resets.get(topic + _SEPARATOR + group, {}).pop(queue_id, None)
+        resets = self._resets.get(topic + _SEPARATOR + group, {})
+        pending = resets.get(queue_id)
+        if pending is None:
+            return None
+        if pending.told_to and (pending.told_to == peer or pending.offset == pulled_offset):
+            del resets[queue_id]
+            return None
+        pending.told_to = peer
+        return pending.offset
 
     def topics_of(self, group: str) -> list[str]:
         """List the topics in which the group has offsets."""

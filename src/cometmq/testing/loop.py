@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar, TypeVarTuple
 
@@ -80,6 +81,13 @@ class Lifetime:
 
     def bury(self) -> None:
         """Close the coroutines that will never be stepped again, after the simulation."""
+        # Without this a `finally` that gathers would make a loop that nobody closes.
+        asyncio.set_event_loop(None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._close_coroutines()
+
+    def _close_coroutines(self) -> None:
         for task, coroutine in self.tasks:
             if not task.done():
                 # Its loss is the point of the crash, not an accident worth a log line.

@@ -33,15 +33,29 @@ def test_version_moves_every_step() -> None:
     assert table.version.counter == 2
 
 
-def test_reset_wins_until_it_is_taken() -> None:
-    """A pending reset hides commits from queries and is given out once."""
+def test_reset_wins_until_a_pull_comes_from_there() -> None:
+    """A pending reset hides commits from queries, and is told until it has been heard."""
     table = ConsumerOffsetTable()
     table.commit("g", "t", 0, 100, NOW_MS)
     table.reset("g", "t", 0, 5, NOW_MS)
     assert table.has_reset("g", "t", 0)
     assert table.query("g", "t", 0) == 5
-    assert table.take_reset("g", "t", 0) == 5
-    assert table.take_reset("g", "t", 0) is None
+    assert table.tell_reset("g", "t", 0, 5, "one:1") == 5, "it may be at 5 and have more before it"
+    assert table.tell_reset("g", "t", 0, 100, "one:2") == 5, (
+        "the answer was lost with its connection"
+    )
+    assert table.has_reset("g", "t", 0)
+    assert table.tell_reset("g", "t", 0, 5, "one:3") is None
+    assert not table.has_reset("g", "t", 0)
+    assert table.tell_reset("g", "t", 0, 5, "one:3") is None
+
+
+def test_who_goes_on_elsewhere_after_a_reset_may() -> None:
+    """A client with offsets of its own is told once on its connection, not for ever."""
+    table = ConsumerOffsetTable()
+    table.reset("g", "t", 0, 5, NOW_MS)
+    assert table.tell_reset("g", "t", 0, 100, "one:1") == 5
+    assert table.tell_reset("g", "t", 0, 101, "one:1") is None
     assert not table.has_reset("g", "t", 0)
 
 
