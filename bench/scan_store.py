@@ -16,15 +16,18 @@ import random
 import struct
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import pyarrow as pa
 
-from cometmq.arrow import ALL_COLUMNS, scan
+from cometmq.arrow import ALL_COLUMNS, ScanReport, scan
 from cometmq.arrow.columns import slices, timestamps
 from cometmq.arrow.decode import _HEAD
+from cometmq.arrow.options import parse_options
+from cometmq.arrow.store_spans import plan_spans, read_spans
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import encode_properties
@@ -109,15 +112,31 @@ def bare(root: Path) -> int:
     return count
 
 
-def measure(name: str, root: Path, rounds: int, **options: object) -> None:
-    """Scan it all some times, dropping each batch; without options, by the bare decoder."""
+def in_parts(root: Path, columns: Sequence[str], *, has_properties: bool = False) -> int:
+    """As the tasks of Spark's source read it, each mapping the log anew; how many rows."""
+    options = parse_options(topic="Bench", columns=columns, include_properties=has_properties)
+    return sum(
+        batch.num_rows
+        for spans in plan_spans(root, options, parts=2, part_bytes_max=128 << 20)
+        for batch in read_spans(root, spans, options, ScanReport())
+    )
+
+
+def measure(
+    name: str,
+    root: Path,
+    rounds: int,
+    read: Callable[[Path], int] | None = None,
+    **options: object,
+) -> None:
+    """Scan it all some times, dropping each batch, or read it as `read` does."""
     walls, cpus = [], []
     for _ in range(rounds):
         wall, cpu = time.perf_counter(), time.process_time()
-        if options:
-            rows = sum(batch.num_rows for batch in scan(root, **options))  # type: ignore[arg-type]
+        if read is not None:
+            rows = read(root)
         else:
-            rows = bare(root)
+            rows = sum(batch.num_rows for batch in scan(root, **options))  # type: ignore[arg-type]
         walls.append(rows / (time.perf_counter() - wall) / 1e6)
         cpus.append(rows / (time.process_time() - cpu) / 1e6)
     text = " ".join(f"{rate:.2f}" for rate in walls)
@@ -144,8 +163,15 @@ def main() -> None:
         if not root.exists():
             make_store(root, arguments.records)
         rounds = arguments.rounds
-        measure("bare decoder, nothing checked", root, rounds)
+        measure("bare decoder, nothing checked", root, rounds, bare)
         measure("topic, 5 columns", root, rounds, topic="Bench", columns=FIVE)
+        measure("topic, 5 columns, in parts", root, rounds, lambda store: in_parts(store, FIVE))
+        measure(
+            "topic, all with properties, in parts",
+            root,
+            rounds,
+            lambda store: in_parts(store, ALL_COLUMNS, has_properties=True),
+        )
         measure("topic, 1 column", root, rounds, topic="Bench", columns=["queueOffset"])
         measure("topic, all without properties", root, rounds, topic="Bench")
         measure(

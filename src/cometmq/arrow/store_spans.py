@@ -66,6 +66,7 @@ def plan_spans(
     Raises StoreError as `cometmq.arrow.scan` does.
     """
     log = LogFiles(Path(path))
+    whole: list[Span]
     if options.topic is None:
         whole = _log_spans(log)
     else:
@@ -76,8 +77,15 @@ def plan_spans(
         ]
     total = sum(span.size_bytes for span in whole)
     rounds = max(1, -(-total // (parts * part_bytes_max)))
-    target = max(1, -(-total // (parts * rounds)))
-    return _packed([piece for span in whole for piece in _cut(span, target)], target)
+    count = parts * rounds
+    rows = sum(span.queue.end - span.queue.start for span in whole if isinstance(span, QueueSpan))
+    if whole and rows >= len(whole) * count * options.batch_rows:
+        return _layers(whole, count)
+    target = max(1, -(-total // count))
+    return _packed(
+        [piece for span in whole for piece in _cut(span, max(1, round(span.size_bytes / target)))],
+        target,
+    )
 
 
 def read_spans(
@@ -144,9 +152,22 @@ def _queue_bytes(queue: QueueFiles, start: int, end: int) -> int:
     return max(1, int(mean * (end - start)))
 
 
-def _cut(span: Span, target: int) -> list[Span]:
-    """A span in pieces of about `target` bytes."""
-    count = max(1, round(span.size_bytes / target))
+def _layers(spans: list[Span], count: int) -> list[list[Span]]:
+    """A part of every queue for each of `count` parts.
+
+    Queues are mostly written side by side: their parts with the same number lie in the same part
+    of the log.  Each process then maps a part of the log once, where one that reads a whole queue
+    maps all of the log for it.
+    """
+    layers: list[list[Span]] = [[] for _ in range(count)]
+    for span in spans:
+        for layer, piece in zip(layers, _cut(span, count), strict=False):
+            layer.append(piece)
+    return [layer for layer in layers if layer]
+
+
+def _cut(span: Span, count: int) -> list[Span]:
+    """A span in `count` pieces, fewer where a queue has fewer records."""
     if count == 1:
         return [span]
     if isinstance(span, LogSpan):

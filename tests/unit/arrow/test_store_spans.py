@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,14 @@ def rows(batches: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("topic", ["T", None])
+@pytest.mark.parametrize("batch_rows", [1, 7, 1000])
 @pytest.mark.parametrize(("parts", "part_bytes_max"), [(1, 1 << 30), (2, 1 << 30), (5, 700)])
 def test_parts_are_the_whole(
-    topic: str | None, parts: int, part_bytes_max: int, tmp_path: Path
+    topic: str | None, parts: int, part_bytes_max: int, batch_rows: int, tmp_path: Path
 ) -> None:
     """Each row in exactly one part; by queues and by the log, cut coarsely and finely."""
     store(tmp_path)
-    chosen = options(topic)
+    chosen = options(topic, batch_rows=batch_rows)
     plan = plan_spans(tmp_path, chosen, parts=parts, part_bytes_max=part_bytes_max)
     assert len(plan) >= parts
     found = [batch for spans in plan for batch in read_spans(tmp_path, spans, chosen, ScanReport())]
@@ -84,6 +86,42 @@ def test_damage_is_told_once(tmp_path: Path) -> None:
             batch for spans in plan for batch in read_spans(tmp_path, spans, chosen, ScanReport())
         ]
         assert rows(found) == whole, parts
+
+
+def test_each_part_has_its_own_part_of_the_log(tmp_path: Path) -> None:
+    """Of queues written side by side; a queue's records stay in their order over the parts."""
+    store(tmp_path)
+    chosen = options("T")
+    plan = plan_spans(tmp_path, chosen, parts=4, part_bytes_max=1 << 30)
+    found = [
+        [
+            row
+            for batch in read_spans(tmp_path, spans, chosen, ScanReport())
+            for row in batch.to_pylist()
+        ]
+        for spans in plan
+    ]
+    assert [len(part) for part in found] == [36, 39, 36, 39]
+    for part, following in pairwise(found):
+        assert {row["queueId"] for row in part} == {0, 1, 2}
+        last = max(row["physicalOffset"] for row in part)
+        assert last < min(row["physicalOffset"] for row in following)
+    in_turn = [row["queueOffset"] for part in found for row in part if row["queueId"] == 1]
+    assert in_turn == list(range(50))
+
+
+def test_a_short_queue_beside_long_ones_is_cut_into_what_it_has(tmp_path: Path) -> None:
+    """No part reads nothing, and no record is lost."""
+    made = MadeStore(tmp_path)
+    made.put(b"x", queue_id=9)
+    for number in range(200):
+        made.put(b"%d" % number, queue_id=number % 2)
+    made.write()
+    chosen = options("T")
+    plan = plan_spans(tmp_path, chosen, parts=3, part_bytes_max=1 << 30)
+    assert [len(spans) for spans in plan].count(2) == 2
+    found = [batch for spans in plan for batch in read_spans(tmp_path, spans, chosen, ScanReport())]
+    assert rows(found) == rows(scan(tmp_path, topic="T", columns=COLUMNS))
 
 
 def test_small_queues_share_a_part(tmp_path: Path) -> None:
