@@ -1,12 +1,13 @@
 """How fast Spark reads topics and stores, and how soon a message is a row.
 
-    .venv/bin/python bench/spark_sources.py store|live|stream|latency|soak|all [--records 1000000]
+    .venv/bin/python bench/spark_sources.py store|prepared|live|stream|latency|soak|all
 
-`store` reads a store directory without a broker.  `live` and `stream` read topics of a broker that
-shares the machine, in batches and as a stream; `latency` measures from a message's store time to
-its row in the driver, at a trigger of 100 ms; `soak` reads a growing topic and prints the memory
-of all processes.  Bodies have 100 to 200 bytes.  Every figure stands beside the processor time of
-the whole process tree and the load of the machine.
+`store` reads a store directory without a broker.  `prepared` counts one batch of such a store that
+a source yields again and again: the least that a source in Python costs.  `live` and `stream` read
+topics of a broker that shares the machine, in batches and as a stream; `latency` measures from a
+message's store time to its row in the driver, at a trigger of 100 ms; `soak` reads a growing topic
+and prints the memory of all processes.  Bodies have 100 to 200 bytes.  Every figure stands beside
+the processor time of the whole process tree and the load of the machine.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from statistics import median, quantiles
 from typing import Any
 
 import psutil
-from scan_store import make_store
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from scan_store import BATCH_ROWS, make_store
 
+from cometmq.arrow import COLUMNS, scan
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.spark import session
+from cometmq.spark.columns import schema_text
 from cometmq.sync import Admin, Producer
 
 FIVE = "topic string, queueId int, queueOffset bigint, body binary, storeTimestamp timestamp"
@@ -170,6 +174,68 @@ def run_store(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
         return options.option("mode", "FAILFAST")
 
     reads(reader, lambda made: made.load(str(root)), arguments.records, arguments.rounds, folder)
+
+
+class PreparedReader(DataSourceReader):
+    """One batch from a file until there are enough rows, in four parts."""
+
+    def __init__(self, path: str, rows: int) -> None:
+        self.path = path
+        self.rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        """The rows of each."""
+        return [InputPartition(self.rows // 4)] * 4
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The batch, and at last a part of it."""
+        import pyarrow as pa
+
+        with pa.OSFile(self.path) as file:
+            batch = next(iter(pa.ipc.open_stream(file)))
+        for done in range(0, partition.value, len(batch)):
+            yield batch.slice(0, partition.value - done)
+
+
+class PreparedSource(DataSource):
+    """`format("prepared")`; options `path` and `rows`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(...)` takes."""
+        return "prepared"
+
+    def reader(self, schema: Any) -> PreparedReader:
+        """The columns are the file's."""
+        return PreparedReader(self.options["path"], int(self.options["rows"]))
+
+
+def run_prepared(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
+    """Counts of a source that does nothing."""
+    import pyarrow as pa
+
+    rows = arguments.records // 4 * 4
+    make_store(folder / "made", BATCH_ROWS * QUEUES)
+    spark.dataSource.register(PreparedSource)
+    narrow = [column.split()[0] for column in FIVE.split(", ")]
+    for what, columns, schema in (
+        ("5 columns", narrow, FIVE),
+        ("all columns", list(COLUMNS), schema_text()),
+    ):
+        path = folder / f"{len(columns)}.arrow"
+        has_properties = "properties" in columns
+        made = scan(
+            folder / "made", topic=TOPIC, columns=columns, include_properties=has_properties
+        )
+        batch = next(iter(made))
+        with pa.OSFile(str(path), "w") as file, pa.ipc.new_stream(file, batch.schema) as stream:
+            stream.write_batch(batch)
+        reader = spark.read.format("prepared").schema(schema).option("rows", str(rows))
+
+        def count(reader: Any = reader, path: Path = path) -> None:
+            assert reader.load(str(path)).count() == rows
+
+        measure(f"prepared, count, {what}", rows, count, arguments.rounds)
 
 
 def run_live(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
@@ -332,6 +398,7 @@ def run_soak(spark: Any, arguments: argparse.Namespace, folder: Path) -> None:
 
 RUNS = {
     "store": run_store,
+    "prepared": run_prepared,
     "live": run_live,
     "stream": run_stream,
     "latency": run_latency,
@@ -350,7 +417,7 @@ def main() -> None:
     arguments = parser.parse_args()
     spark = session("bench", master=arguments.master, **{"spark.driver.memory": "2g"})
     conditions(spark)
-    for name in [arguments.what] if arguments.what != "all" else list(RUNS)[:4]:
+    for name in [arguments.what] if arguments.what != "all" else list(RUNS)[:5]:
         print(f"\n{name}")
         with tempfile.TemporaryDirectory(prefix="cometmq-bench-") as folder:
             RUNS[name](spark, arguments, Path(folder))
