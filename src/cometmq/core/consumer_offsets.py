@@ -23,10 +23,10 @@ _SEPARATOR = "@"
 class _Reset:
     """An order to go on from an offset, and who was told last."""
 
-    __slots__ = ("offset", "told_to")
+    __slots__ = ("consumer_offset", "told_to")
 
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
+    def __init__(self, consumer_offset: int) -> None:
+        self.consumer_offset = consumer_offset
         self.told_to = ""
 
 
@@ -86,7 +86,7 @@ class ConsumerOffsetTable:
         if self._resets:
             pending = self._resets.get(key, {}).get(queue_id)
             if pending is not None:
-                return pending.offset
+                return pending.consumer_offset
         queues = self._table.get(key)
         return None if queues is None else queues.get(queue_id)
 
@@ -118,11 +118,11 @@ class ConsumerOffsetTable:
         pending = resets.get(queue_id)
         if pending is None:
             return None
-        if pending.told_to and (pending.told_to == peer or pending.offset == pulled_offset):
+        if pending.told_to and (pending.told_to == peer or pending.consumer_offset == pulled_offset):
             del resets[queue_id]
             return None
         pending.told_to = peer
-        return pending.offset
+        return pending.consumer_offset
 
     def topics_of(self, group: str) -> list[str]:
         """List the topics in which the group has offsets."""
