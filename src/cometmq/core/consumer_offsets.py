@@ -118,7 +118,9 @@ class ConsumerOffsetTable:
         pending = resets.get(queue_id)
         if pending is None:
             return None
-        if pending.told_to and (pending.told_to == peer or pending.consumer_offset == pulled_offset):
+        if pending.told_to and (
+            pending.told_to == peer or pending.consumer_offset == pulled_offset
+        ):
             del resets[queue_id]
             return None
         pending.told_to = peer
