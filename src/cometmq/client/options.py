@@ -5,7 +5,7 @@ Must not: connect to anything.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Unpack
 
@@ -19,6 +19,7 @@ __all__ = ["ClientOptions", "name_server_addresses"]
 
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+_COMMON_NAMES: Final = ("name_server", "timeout_ms", "instance_name", "client_ip", "env")
 
 
 def name_server_addresses(name_server: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -87,6 +88,7 @@ class ClientOptions:
         if request_timeout_ms <= 0:
             raise ConfigError(f"request_timeout_ms is {request_timeout_ms}; it must be positive")
         env = env if env is not None else system_environment()
+        _check_names(security)
         secured = Security.of(**security)
         if secured.tls is not None:
             env = replace(env, network=TlsNetwork(secured.tls))
@@ -98,3 +100,19 @@ class ClientOptions:
             request_timeout_ms=request_timeout_ms,
             security=secured,
         )
+
+
+def _check_names(rest: Mapping[str, object]) -> None:
+    """Refuse arguments that neither the client's class nor its security knows.
+
+    Classes hand on what they do not know themselves, so Python would name a class of ours that the
+    caller has never heard of.
+    """
+    known = SecurityOptions.__annotations__
+    for name in rest:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, [*known, *_COMMON_NAMES], n=1)
+            hint = f"did you mean {near[0]}=?" if near else "help() of the class lists them"
+            raise TypeError(f"a client has no argument {name}=; {hint}")

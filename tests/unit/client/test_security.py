@@ -357,3 +357,19 @@ def test_who_is_not_trusted_is_named(certificate: tuple[str, str], face: str) ->
                 await ask(address, None)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nameserver", "did you mean name_server=?"),
+        ("acces_key", "did you mean access_key=?"),
+        ("zzz", "help() of the class lists them"),
+    ],
+)
+def test_a_misspelt_argument_is_told_by_the_name_it_has(name: str, hint: str) -> None:
+    """Not by the class of ours that it was handed on to."""
+    arguments: dict[str, Any] = {name: "x"}
+    with pytest.raises(TypeError) as caught:
+        cometmq.sync.Producer("pg", **arguments)
+    assert str(caught.value) == f"a client has no argument {name}=; {hint}"
