@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,12 +71,19 @@ class Server:
         assert "ready" in self.line or "name server" in self.line, self.log.read_text()
         return process
 
-    def revive(self) -> None:
-        """Start it again after it was killed; it must have been."""
-        assert self.process.wait(WAIT_S) != 0
+    def revive(self, job: subprocess.Popen[bytes]) -> bool:
+        """Start it again once it was killed; False if the job ended before that."""
+        until = time.monotonic() + WAIT_S
+        while self.process.poll() is None:
+            if job.poll() is not None:
+                return False
+            assert time.monotonic() < until, "neither the server nor the job ended"
+            time.sleep(0.05)
+        assert self.process.returncode != 0
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process = self._start()
+        return True
 
     def close(self) -> None:
         """Stop it."""
@@ -225,7 +233,7 @@ def test_killed_broker_loses_and_repeats_nothing(place: str, two: Two, tmp_path:
     job = Job(two, tmp_path, source, target, "local[2]")
     hit = arm(job.faults, place, 3, "broker", two.second.process.pid)
     with job.start() as process:
-        two.second.revive()
+        assert two.second.revive(process), job.log()
         code = process.wait(WAIT_S)
     assert hit.exists(), job.log()
     for _ in range(3):
