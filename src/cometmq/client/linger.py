@@ -76,11 +76,14 @@ class Linger:
 
     def takes(self, message: Message) -> bool:
         """Whether the message may share a request with others."""
-        return (
-            not message.is_delayed
-            and len(message.body) < self._compress_above_bytes
-            and not message.topic.startswith(RETRY_PREFIX)
-        )
+        try:
+            return (
+                not message.is_delayed
+                and len(message.body) < self._compress_above_bytes
+                and not message.topic.startswith(RETRY_PREFIX)
+            )
+        except (AttributeError, TypeError):
+            return False  # no message, or no body: what checks it says so
 
     def add(
         self, message: Message, queue: MessageQueue | None, loop: asyncio.AbstractEventLoop

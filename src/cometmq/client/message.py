@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from cometmq.codec.compression import decompress
-from cometmq.codec.properties import find_property
+from cometmq.codec.properties import find_property, split_keys
 from cometmq.codec.stored_message import (
     MAGIC_V1,
     MAGIC_V2,
@@ -92,7 +92,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     def keys(self) -> tuple[str, ...]:
         """The business keys."""
         raw = find_property(self.stored.raw_properties, b"KEYS")
-        return tuple(raw.decode().split()) if raw else ()
+        return split_keys(raw.decode()) if raw else ()
 
     @property
     def message_id(self) -> str:

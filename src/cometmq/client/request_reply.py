@@ -19,7 +19,7 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.send import Prepared
 from cometmq.codec.compression import decompress
-from cometmq.codec.properties import decode_properties, encode_properties_text
+from cometmq.codec.properties import decode_properties, encode_properties_text, split_keys
 from cometmq.errors import (
     CodecError,
     CometError,
@@ -60,7 +60,7 @@ class Reply:
     @property
     def keys(self) -> tuple[str, ...]:
         """The business keys."""
-        return tuple(self.properties.get(prop.KEYS, "").split())
+        return split_keys(self.properties.get(prop.KEYS, ""))
 
 
 class OpenRequests:

@@ -13,9 +13,18 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.message_checks import (
+    check_is_message,
+    check_sendable_topic,
+    delay_properties,
+    keys_text,
+    own_properties,
+    plain_bytes,
+    plain_text,
+)
 from cometmq.codec.batch import BATCH_ITEM_OVERHEAD_BYTES, encode_batch
 from cometmq.codec.compression import compress, compression_flag
-from cometmq.codec.properties import PROPERTIES_BYTES_MAX, encode_properties_text
+from cometmq.codec.properties import PROPERTIES_BYTES_MAX
 from cometmq.core.batching import MESSAGE_BYTES_MAX
 from cometmq.errors import (
     LocalProtocolError,
@@ -23,8 +32,6 @@ from cometmq.errors import (
     remote_error,
 )
 from cometmq.model import Message, MessageQueue, SendResult, SendStatus
-from cometmq.model.names import check_topic
-from cometmq.model.properties import RESERVED_PROPERTIES
 from cometmq.wire.acl import Credentials, SignedSendTemplate
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.fast_decode import PlainSendAnswer, decode_plain_answer
@@ -35,6 +42,7 @@ __all__ = ["Prepared", "SendCodec", "is_retriable"]
 
 COMPRESS_ABOVE_BYTES: Final = 4096
 _NOT_PLAIN: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+_NO_KEYS: Final = ()
 _SEND_OK: Final = SendStatus.SEND_OK
 _SEND_STATUS: Final = {int(status): status for status in SendStatus}
 # Response codes after which another broker may do better (DefaultMQProducerImpl.sendDefaultImpl).
@@ -122,11 +130,16 @@ class SendCodec:
         Raises:
             LocalProtocolError: topic, body or properties break a limit; the text names which.
         """
-        topic = message.topic
-        body = message.body
-        if type(body) is not bytes or not body or topic not in self._known_topics:
-            body = self._checked_body(message)
-        message_id = self.new_id()
+        try:
+            topic = message.topic
+            body = message.body
+            if type(body) is not bytes or not body or topic not in self._known_topics:
+                body = self._checked_body(message)
+            message_id = self.new_id()
+            text = self.properties_text(message, message_id)
+        except (AttributeError, TypeError):
+            check_is_message(message)
+            raise
         sys_flag = 0
         if len(body) >= self._compress_above_bytes:
             packed, flag = compress(body, self._compression, self._compression_level)
@@ -138,7 +151,6 @@ class SendCodec:
                 f"the body for {topic} has {len(body)} bytes; the limit is "
                 f"{self.message_bytes_max} (max_message_bytes here, maxMessageSize at the broker)"
             )
-        text = self.properties_text(message, message_id)
         return Prepared(topic, body, sys_flag, message.flag, text, message_id)
 
     def prepare_batch(
@@ -157,14 +169,17 @@ class SendCodec:
 
     def batch_item(self, message: Message) -> tuple[tuple[int, bytes, bytes], str]:
         """``(flag, body, properties)`` of a message inside a batch, and its unique id."""
-        body = message.body
-        if type(body) is not bytes or not body or message.topic not in self._known_topics:
-            body = self._checked_body(message)
-        message_id = self.new_id()
         try:
+            body = message.body
+            if type(body) is not bytes or not body or message.topic not in self._known_topics:
+                body = self._checked_body(message)
+            message_id = self.new_id()
             properties = self.properties_text(message, message_id).encode()
         except UnicodeEncodeError:
             raise LocalProtocolError("the properties hold half a surrogate pair") from None
+        except (AttributeError, TypeError):
+            check_is_message(message)
+            raise
         size = BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties)
         if size > self.message_bytes_max:
             raise LocalProtocolError(
@@ -175,24 +190,10 @@ class SendCodec:
 
     def _checked_body(self, message: Message) -> bytes:
         topic = message.topic
-        if topic not in self._known_topics:
-            fault = check_topic(topic)
-            if fault is not None:
-                raise LocalProtocolError(fault)
+        if not isinstance(topic, str) or topic not in self._known_topics:
+            check_sendable_topic(topic)
             self._known_topics.add(topic)
-        body = message.body
-        if type(body) is not bytes:
-            if not isinstance(body, (bytes, bytearray, memoryview)):
-                raise LocalProtocolError(
-                    f"the body for {topic} is {type(body).__name__}; encode it to bytes first"
-                )
-            body = bytes(body)
-        if not body:
-            raise LocalProtocolError(
-                f"the body for {topic} is empty; a frame cannot tell an empty body from none, "
-                "so send at least one byte"
-            )
-        return body
+        return plain_bytes(topic, message.body)
 
     def properties_text(self, message: Message, message_id: str) -> str:
         """The property string of a message with its separators."""
@@ -200,27 +201,28 @@ class SendCodec:
         # the rest again by its shape.
         text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
         keys = message.keys
-        if keys:
-            if type(keys) is not str:
-                keys = keys[0] if len(keys) == 1 else " ".join(keys)
-            if "\x01" in keys or "\x02" in keys:
-                _checked(keys, "keys")
+        if keys is not _NO_KEYS:
+            if type(keys) is not str or "\x01" in keys or "\x02" in keys:
+                keys = keys_text(message.topic, keys)
             if keys:
                 text = f"KEYS\x01{keys}\x02{text}"
         if not message.wait_store_ok:
             text = text.replace("WAIT\x01true", "WAIT\x01false")
         tags = message.tags
         if tags:
-            if "\x01" in tags or "\x02" in tags:
-                _checked(tags, "tag")
+            if type(tags) is not str or "\x01" in tags or "\x02" in tags:
+                tags = plain_text(tags, f"tag for {message.topic}")
             text = f"{text}TAGS\x01{tags}\x02"
-        if message.message_group:
-            group = _checked(message.message_group, "message group")
+        elif tags is not None:
+            plain_text(tags, f"tag for {message.topic}")
+        group = message.message_group
+        if group is not None and group != "":
+            group = plain_text(message.message_group, f"message group for {message.topic}")
             text = f"{text}__SHARDINGKEY\x01{group}\x02"
         if message.is_delayed:
-            text += _delay(message)
-        if message.properties:
-            text += _user_properties(message)
+            text += delay_properties(message)
+        if message.properties or message.flag != 0:
+            text += own_properties(message)
         if len(text) > PROPERTIES_BYTES_MAX // 4 and len(text.encode()) > PROPERTIES_BYTES_MAX:
             raise LocalProtocolError(
                 f"the properties of a message for {message.topic} take {len(text.encode())} "
@@ -317,37 +319,3 @@ class SendCodec:
             SendResult(status, message_id, queue, first + index, offset_id)
             for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
         ]
-
-
-def _delay(message: Message) -> str:
-    given = (message.delay_level or None, message.deliver_time_ms, message.delay_ms)
-    if sum(value is not None for value in given) > 1:
-        raise LocalProtocolError(
-            f"the message for {message.topic} has delay_level {message.delay_level}, "
-            f"deliver_time_ms {message.deliver_time_ms} and delay_ms {message.delay_ms}; "
-            "give one of them"
-        )
-    if message.delay_ms is not None:
-        return f"TIMER_DELAY_MS\x01{int(message.delay_ms)}\x02"
-    text = f"DELAY\x01{int(message.delay_level)}\x02" if message.delay_level else ""
-    if message.deliver_time_ms is not None:
-        text += f"TIMER_DELIVER_MS\x01{int(message.deliver_time_ms)}\x02"
-    return text
-
-
-def _user_properties(message: Message) -> str:
-    reserved = RESERVED_PROPERTIES.intersection(message.properties)
-    if reserved:
-        raise LocalProtocolError(
-            f"the properties {', '.join(sorted(reserved))} belong to RocketMQ; use the "
-            "fields of Message, or other names"
-        )
-    return encode_properties_text(message.properties)
-
-
-def _checked(value: str, what: str) -> str:
-    if "\x01" in value or "\x02" in value:
-        raise LocalProtocolError(
-            f"the {what} {value!r} contains U+0001 or U+0002, which separate properties"
-        )
-    return value

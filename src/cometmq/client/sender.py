@@ -79,9 +79,12 @@ class Sender:
     def plain(self, message: Message) -> "asyncio.Future[SendResult] | None":
         """The usual send without the steps between: None unless everything is there; HOT."""
         core = self.core
-        topic = core.topics.get(message.topic)
-        if topic is None or message.message_group or core.faults.has_any:
-            return None
+        try:
+            topic = core.topics.get(message.topic)
+            if topic is None or message.message_group or core.faults.has_any:
+                return None
+        except (AttributeError, TypeError):
+            return None  # no message, or no name: what checks it says so
         lanes = self._lanes.get(message.topic)
         if lanes is None or lanes.topic is not topic:
             lanes = self._lanes[message.topic] = Lanes(topic, core.codec)

@@ -25,6 +25,7 @@ __all__ = [
     "pick_properties",
     "property_marks",
     "remove_property",
+    "split_keys",
 ]
 
 Needle: TypeAlias = bytes | re.Pattern[bytes]
@@ -106,6 +107,14 @@ def find_property(raw: bytes, name: bytes) -> bytes | None:
     if end > start and (position == 0 or raw[position - 1] == 2) and raw.find(needle, end) < 0:
         return raw[start:end]
     return _find_last(raw, needle, position)
+
+
+def split_keys(text: str) -> tuple[str, ...]:
+    """The keys of a KEYS property: a blank separates them, and nothing else does.
+
+    Source: ``MessageConst.KEY_SEPARATOR``; the index takes them apart in the same way.
+    """
+    return tuple(key for key in text.split(" ") if key)
 
 
 def property_marks(names: Iterable[str]) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.codec.properties import split_keys
 from cometmq.model import MessageQueue
 from cometmq.model import properties as prop
 
@@ -99,7 +100,7 @@ def death_of(
         properties.get(prop.DLQ_ORIGIN_MESSAGE_ID) or properties.get(prop.ORIGIN_MESSAGE_ID, ""),
         reconsume_times,
         properties.get(prop.TAGS, ""),
-        tuple(properties.get(prop.KEYS, "").split()),
+        split_keys(properties.get(prop.KEYS, "")),
         next(reasons, ""),
         body_bytes,
     )

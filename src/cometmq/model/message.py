@@ -14,7 +14,8 @@ class Message:
 
     ``body`` is raw bytes, at most the broker's ``maxMessageSize`` (4 MiB by default).
     ``tags`` is one tag; ``keys`` are searchable business keys without spaces in them.
-    ``properties`` are the user's own; names of RocketMQ's table are refused by the producer.
+    ``properties`` are the user's own, texts by text; names of RocketMQ's table are refused by the
+    producer, as are fields of another kind than theirs, rather than stored as ``str`` has them.
     ``message_group`` (the property ``__SHARDINGKEY``) keeps the order of all messages that share
     it, by sending them to one queue. ``delay_level`` is 0 (at once) or 1..18;
     ``deliver_time_ms`` (the property ``TIMER_DELIVER_MS``) is an exact time, ms since 1970, and

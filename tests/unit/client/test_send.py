@@ -97,7 +97,7 @@ def test_compression_that_does_not_help_is_left_out() -> None:
         (Message("", b"x"), "blank"),
         (Message("t" * 128, b"x"), "max length: 127"),
         (Message("t", b"x", tags="a\x01b"), "tag"),
-        (Message("t", b"x", keys="a\x02"), "keys"),
+        (Message("t", b"x", keys="a\x02"), "key for t"),
         (Message("t", b"x", message_group="\x01"), "message group"),
         (Message("t", b"x", properties={"a": "\x02"}), "0x01|U\\+0001|separat"),
         (Message("t", b"x", properties={"TAGS": "no", "DELAY": "1"}), "DELAY, TAGS"),

@@ -546,7 +546,7 @@ def _message(source: tuple[str, str, int], row: dict[str, Any], topic: str) -> M
         topic,
         row["body"],
         tags=row["tags"] or None,
-        keys=tuple((row["keys"] or "").split()),
+        keys=row["keys"] or (),
         properties=own,
         message_group=properties.get(SHARDING_KEY),
     )
