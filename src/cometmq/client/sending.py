@@ -18,7 +18,7 @@ from cometmq.client.producer_core import (
     final_error,
 )
 from cometmq.client.send import Prepared, SendCodec
-from cometmq.errors import CometError, ConnectFailed, GroupMoved, remote_error
+from cometmq.errors import CometError, ConnectFailed, GroupMoved, RequestTimeout, remote_error
 from cometmq.model import MessageQueue
 from cometmq.net.channel import Channel
 from cometmq.wire.command import RemotingCommand
@@ -141,6 +141,9 @@ class Sending(msgspec.Struct, weakref=False):
         assert queue is not None
         if isinstance(answer, Exception):
             core.note(queue, self.started, failed=True)
+            if isinstance(answer, RequestTimeout):
+                passed_ms = (core.monotonic() - self.started) * 1000
+                answer = RequestTimeout(f"{answer}, {passed_ms:.0f} ms after the send began")
             self.failed(answer)
             return
         code = answer.code

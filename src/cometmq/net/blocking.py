@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
-from cometmq.net.network import parse_address
+from cometmq.net.network import foreign_protocol, parse_address
 from cometmq.net.tls import TlsContext, wrap_socket
 from cometmq.wire.command import RemotingCommand, encode_command
 from cometmq.wire.framing import FrameReader
@@ -164,6 +164,11 @@ class BlockingChannel:
         self._set_timeout(timeout_ms / 1000)
         try:
             self._socket.sendall(frame)
+        except (TimeoutError, BlockingIOError) as error:
+            self.close()
+            raise RequestTimeout(
+                f"{self.address} did not take {len(frame)} bytes within {timeout_ms} ms"
+            ) from error
         except OSError as error:
             self.close()
             raise ConnectFailed(
@@ -182,9 +187,9 @@ class BlockingChannel:
                 raise RequestTimeout(
                     f"{self.address} did not answer within {timeout_ms} ms"
                 ) from error
-            except RemoteProtocolError:
+            except RemoteProtocolError as error:
                 self.close()
-                raise
+                raise foreign_protocol(self.address, error) from error
             except OSError as error:
                 self.close()
                 raise ConnectFailed(

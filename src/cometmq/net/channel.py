@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 
 from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
 from cometmq.net.env import Environment
-from cometmq.net.network import parse_address
+from cometmq.net.network import foreign_protocol, parse_address
 from cometmq.wire.command import RemotingCommand, encode_command
 from cometmq.wire.framing import FrameReader
 
@@ -39,6 +39,7 @@ class Channel(asyncio.Protocol):
 
     __slots__ = (
         "_env",
+        "_fault",
         "_flush_scheduled",
         "_loop",
         "_on_close",
@@ -73,6 +74,7 @@ class Channel(asyncio.Protocol):
         self._pending: dict[int, tuple[OnAnswer, float]] = {}
         self._opaque = 0
         self._out: list[bytes] = []
+        self._fault: RemoteProtocolError | None = None
         self._flush_scheduled = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._on_request = on_request
@@ -120,6 +122,8 @@ class Channel(asyncio.Protocol):
         def settle(answer: RemotingCommand | Exception) -> None:
             if future.done():
                 return
+            if isinstance(answer, RequestTimeout):
+                answer = RequestTimeout(f"{self.address} did not answer within {timeout_ms} ms")
             if isinstance(answer, Exception):
                 future.set_exception(answer)
             else:
@@ -205,6 +209,7 @@ class Channel(asyncio.Protocol):
         except RemoteProtocolError as error:
             log.warning("connection to %s closed: %s", self.address, error)
             commands = self._reader.take_complete()
+            self._fault = error
             self.abort()
         pending = self._pending
         for command in commands:
@@ -239,7 +244,10 @@ class Channel(asyncio.Protocol):
         pending, self._pending = self._pending, {}
         cause = f": {exc}" if exc else " by the peer"
         for on_answer, _ in pending.values():
-            on_answer(ConnectFailed(f"the connection to {self.address} was closed{cause}"))
+            if self._fault is not None:
+                on_answer(foreign_protocol(self.address, self._fault))
+            else:
+                on_answer(ConnectFailed(f"the connection to {self.address} was closed{cause}"))
         if self._on_close is not None:
             self._on_close(self)
 

@@ -6,12 +6,13 @@ import socket
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from cometmq.errors import ConnectFailed
+from cometmq.errors import ConnectFailed, RemoteProtocolError
 
 __all__ = [
     "Listener",
     "Network",
     "TcpNetwork",
+    "foreign_protocol",
     "format_address",
     "local_ip",
     "parse_address",
@@ -21,6 +22,14 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 LISTEN_BACKLOG = 1024
 """Connections the kernel holds for us while the loop is busy; Java's default too."""
+
+
+def foreign_protocol(address: str, fault: RemoteProtocolError) -> ConnectFailed:
+    """The error of requests to a peer whose bytes are no frames: another server may answer."""
+    return ConnectFailed(
+        f"what {address} sends is not the remoting protocol: {fault}; check that the port is a "
+        "RocketMQ broker's or name server's"
+    )
 
 
 class Listener(Protocol):

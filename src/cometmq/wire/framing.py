@@ -208,8 +208,11 @@ class FrameReader:
 
     def _bad_length(self, length: int, header_bytes: int) -> RemoteProtocolError:
         if length < _LENGTH_BYTES or length + _LENGTH_BYTES > self._frame_bytes_max:
+            raw = length.to_bytes(_LENGTH_BYTES, "big", signed=True)
+            # Servers of other protocols begin with words.
+            word = f" ({raw.decode()!r})" if raw.isascii() and raw.decode().isprintable() else ""
             return RemoteProtocolError(
-                f"frame length {length} is out of range; {_LENGTH_BYTES} to"
+                f"frame length {length}{word} is out of range; {_LENGTH_BYTES} to"
                 f" {self._frame_bytes_max - _LENGTH_BYTES} bytes may follow the length field"
             )
         return RemoteProtocolError(
