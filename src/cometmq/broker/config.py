@@ -345,6 +345,9 @@ def _check_together(config: BrokerConfig) -> None:
             f"mappedFileSizeConsumeQueue={config.mapped_file_size_consume_queue} is not accepted: "
             "expected a multiple of 20, the size of one unit"
         )
+    if not config.store_path_root_dir.strip():
+        # A script's variable that is not set would put the store into the working directory.
+        raise ConfigError("storePathRootDir is empty; name the directory of the store (--store)")
     for address in config.name_servers():
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:

@@ -1,6 +1,5 @@
 """`cometmq consume`: the messages of a topic on stdout, body by body or as JSON lines."""
 
-import json
 import signal
 import sys
 import time
@@ -9,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cometmq.cli.options import name_server_option, security_options, set_up_logging
+from cometmq.cli.output import json_text
+from cometmq.cli.streams import utf8
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -33,8 +34,12 @@ POLL_MS: Final = 500
     "--group",
     help="Join this consumer group and commit what was printed; without it nothing is committed.",
 )
-@click.option("-t", "--tags", default="*", show_default=True, help="Tag expression: 'A || B'.")
-@click.option("--sql", help="SQL92 filter over properties: \"amount > 100 AND TAGS = 'new'\".")
+@click.option(
+    "-t", "--tags", callback=utf8, default="*", show_default=True, help="Tag expression: 'A || B'."
+)
+@click.option(
+    "--sql", callback=utf8, help="SQL92 filter over properties: \"amount > 100 AND TAGS = 'new'\"."
+)
 @click.option(
     "--from",
     "start",
@@ -237,7 +242,7 @@ class _Reading:
             return
         queue = message.message_queue
         print(
-            json.dumps(
+            json_text(
                 {
                     "topic": message.topic,
                     "broker_name": queue.broker_name,
@@ -251,7 +256,6 @@ class _Reading:
                     "store_timestamp_ms": message.store_timestamp_ms,
                     "reconsume_times": message.reconsume_times,
                     "body": text,
-                },
-                ensure_ascii=False,
+                }
             )
         )

@@ -20,6 +20,7 @@ from cometmq.cli.options import (
     timeout_option,
 )
 from cometmq.cli.pipeline_options import parse_time_ms
+from cometmq.cli.streams import utf8
 
 if TYPE_CHECKING:
     from cometmq.client.message import ReceivedMessage
@@ -47,8 +48,12 @@ def _selection_options(function: F) -> F:
                 multiple=True,
                 help="First sent to this topic.",
             ),
-            click.option("--tag", "tags", metavar="TAG", multiple=True, help="With this tag."),
-            click.option("--key", "keys", metavar="KEY", multiple=True, help="With this key."),
+            click.option(
+                "--tag", "tags", callback=utf8, metavar="TAG", multiple=True, help="With this tag."
+            ),
+            click.option(
+                "--key", "keys", callback=utf8, metavar="KEY", multiple=True, help="With this key."
+            ),
             click.option("--id", "ids", metavar="ID", multiple=True, help="With this message id."),
             click.option(
                 "--reason", "reasons", metavar="TEXT", multiple=True, help="Whose reason has TEXT."

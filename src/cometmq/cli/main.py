@@ -5,6 +5,7 @@ read the table below instead, so that they start in the time click takes. A test
 against the commands' own texts.
 """
 
+import errno
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,10 +16,12 @@ import click
 
 from cometmq import __version__
 from cometmq.cli.lazy import LazyGroup
+from cometmq.cli.streams import open_streams
 
 __all__ = ["COMMANDS", "LazyGroup", "main", "root"]
 
 TERMINATED: Final = 128 + signal.SIGTERM
+_OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 #: name -> (module, attribute, one line of help)
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "up": (
@@ -103,6 +106,7 @@ def _report(error: BaseException) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with the documented code."""
+    open_streams()
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         # By default Python ends without a word to anybody: a bench or a demo would leave its
         # broker and its store behind. Commands that serve or consume have their own ways to stop.
@@ -116,19 +120,15 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    from cometmq.errors import CometError
+    from cometmq.errors import CometError, ConfigError
 
     try:
-        result: Any = root.main(
-            None if arguments is None else list(arguments),
-            prog_name="cometmq",
-            standalone_mode=False,
-        )
+        code = _invoke(arguments)
+        # Here, where it can be told that a disk is full, and not when the interpreter ends.
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
     except (click.Abort, KeyboardInterrupt):
         from cometmq.cli.exit_codes import INTERRUPTED
 
@@ -141,4 +141,32 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 0
     except CometError as error:
         return _report(error)
+    except UnicodeEncodeError as error:
+        odd = error.object[error.start : error.end]
+        return _report(ConfigError(f"{odd!r} is no text; arguments are taken as UTF-8"))
+    except OSError as error:
+        return _report(_described(error))
+    return code
+
+
+def _invoke(arguments: Sequence[str] | None) -> int:
+    try:
+        result: Any = root.main(
+            None if arguments is None else list(arguments),
+            prog_name="cometmq",
+            standalone_mode=False,
+        )
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _described(error: OSError) -> OSError:
+    """What the system refused, without its number; a stream has no name, a file has."""
+    if error.filename is not None:
+        return OSError(f"{error.filename}: {error.strerror or error}")
+    if error.errno in _OUTPUT_ERRORS:
+        # The rest would be tried again, and complained about, when the interpreter ends.
+        sys.stdout = None
+        return OSError(f"cannot write the output: {error.strerror}")
+    return OSError(error.strerror or str(error))

@@ -11,14 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-__all__ = ["Progress", "note", "print_json", "print_listing", "progress"]
+from cometmq.cli.streams import prints_unicode
+
+__all__ = ["Progress", "json_text", "note", "print_json", "print_listing", "progress"]
 
 Row = Mapping[str, Any]
 
 
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """``value`` as JSON that standard output can take; tuples and sets become lists."""
+    return json.dumps(value, indent=indent, ensure_ascii=not prints_unicode(), default=_plain)
+
+
 def print_json(value: Any) -> None:
     """Print ``value`` as indented JSON on stdout; tuples and sets become lists."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+    print(json_text(value, indent=2))
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from cometmq.cli.pipeline_options import (
     parse_time_ms,
     spark_options,
 )
+from cometmq.cli.streams import utf8
 
 if TYPE_CHECKING:
     from cometmq.spark.progress import Summary
@@ -27,12 +28,14 @@ __all__ = ["dead_letters"]
 @name_server_option
 @click.option("--group", "groups", metavar="GROUP", multiple=True, help="Dead for this group.")
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="First sent to this topic.")
-@click.option("--tag", "tags", metavar="TAG", multiple=True, help="With this tag.")
-@click.option("--key", "keys", metavar="KEY", multiple=True, help="With this key.")
+@click.option("--tag", "tags", callback=utf8, metavar="TAG", multiple=True, help="With this tag.")
+@click.option("--key", "keys", callback=utf8, metavar="KEY", multiple=True, help="With this key.")
 @click.option("--reason", "reasons", metavar="TEXT", multiple=True, help="Whose reason has TEXT.")
 @click.option("--since", metavar="TIME", callback=parse_time_ms, help="Died at or after.")
 @click.option("--until", metavar="TIME", callback=parse_time_ms, help="Died before.")
-@click.option("--where", metavar="SQL", help="A predicate over the columns, see the how-to.")
+@click.option(
+    "--where", callback=utf8, metavar="SQL", help="A predicate over the columns, see the how-to."
+)
 @click.option(
     "--by",
     default="originTopic,consumerGroup,timesRefused,tags,reason",

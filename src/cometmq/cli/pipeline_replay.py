@@ -12,6 +12,7 @@ from cometmq.cli.pipeline_options import (
     parse_time_ms,
     spark_options,
 )
+from cometmq.cli.streams import utf8
 
 __all__ = ["replay"]
 
@@ -23,9 +24,11 @@ __all__ = ["replay"]
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Archived of this topic.")
 @click.option("--since", metavar="TIME", callback=parse_time_ms, help="Stored at or after.")
 @click.option("--until", metavar="TIME", callback=parse_time_ms, help="Stored before.")
-@click.option("--key", "keys", metavar="KEY", multiple=True, help="With this key.")
-@click.option("--tag", "tags", metavar="TAG", multiple=True, help="With this tag.")
-@click.option("--where", metavar="SQL", help="A predicate over the archive's columns.")
+@click.option("--key", "keys", callback=utf8, metavar="KEY", multiple=True, help="With this key.")
+@click.option("--tag", "tags", callback=utf8, metavar="TAG", multiple=True, help="With this tag.")
+@click.option(
+    "--where", callback=utf8, metavar="SQL", help="A predicate over the archive's columns."
+)
 @click.option(
     "--order",
     type=click.Choice(["queue", "group"]),

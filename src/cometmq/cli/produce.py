@@ -18,6 +18,7 @@ from cometmq.cli.options import (
     set_up_logging,
     timeout_option,
 )
+from cometmq.cli.streams import argument_bytes, utf8
 
 if TYPE_CHECKING:
     from cometmq.model import Message, SendResult
@@ -33,17 +34,22 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400
 @click.argument("body", required=False)
 @name_server_option
 @click.option("-f", "--file", "path", type=click.Path(allow_dash=True), help="One body per line.")
-@click.option("-t", "--tag", "tag", help="The message's tag.")
-@click.option("-k", "--key", "keys", multiple=True, help="A business key; may be repeated.")
+@click.option("-t", "--tag", "tag", callback=utf8, help="The message's tag.")
+@click.option(
+    "-k", "--key", "keys", callback=utf8, multiple=True, help="A business key; may be repeated."
+)
 @click.option(
     "-p",
     "--property",
     "properties",
+    callback=utf8,
     multiple=True,
     metavar="NAME=VALUE",
     help="A property of your own; may be repeated.",
 )
-@click.option("-g", "--message-group", help="Messages of one group keep their order.")
+@click.option(
+    "-g", "--message-group", callback=utf8, help="Messages of one group keep their order."
+)
 @click.option(
     "--delay-level",
     type=click.IntRange(0, 18),
@@ -114,7 +120,7 @@ def produce(
             message_group=message_group,
         )
 
-    bodies = [body.encode()] * count if body is not None else None
+    bodies = [argument_bytes(body)] * count if body is not None else None
     with _lines(path) if path is not None else nullcontext(None) as lines:
         source = iter(bodies) if bodies is not None else _stripped(lines)
         results = run(
@@ -249,7 +255,7 @@ def _report(results: _Results, topic: str, *, as_json: bool) -> int:
     ]
     if as_json or rows:
         print_listing(rows, as_json=as_json)
-    elif results.sent:
+    elif results.sent or not results.failures:
         print(f"sent {results.sent:,} messages to {topic}")
     if not results.failures:
         return 0
