@@ -178,3 +178,11 @@ def test_sigterm_leaves_no_broker_behind(tmp_path: Path) -> None:
     finally:
         bench.kill()
         bench.wait()
+
+
+def test_options_of_all_commands_stand_before_them() -> None:
+    """Where they are looked for behind one, the error says where they belong."""
+    result = run_cometmq("topic", "list", "--quiet")
+    assert result.returncode == 2
+    assert "No such option '--quiet'." in result.stderr
+    assert "--quiet stands before the command: cometmq --quiet ..." in result.stderr

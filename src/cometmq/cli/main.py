@@ -21,6 +21,7 @@ from cometmq.cli.streams import open_streams
 __all__ = ["COMMANDS", "LazyGroup", "main", "root"]
 
 TERMINATED: Final = 128 + signal.SIGTERM
+_BEFORE_COMMAND: Final = {"-v", "--verbose", "-q", "--quiet", "-V", "--version"}
 _OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 #: name -> (module, attribute, one line of help)
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
@@ -128,6 +129,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.NoSuchOption) and error.option_name in _BEFORE_COMMAND:
+            name = error.option_name
+            print(f"{name} stands before the command: cometmq {name} ...", file=sys.stderr)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         from cometmq.cli.exit_codes import INTERRUPTED
