@@ -17,7 +17,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from cometmq.client.dispatch_report import OnDone
-from cometmq.client.handlers import Outcome, outcome_of, outcomes_of, verdict_of_error
+from cometmq.client.handlers import (
+    Outcome,
+    RetryLater,
+    ends_program,
+    outcome_of,
+    outcomes_of,
+    verdict_of_error,
+)
 from cometmq.client.message import ReceivedMessage
 
 __all__ = ["CoroutineDispatcher"]
@@ -151,12 +158,10 @@ class CoroutineDispatcher:
             current[number] = (assigned, work, now, task)
             try:
                 value = await handler(work)
-            except asyncio.CancelledError:
-                if not self._was_expired(number):
-                    raise
-                continue
-            except Exception as error:
-                value = verdict_of_error(error, work[0] if takes_lists else work)
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and self._was_expired(number):
+                    continue
+                value = self._failed(task, error, work[0] if takes_lists else work)
             assigned.process_queue.handler_s += clock() - now
             if current.pop(number, None) is None:
                 task.uncancel()  # expired, and the handler swallowed the cancellation
@@ -184,8 +189,8 @@ class CoroutineDispatcher:
             self._current[number] = (run, message, before, task)
             try:
                 value = await handler(message)
-            except Exception as error:
-                value = verdict_of_error(error, message)
+            except BaseException as error:
+                value = self._failed(task, error, message)
             now = clock()
             process_queue.handler_s += now - before
             done += 1
@@ -212,6 +217,21 @@ class CoroutineDispatcher:
             self._ready.appendleft((run, left))
         else:
             report.skipped(run, left)
+
+    def _failed(
+        self, task: asyncio.Task[Any], error: BaseException, message: ReceivedMessage
+    ) -> RetryLater:
+        """What the exception means that a handler raised, unless it is meant for the worker.
+
+        A worker that ended with it would be missed by nobody, and its message with it.
+        """
+        if isinstance(error, GeneratorExit) or (
+            isinstance(error, asyncio.CancelledError) and task.cancelling()
+        ):
+            raise error
+        if ends_program(error):
+            self._loop.call_soon(_raise, error)
+        return verdict_of_error(error, message)
 
     def _was_expired(self, number: int) -> bool:
         """Whether the cancellation of a worker was `expire` giving up on its message."""
@@ -251,6 +271,11 @@ class CoroutineDispatcher:
                 task.cancel()
                 expired.append((assigned, work))
         return _flatten(expired)
+
+
+def _raise(error: BaseException) -> None:
+    """As a callback: an exit leaves the loop from there."""
+    raise error
 
 
 def _flatten(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, ReceivedMessage]]:

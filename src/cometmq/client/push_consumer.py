@@ -23,7 +23,7 @@ from cometmq.client.arguments import subscription_map
 from cometmq.client.assignment import Assignment
 from cometmq.client.dispatchers import Dispatcher, make_dispatcher
 from cometmq.client.group_consumer import RebalanceListener
-from cometmq.client.handlers import Handler, Outcome, reason_of
+from cometmq.client.handlers import Handler, Outcome, check_handler, reason_of
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
 from cometmq.client.orderly import OrderlyRunner
@@ -164,6 +164,8 @@ class PushConsumer(OrderlyConsumer):
                 RequestCode.PULL_MESSAGE, group, PULL_SUSPEND, PULL_SUSPEND_MS, pull_count_max
             ),
         )
+        if handler is not None:
+            check_handler(handler)
         self._handler = handler
         self._handlers: dict[str, Handler] = {}
         self._concurrency = concurrency
@@ -271,9 +273,11 @@ class PushConsumer(OrderlyConsumer):
         A topic that does not exist yet is consumed as soon as it does.
         """
         if handler is not None:
+            check_handler(handler)
+        self._subscribe(topic, expression, expression_type)
+        if handler is not None:
             self._handlers[topic] = handler
         self._by_topic.pop(topic, None)
-        self._subscribe(topic, expression, expression_type)
         if self._instance is not None:
             self.dispatcher_of(topic)
             await self._add_topic(topic)

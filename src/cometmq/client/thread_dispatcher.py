@@ -16,8 +16,16 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from cometmq.client.dispatch_report import OnDone
-from cometmq.client.handlers import Handler, Outcome, outcome_of, outcomes_of, verdict_of_error
+from cometmq.client.handlers import (
+    Handler,
+    Outcome,
+    ends_program,
+    outcome_of,
+    outcomes_of,
+    verdict_of_error,
+)
 from cometmq.client.message import ReceivedMessage
+from cometmq.errors import CometError
 
 __all__ = ["ThreadDispatcher"]
 
@@ -141,7 +149,7 @@ class ThreadDispatcher:
                 if value is not None and inspect.isawaitable(value):
                     value = self._wait_for(value)
                 outcomes.append(None if value is None else outcome_of(value))
-            except Exception as error:
+            except BaseException as error:  # a thread that ended would be missed by nobody
                 outcomes.append(outcome_of(verdict_of_error(error, message)))
             if in_order and outcomes[-1] is not None:
                 break
@@ -150,7 +158,7 @@ class ThreadDispatcher:
     def _run_list(self, chunk: _Chunk) -> list[Outcome]:
         try:
             return outcomes_of(self._call(chunk.messages), len(chunk.messages))
-        except Exception as error:
+        except BaseException as error:
             verdict = verdict_of_error(error, chunk.messages[0])
             return [outcome_of(verdict)] * len(chunk.messages)
 
@@ -163,7 +171,12 @@ class ThreadDispatcher:
         means is known only when it has run, and it belongs on the loop."""
 
         async def run() -> Any:
-            return await value
+            try:
+                return await value
+            except (KeyboardInterrupt, SystemExit) as error:
+                if ends_program(error):
+                    raise
+                raise CometError(f"the handler raised {error!r}") from error
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
