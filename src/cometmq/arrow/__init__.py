@@ -7,6 +7,7 @@ pyarrow (extra ``arrow``) only when a scan begins.
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.arrow.options import (
@@ -30,6 +31,7 @@ _CLUSTER_SETTINGS: Final = (
     *("timeout_ms", "retry_ms", "group"),
     *("access_key", "secret_key", "security_token", "tls", "env"),
 )
+_NAMES_IN_SPARK: Final = {"subscribe": "topic", "assign": "queues", "groupId": "group"}
 
 __all__ = ["ALL_COLUMNS", "COLUMNS", "MODES", "ScanReport", "scan"]
 
@@ -96,6 +98,7 @@ def scan(
     without a store, an unknown topic or queue, or an offset beyond a queue's end; of a cluster
     NoRoute, OffsetOutOfRange, ConnectFailed or what a broker answered (RemoteError).
     """
+    _check_names(cluster)
     options = parse_options(
         topic=topic,
         broker=broker,
@@ -122,7 +125,7 @@ def scan(
         _check_extra()
         from cometmq.arrow.live_scan import scan_live
 
-        return scan_live(name_server, options, report, _cluster_settings(cluster))
+        return scan_live(name_server, options, report, cluster)
     if path is None:
         raise ConfigError("nothing to scan: give a store directory, or name_server= and topic=")
     if sql92 is not None or cluster:
@@ -134,12 +137,20 @@ def scan(
     return scan_store(path, options, report)
 
 
-def _cluster_settings(cluster: dict[str, Any]) -> dict[str, Any]:
-    for name in cluster:
-        if name not in _CLUSTER_SETTINGS:
-            known = [*_CLUSTER_SETTINGS, *inspect.signature(scan).parameters]
-            raise ConfigError(f"scan has no argument {name!r}{nearest(name, known)}")
-    return cluster
+def _check_names(given: Iterable[str]) -> None:
+    """Refuse keywords nobody knows, with Spark's names of the same things told as ours."""
+    known = [*_CLUSTER_SETTINGS, *inspect.signature(scan).parameters]
+    known.remove("cluster")
+    for name in given:
+        if name in _CLUSTER_SETTINGS:
+            continue
+        ours = _NAMES_IN_SPARK.get(name) or re.sub("[A-Z]", _with_underscore, name)
+        hint = f"; it is called {ours!r} here" if ours in known else nearest(name, known)
+        raise ConfigError(f"scan has no argument {name!r}{hint}")
+
+
+def _with_underscore(capital: re.Match[str]) -> str:
+    return f"_{capital[0].lower()}"
 
 
 def _check_extra() -> None:

@@ -188,7 +188,7 @@ def _columns(columns: Iterable[str] | None, mode: str) -> tuple[str, ...]:
     for name in chosen:
         if name not in ALL_COLUMNS:
             raise ConfigError(
-                f"column {name!r} is unknown{nearest(name, ALL_COLUMNS)}"
+                f"column {name!r} is unknown{nearest(name, ALL_COLUMNS) or '.'}"
                 f" The columns are {', '.join(ALL_COLUMNS)}"
             )
         if chosen.count(name) > 1:

@@ -481,3 +481,24 @@ def test_answers_in_another_order_find_their_requests() -> None:
         assert bytes(view) == b"%d" % opaque * 100
     channel.close()
     thread.join(30)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("nameServer", "; it is called 'name_server' here"),
+        ("subscribe", "; it is called 'topic' here"),
+        ("startingOffsets", "; it is called 'starting_offsets' here"),
+        ("groupId", "; it is called 'group' here"),
+        ("startin_offsets", "; did you mean 'starting_offsets'?"),
+        ("xyzzy", ""),
+    ],
+)
+def test_names_of_spark_are_told_as_ours(name: str, ours: str) -> None:
+    """Before anything is dialled or opened, also where nothing else was given."""
+    given: dict[str, Any] = {name: "x"}
+    with pytest.raises(ConfigError) as caught:
+        scan(**given)
+    assert str(caught.value) == f"scan has no argument {name!r}{ours}"
+    with pytest.raises(ConfigError, match="has no argument"):
+        scan("no-directory", **given)
