@@ -47,7 +47,28 @@ _broker_option = click.option(
 )
 
 
-@click.group("archive", invoke_without_command=True, short_help="Topics to Parquet, exactly once.")
+class _ArchiveGroup(click.Group):
+    """What works without a command of its own takes its folder as an option."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say so where a folder stands in a command's place."""
+        if self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(
+                f"No such command {args[0]!r}; commands are {', '.join(self.list_commands(ctx))}. "
+                "To archive, give the folder as --to DIR.",
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    "archive",
+    cls=_ArchiveGroup,
+    invoke_without_command=True,
+    short_help="Topics to Parquet, exactly once.",
+)
 @name_server_option
 @_topic_option
 @_store_option

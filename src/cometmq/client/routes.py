@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from cometmq.client.transport import Io
-from cometmq.errors import ClientError, NoRoute, ResponseCode, remote_error
+from cometmq.errors import ClientError, LocalProtocolError, NoRoute, ResponseCode, remote_error
 from cometmq.model import TopicRoute
-from cometmq.model.names import DEFAULT_TOPIC
+from cometmq.model.names import DEFAULT_TOPIC, check_topic
 from cometmq.wire.codes import RequestCode
 from cometmq.wire.command import RemotingCommand
 from cometmq.wire.route_bodies import decode_topic_route
@@ -94,11 +94,15 @@ class RouteBook:
 
         Raises:
             NoRoute: the topic does not exist.
+            LocalProtocolError: nor can it, by its name.
         """
         route = self._routes.get(topic)
         if route is None:
             route = await self.refresh(topic)
         if route is None:
+            fault = check_topic(topic)
+            if fault is not None:
+                raise LocalProtocolError(fault)
             raise NoRoute(
                 f"no name server of {';'.join(self._name_servers)} knows a broker for the topic "
                 f"{topic}; create it (cometmq topic create {topic}) or check the spelling"

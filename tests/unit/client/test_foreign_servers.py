@@ -8,9 +8,15 @@ from collections.abc import Iterator
 import pytest
 from tests.unit.client.fake import FakeBroker
 
-from cometmq import Message, Producer
+from cometmq import Admin, Message, Producer
 from cometmq.client.options import ClientOptions
-from cometmq.errors import ClientError, ConnectFailed, RequestTimeout
+from cometmq.errors import (
+    ClientError,
+    ConnectFailed,
+    LocalProtocolError,
+    NoRoute,
+    RequestTimeout,
+)
 from cometmq.net.blocking import BlockingChannel
 from cometmq.sync import Producer as SyncProducer
 from cometmq.wire.codes import RequestCode
@@ -113,3 +119,19 @@ def test_a_peer_that_does_not_read_is_told_with_the_bytes() -> None:
             channel.request(command, 200)
         assert isinstance(caught.value, RequestTimeout)
         assert channel.is_closed
+
+
+def test_a_name_that_cannot_be_a_topic_is_told_as_such() -> None:
+    """Not as one that should be created."""
+
+    async def run() -> None:
+        broker = FakeBroker({"t": 1})
+        await broker.start()
+        async with Admin(name_server=broker.name_server) as admin:
+            with pytest.raises(LocalProtocolError, match="bad topic, contains illegal characters"):
+                await admin.topic_route("bad topic")
+            with pytest.raises(NoRoute, match="cometmq topic create good-topic"):
+                await admin.topic_route("good-topic")
+        await broker.stop()
+
+    asyncio.run(run())
