@@ -10,6 +10,7 @@ import click
 from cometmq.cli.options import name_server_option, security_options, set_up_logging
 from cometmq.cli.output import json_text
 from cometmq.cli.streams import utf8
+from cometmq.cli.values import NAME, Finite, moment_ms
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -27,11 +28,12 @@ POLL_MS: Final = 500
 
 
 @click.command(short_help="Print the messages of a topic as they come.")
-@click.argument("topic")
+@click.argument("topic", type=NAME)
 @name_server_option
 @click.option(
     "-g",
     "--group",
+    type=NAME,
     help="Join this consumer group and commit what was printed; without it nothing is committed.",
 )
 @click.option(
@@ -54,7 +56,7 @@ POLL_MS: Final = 500
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(min=0.1),
+    type=Finite(min=0.1),
     metavar="SECONDS",
     help="Stop when nothing came for so long.",
 )
@@ -121,18 +123,13 @@ def moment_of(text: str, option: str) -> str | int:
     """`first`, `last`, or a time in ms since 1970; a time without zone is local."""
     if text in {"first", "last"}:
         return text
-    if text.isdigit():
-        return int(text)
-    from datetime import datetime
-
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+    moment = moment_ms(text)
+    if moment is None:
         raise click.UsageError(
             f"{option} {text!r} is not first, last, ms since 1970 or a time like "
             "2026-01-31T12:00:00+00:00"
-        ) from None
-    return int((moment if moment.tzinfo else moment.astimezone()).timestamp() * 1000)
+        )
+    return moment
 
 
 class _Reading:

@@ -21,6 +21,7 @@ from cometmq.cli.options import (
 )
 from cometmq.cli.pipeline_options import parse_time_ms
 from cometmq.cli.streams import utf8
+from cometmq.cli.values import NAME, Finite
 
 if TYPE_CHECKING:
     from cometmq.client.message import ReceivedMessage
@@ -91,7 +92,7 @@ def _selection(given: dict[str, Any]) -> "DeathSelection":
 
 
 @dead_letters.command("list", short_help="Groups with dead letters, or the dead letters of one.")
-@click.argument("group", required=False)
+@click.argument("group", type=NAME, required=False)
 @name_server_option
 @_selection_options
 @click.option(
@@ -206,8 +207,8 @@ def _row(death: "Death", as_json: bool) -> dict[str, Any]:
 
 
 @dead_letters.command("show", short_help="All of one dead letter.")
-@click.argument("group")
-@click.argument("message_id")
+@click.argument("group", type=NAME)
+@click.argument("message_id", type=NAME)
 @name_server_option
 @timeout_option
 @json_option
@@ -264,7 +265,7 @@ def _full(death: "Death", message: "ReceivedMessage") -> dict[str, Any]:
 
 
 @dead_letters.command("redrive", short_help="Send dead letters again.")
-@click.argument("group")
+@click.argument("group", type=NAME)
 @name_server_option
 @_selection_options
 @click.option(
@@ -276,9 +277,7 @@ def _full(death: "Death", message: "ReceivedMessage") -> dict[str, Any]:
     help="Only to this group, or to the topics they were first sent to, for every group.",
 )
 @click.option("--preview", is_flag=True, help="Say what would be sent, send nothing.")
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second."
-)
+@click.option("--rate", type=Finite(min=0, min_open=True), metavar="N", help="Messages a second.")
 @click.option(
     "--ledger",
     metavar="DIR",

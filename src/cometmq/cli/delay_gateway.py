@@ -8,6 +8,7 @@ from cometmq.cli.options import (
     security_options,
     set_up_logging,
 )
+from cometmq.cli.values import GIVEN
 
 __all__ = ["delay_gateway"]
 
@@ -19,6 +20,7 @@ __all__ = ["delay_gateway"]
 @click.option(
     "--store",
     "store_path",
+    type=GIVEN,
     required=True,
     metavar="DIR",
     help="The gateway's own store: what waits is there.",
@@ -56,14 +58,15 @@ def delay_gateway(
 
     set_up_logging(ctx)
     logging.getLogger("cometmq.gateway").setLevel(logging.INFO)  # its lines are the metrics
-    from cometmq.cli.output import print_json
+    from cometmq.cli.exit_codes import NOT_FOUND
+    from cometmq.cli.output import note, print_json
     from cometmq.gateway.gateway import DelayGateway, read_status
 
     if status:
         found = read_status(store_path)
         if found is None:
-            print(f"no gateway has run with the store {store_path}")
-            return 1
+            note(f"cometmq: no gateway has run with the store {store_path}; check --store")
+            return NOT_FOUND
         if as_json:
             print_json(found)
         else:

@@ -13,6 +13,7 @@ from cometmq.cli.options import (
     set_up_logging,
     timeout_option,
 )
+from cometmq.cli.values import NAME
 
 if TYPE_CHECKING:
     from cometmq.client import Admin
@@ -89,7 +90,7 @@ async def _progress(admin: "Admin", name: str) -> tuple[list[str], int]:
 
 
 @group.command("members", short_help="Client ids of a group's members that are online.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
 @timeout_option
 @json_option
@@ -114,9 +115,11 @@ def members(
 
 
 @group.command("offsets", short_help="A group's progress, queue by queue.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
-@click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.option(
+    "--topic", "topics", type=NAME, multiple=True, help="Only this topic; may be repeated."
+)
 @timeout_option
 @json_option
 @click.pass_context
@@ -174,8 +177,8 @@ async def known_group(admin: "Admin", name: str) -> None:
 
 
 @group.command("reset", short_help="Move a group to a time or to the end.")
-@click.argument("name")
-@click.argument("topic")
+@click.argument("name", type=NAME)
+@click.argument("topic", type=NAME)
 @name_server_option
 @click.option("--to", "moment", default="last", show_default=True, metavar="first|last|TIME")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -218,7 +221,7 @@ def reset(
 
 
 @group.command("delete", short_help="Delete a consumer group.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
 @click.option("--offsets", "clean_offsets", is_flag=True, help="Forget its offsets too.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")

@@ -4,12 +4,12 @@ Job: print a group's settings for tries, and change them. It must not know how d
 see `cometmq.core.retry_policy`.
 """
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cometmq.cli import values
 from cometmq.cli.options import (
     admin_client,
     json_option,
@@ -17,6 +17,7 @@ from cometmq.cli.options import (
     set_up_logging,
     timeout_option,
 )
+from cometmq.cli.values import NAME
 
 if TYPE_CHECKING:
     from cometmq.client import Admin
@@ -24,24 +25,29 @@ if TYPE_CHECKING:
 
 __all__ = ["set_group", "show"]
 
-_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DELAY_MS_MAX: Final = 366 * 86_400_000
+"""`timerMaxDelaySec` as a broker begins with."""
 _SHOWN: Final = 6
 """Delays that a person sees of a policy."""
 
 
 def duration_ms(text: str) -> int:
     """`500ms`, `10s`, `5m`, `2h`, `1d` in milliseconds; a bare number is seconds."""
-    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h|d)?", text.strip())
-    if match is None:
+    found = values.duration_ms(text.strip(), default_unit="s")
+    if found is None:
         raise click.BadParameter(f"{text!r} is no duration: write 500ms, 10s, 5m or 2h")
-    return int(match[1]) * _UNIT_MS[match[2] or "s"]
+    if found > DELAY_MS_MAX:
+        raise click.BadParameter(
+            f"{text!r} is longer than {duration_text(DELAY_MS_MAX)}, the longest a message waits"
+        )
+    return found
 
 
 def duration_text(milliseconds: int) -> str:
     """The shortest text that `duration_ms` reads back."""
     for unit in ("d", "h", "m", "s"):
-        if milliseconds and milliseconds % _UNIT_MS[unit] == 0:
-            return f"{milliseconds // _UNIT_MS[unit]}{unit}"
+        if milliseconds and milliseconds % values.UNIT_MS[unit] == 0:
+            return f"{milliseconds // values.UNIT_MS[unit]}{unit}"
     return f"{milliseconds}ms" if milliseconds else "0s"
 
 
@@ -55,15 +61,22 @@ def _exponential(
     if value is None:
         return None
     parts = value.split(",")
-    if len(parts) != 3 or not parts[2].strip().isdigit():
+    factor = values.whole_number(parts[2].strip()) if len(parts) == 3 else None
+    if factor is None:
         raise click.BadParameter(
             f"{value!r} is not FIRST,LONGEST,FACTOR: write for example 5s,2h,2"
         )
-    return duration_ms(parts[0]), duration_ms(parts[1]), int(parts[2])
+    first_ms, longest_ms = duration_ms(parts[0]), duration_ms(parts[1])
+    if first_ms > longest_ms:
+        raise click.BadParameter(
+            f"{value!r} begins with {parts[0].strip()}, longer than the longest, "
+            f"{parts[1].strip()}: write for example 5s,2h,2"
+        )
+    return first_ms, longest_ms, factor
 
 
 @click.command("show", short_help="A group's settings: tries, delays, who may consume.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
 @timeout_option
 @json_option
@@ -118,7 +131,7 @@ async def _existing(admin: "Admin", name: str) -> "dict[str, SubscriptionGroupCo
 
 
 @click.command("set", short_help="Change how often and when failed messages are tried again.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
 @click.option("--create", is_flag=True, help="Make the group where there is none.")
 @click.option(

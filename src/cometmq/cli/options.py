@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from cometmq.cli.values import Finite
+
 if TYPE_CHECKING:
     from cometmq.client import Admin
     from cometmq.client.security import SecurityOptions
@@ -25,6 +27,8 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+TIMEOUT_S_MAX: Final = 86_400
+"""A day; whoever wants one request to take longer has mistaken the unit."""
 
 
 _SECURITY: Final = "cometmq.security"
@@ -145,7 +149,7 @@ def timeout_option(function: F) -> F:
     return click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(min=0.1),
+        type=Finite(min=0.1, max=TIMEOUT_S_MAX),
         default=5.0,
         show_default=True,
         metavar="SECONDS",

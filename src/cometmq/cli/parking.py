@@ -17,6 +17,8 @@ from cometmq.cli.options import (
     set_up_logging,
     timeout_option,
 )
+from cometmq.cli.streams import utf8
+from cometmq.cli.values import GIVEN, NAME
 
 if TYPE_CHECKING:
     from cometmq.client import Admin
@@ -42,7 +44,7 @@ def _utc(time_ms: int) -> str:
 
 
 @parking.command("list", short_help="Which message groups are parked, and why.")
-@click.argument("group", required=False)
+@click.argument("group", type=NAME, required=False)
 @name_server_option
 @timeout_option
 @json_option
@@ -89,8 +91,8 @@ def _row(group: str, lane: "ParkedLane") -> dict[str, Any]:
 
 
 @parking.command("show", short_help="The messages of a parked message group.")
-@click.argument("group")
-@click.argument("lane")
+@click.argument("group", type=NAME)
+@click.argument("lane", type=GIVEN, callback=utf8)
 @name_server_option
 @click.option(
     "--count", type=click.IntRange(min=1), default=20, show_default=True, help="Show so many."
@@ -138,8 +140,8 @@ def show_parked(
 
 
 @parking.command("retry", short_help="Consume parked messages again, in order.")
-@click.argument("group")
-@click.argument("lane", required=False)
+@click.argument("group", type=NAME)
+@click.argument("lane", type=GIVEN, callback=utf8, required=False)
 @name_server_option
 @click.option("--all", "is_all", is_flag=True, help="Everything that is parked for GROUP.")
 @timeout_option
@@ -185,8 +187,8 @@ def retry_parked(
 
 
 @parking.command("skip", short_help="Give parked messages up.")
-@click.argument("group")
-@click.argument("lane")
+@click.argument("group", type=NAME)
+@click.argument("lane", type=GIVEN, callback=utf8)
 @name_server_option
 @click.option(
     "--count", type=click.IntRange(min=1), default=1, show_default=True, help="The first so many."

@@ -9,6 +9,7 @@ import click
 
 from cometmq.cli.options import name_server_option, security_options, set_up_logging
 from cometmq.cli.pipeline_options import finish, open_progress, open_session, spark_options
+from cometmq.cli.values import Finite
 
 if TYPE_CHECKING:
     from cometmq.spark.pipelines.archive import ArchiveResult
@@ -88,7 +89,7 @@ class _ArchiveGroup(click.Group):
     metavar="N",
     help="Merge small files where a date and topic has so many; 0: never.",
 )
-@click.option("--every", type=click.FloatRange(0.1), metavar="SECONDS", help="Again and again.")
+@click.option("--every", type=Finite(0.1), metavar="SECONDS", help="Again and again.")
 @spark_options
 @click.pass_context
 def archive(

@@ -9,6 +9,7 @@ import click
 
 from cometmq.cli.options import name_server_option, security_options, set_up_logging
 from cometmq.cli.pipeline_options import finish, open_progress, open_session, spark_options
+from cometmq.cli.values import Finite
 
 if TYPE_CHECKING:
     from cometmq.sync import Admin
@@ -56,7 +57,7 @@ def _check_topics(admin: Admin, topics: tuple[str, ...]) -> None:
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0.05),
+    type=Finite(min=0.05),
     default=10.0,
     show_default=True,
     metavar="SECONDS",

@@ -16,6 +16,7 @@ from cometmq.cli.pipeline_options import (
     spark_options,
 )
 from cometmq.cli.streams import utf8
+from cometmq.cli.values import Finite
 
 if TYPE_CHECKING:
     from cometmq.spark.progress import Summary
@@ -53,9 +54,7 @@ __all__ = ["dead_letters"]
 @click.option("--redrive", is_flag=True, help="Send the selection again, to its origin topics.")
 @click.option("--to", "target", metavar="TOPIC", help="With --redrive: to this topic instead.")
 @click.option("--dry-run", is_flag=True, help="With --redrive: count, send nothing.")
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second."
-)
+@click.option("--rate", type=Finite(min=0, min_open=True), metavar="N", help="Messages a second.")
 @click.option(
     "--ledger",
     metavar="DIR",

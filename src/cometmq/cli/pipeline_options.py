@@ -6,6 +6,7 @@ Job: `spark_options`, `open_session`, `finish`.  Nothing heavy is imported befor
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -122,7 +123,7 @@ def parse_time_ms(ctx: click.Context, parameter: click.Parameter, value: str | N
     """A click callback: milliseconds since 1970, or an ISO time (UTC where no zone is given)."""
     if value is None:
         return None
-    if value.lstrip("-").isdigit() and len(value) > 4:
+    if re.fullmatch(r"-?[0-9]{5,19}", value):
         return int(value)
     try:
         moment = datetime.fromisoformat(value)

@@ -13,6 +13,7 @@ from cometmq.cli.pipeline_options import (
     spark_options,
 )
 from cometmq.cli.streams import utf8
+from cometmq.cli.values import Finite
 
 __all__ = ["replay"]
 
@@ -36,9 +37,7 @@ __all__ = ["replay"]
     show_default=True,
     help="A source queue, or a message group, goes to one queue in its order.",
 )
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages a second."
-)
+@click.option("--rate", type=Finite(min=0, min_open=True), metavar="N", help="Messages a second.")
 @click.option(
     "--ledger",
     metavar="DIR",

@@ -1,11 +1,9 @@
 """`cometmq produce`: one message from the command line, or one per line of a file or of stdin."""
 
-import re
 import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
-from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -19,6 +17,7 @@ from cometmq.cli.options import (
     timeout_option,
 )
 from cometmq.cli.streams import argument_bytes, utf8
+from cometmq.cli.values import GIVEN, NAME, Finite, duration_ms, moment_ms
 
 if TYPE_CHECKING:
     from cometmq.model import Message, SendResult
@@ -26,17 +25,24 @@ if TYPE_CHECKING:
 __all__ = ["produce"]
 
 IN_FLIGHT_MAX: Final = 512
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+LINGER_MS_MAX: Final = 60_000
+"""A message that lingers is in this process' memory only."""
 
 
 @click.command(short_help="Send messages: one from the command line, or one per line of a file.")
-@click.argument("topic")
+@click.argument("topic", type=NAME)
 @click.argument("body", required=False)
 @name_server_option
 @click.option("-f", "--file", "path", type=click.Path(allow_dash=True), help="One body per line.")
 @click.option("-t", "--tag", "tag", callback=utf8, help="The message's tag.")
 @click.option(
-    "-k", "--key", "keys", callback=utf8, multiple=True, help="A business key; may be repeated."
+    "-k",
+    "--key",
+    "keys",
+    type=GIVEN,
+    callback=utf8,
+    multiple=True,
+    help="A business key; may be repeated.",
 )
 @click.option(
     "-p",
@@ -48,7 +54,11 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400
     help="A property of your own; may be repeated.",
 )
 @click.option(
-    "-g", "--message-group", callback=utf8, help="Messages of one group keep their order."
+    "-g",
+    "--message-group",
+    type=GIVEN,
+    callback=utf8,
+    help="Messages of one group keep their order.",
 )
 @click.option(
     "--delay-level",
@@ -66,7 +76,12 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400
     help="Deliver at an exact time: 2026-12-24T18:00 (local, or with a zone), or ms since 1970.",
 )
 @click.option("--count", type=click.IntRange(min=1), default=1, help="Send BODY so many times.")
-@click.option("--linger", "linger_ms", type=click.FloatRange(min=0), help="Batch for so many ms.")
+@click.option(
+    "--linger",
+    "linger_ms",
+    type=Finite(min=0, max=LINGER_MS_MAX),
+    help="Batch for so many ms; what is left at the end goes at once.",
+)
 @timeout_option
 @json_option
 @click.pass_context
@@ -137,36 +152,41 @@ def produce(
 
 
 def _delay_ms(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,12})(ms|s|m|h|d)", text)
+    found = duration_ms(text)
     if found is None:
         raise click.UsageError(
             f"--delay {text!r} is no time: a whole number and ms, s, m, h or d, as 1500ms or 10s"
         )
-    return int(found[1]) * _UNIT_MS[found[2]]
+    return found
 
 
 def _time_ms(text: str) -> int:
-    if text.isdigit():
-        return int(text)
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+    found = moment_ms(text)
+    if found is None:
         raise click.UsageError(
             f"--deliver-at {text!r} is no time: 2026-12-24T18:00:00.500+01:00, or ms since 1970"
-        ) from None
+        )
+    return found
 
 
 def _pairs(items: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
+    pairs: dict[str, str] = {}
     for item in items:
         name, separator, value = item.partition("=")
         if not separator or not name:
             raise click.UsageError(f"--property {item!r} is not NAME=VALUE")
+        if name in pairs:
+            raise click.UsageError(
+                f"--property {name} is given twice, as {pairs[name]!r} and {value!r}; "
+                "a message holds one value of a name"
+            )
         pairs[name] = value
     return pairs
 
 
 def _lines(path: str) -> Any:
+    if path == "-" and sys.stdin is None:
+        raise click.UsageError("--file - reads stdin, and stdin is closed")
     try:
         return click.open_file(path, "rb")
     except OSError as error:
@@ -232,6 +252,7 @@ async def _send(
                 while len(waiting) >= IN_FLIGHT_MAX:
                     await settle()
                 bar.update(results.sent)
+            await producer.flush()
             while waiting:
                 await settle()
                 bar.update(results.sent)

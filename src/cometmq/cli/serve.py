@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cometmq.cli.options import is_quiet, set_up_logging
+from cometmq.cli.values import GIVEN
 
 if TYPE_CHECKING:
     from cometmq.broker.config import LoadedConfig
@@ -53,6 +54,7 @@ store_option = click.option(
 listen_option = click.option(
     "--listen",
     "listen_host",
+    type=GIVEN,
     metavar="HOST",
     help="Address to listen on; 0.0.0.0 for all interfaces.",
 )
@@ -70,6 +72,7 @@ listen_option = click.option(
 @click.option(
     "--listen",
     "listen_host",
+    type=GIVEN,
     default=None,
     show_default="bindAddress, 127.0.0.1",
     metavar="HOST",

@@ -12,6 +12,7 @@ from cometmq.cli.options import (
     set_up_logging,
     timeout_option,
 )
+from cometmq.cli.values import NAME
 
 __all__ = ["staged"]
 
@@ -28,7 +29,7 @@ def staged() -> None:
 
 @staged.command("list", short_help="Sinks with their last batch, and what waits to be published.")
 @name_server_option
-@click.option("--sink", help="Only this sink.")
+@click.option("--sink", type=NAME, help="Only this sink.")
 @timeout_option
 @json_option
 @click.pass_context
@@ -73,7 +74,7 @@ def list_staged(
 
 
 @staged.command("forget", short_help="Let a sink begin anew.")
-@click.argument("sink")
+@click.argument("sink", type=NAME)
 @name_server_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @timeout_option

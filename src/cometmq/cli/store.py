@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cometmq.cli.options import is_quiet, json_option, set_up_logging
+from cometmq.cli.values import GIVEN
 
 if TYPE_CHECKING:
     from cometmq.codec.stored_message import StoredMessage
@@ -36,7 +37,7 @@ def _root(directory: str) -> str:
 
 
 @store.command("inspect", short_help="Files, queues, ranges, checkpoint.")
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", type=GIVEN, metavar="DIR")
 @click.option("--records", "count", type=click.IntRange(1), help="Print so many records instead.")
 @click.option(
     "--from",
@@ -191,7 +192,7 @@ def _fields(values: dict[str, Any]) -> str:
 
 
 @store.command("verify", short_help="Check every record, unit and index entry.")
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", type=GIVEN, metavar="DIR")
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, directory: str, as_json: bool) -> int:

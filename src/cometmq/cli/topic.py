@@ -12,6 +12,7 @@ from cometmq.cli.options import (
     set_up_logging,
     timeout_option,
 )
+from cometmq.cli.values import NAME
 
 if TYPE_CHECKING:
     from cometmq.client.growing_admin import GrowthStatus
@@ -61,11 +62,11 @@ def list_topics(
 
 
 @topic.command("create", short_help="Create or change a topic.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
 @click.option("--queues", type=click.IntRange(1, 65535), default=8, show_default=True)
-@click.option("--cluster", help="Only on the masters of this cluster.")
-@click.option("--broker", "broker_name", help="Only on this broker.")
+@click.option("--cluster", type=NAME, help="Only on the masters of this cluster.")
+@click.option("--broker", "broker_name", type=NAME, help="Only on this broker.")
 @click.option("--order", is_flag=True, help="Mark the topic as ordered.")
 @timeout_option
 @click.pass_context
@@ -95,9 +96,9 @@ def create(
 
 
 @topic.command("delete", short_help="Delete a topic with its messages.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
-@click.option("--cluster", help="Only on this cluster.")
+@click.option("--cluster", type=NAME, help="Only on this cluster.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @timeout_option
 @click.pass_context
@@ -125,7 +126,7 @@ def delete(
 
 
 @topic.command("route", short_help="Which brokers have how many queues of a topic.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
 @timeout_option
 @json_option
@@ -162,7 +163,7 @@ def route(ctx: click.Context, name: str, name_server: str, timeout_s: float, as_
 
 
 @topic.command("status", short_help="First and next queue offset of each queue.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
 @timeout_option
 @json_option
@@ -193,11 +194,13 @@ def status(
 
 
 @topic.command("grow", short_help="More queues, with the order of message groups kept.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
 @click.option("--queues", type=click.IntRange(1, 65535), required=True, help="On each broker.")
-@click.option("--cluster", help="Only on the masters of this cluster.")
-@click.option("--broker", "broker_names", multiple=True, help="Only on this broker; repeatable.")
+@click.option("--cluster", type=NAME, help="Only on the masters of this cluster.")
+@click.option(
+    "--broker", "broker_names", type=NAME, multiple=True, help="Only on this broker; repeatable."
+)
 @timeout_option
 @click.pass_context
 def grow(
@@ -227,10 +230,10 @@ def grow(
 
 
 @topic.command("shrink", short_help="Fewer queues, with the order of message groups kept.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
 @click.option("--queues", type=click.IntRange(1, 65535), required=True, help="On each broker.")
-@click.option("--cluster", help="Only on the masters of this cluster.")
+@click.option("--cluster", type=NAME, help="Only on the masters of this cluster.")
 @click.option("--without", multiple=True, help="No queue on this broker any more; repeatable.")
 @timeout_option
 @click.pass_context
@@ -258,7 +261,7 @@ def shrink(
 
 
 @topic.command("growth", short_help="How far a change of the queues is, and who is behind.")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @name_server_option
 @click.option("--close", is_flag=True, help="Move groups that never pause; their sends wait.")
 @timeout_option

@@ -11,6 +11,7 @@ from cometmq.cli.options import (
     set_up_logging,
     timeout_option,
 )
+from cometmq.cli.values import NAME
 
 __all__ = ["transaction"]
 
@@ -22,7 +23,7 @@ def transaction() -> None:
 
 @transaction.command("list", short_help="Half messages that wait for their end, and why.")
 @name_server_option
-@click.option("--group", "only_group", help="Only this producer group.")
+@click.option("--group", "only_group", type=NAME, help="Only this producer group.")
 @click.option(
     "--given-up", "is_given_up", is_flag=True, help="Those no broker asks about any more."
 )
@@ -102,7 +103,7 @@ def _list_given_up(
 
 
 @transaction.command("resume", short_help="Have given up transactions checked again.")
-@click.argument("transactions", metavar="TRANSACTION...", nargs=-1, required=True)
+@click.argument("transactions", type=NAME, metavar="TRANSACTION...", nargs=-1, required=True)
 @name_server_option
 @timeout_option
 @click.pass_context

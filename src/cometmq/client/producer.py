@@ -13,6 +13,7 @@ transport faults and after answers another broker may not give.  A message with 
 import asyncio
 import logging
 from collections.abc import Sequence
+from math import inf
 from types import TracebackType
 from typing import Final, Self, Unpack
 
@@ -103,8 +104,8 @@ class Producer:
         env: Environment | None = None,
         **security: Unpack[SecurityOptions],
     ) -> None:
-        if linger_ms is not None and linger_ms < 0:
-            raise ConfigError(f"linger_ms is {linger_ms}; it must not be negative")
+        if linger_ms is not None and not 0 <= linger_ms < inf:
+            raise ConfigError(f"linger_ms is {linger_ms}; it must be finite and not negative")
         options = ClientOptions.of(
             name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
         )

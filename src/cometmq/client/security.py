@@ -69,6 +69,12 @@ class Security:
         found = with_environment(given)
         access_key, secret_key = found.get("access_key"), found.get("secret_key")
         token, tls = found.get("security_token"), found.get("tls")
+        for name, text in (
+            ("access_key=", access_key),
+            ("secret_key=", secret_key),
+            ("security_token=", token),
+        ):
+            _check_text(name, text)
         credentials = None
         if access_key and secret_key:
             credentials = Credentials(access_key, secret_key, token or None)
@@ -83,6 +89,16 @@ class Security:
         if tls is True:
             tls = Tls()
         return cls(credentials, tls.context() if tls else None)
+
+
+def _check_text(name: str, text: str | None) -> None:
+    """Keys are signed and sent as UTF-8; what a secret holds is not told."""
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{name} is not UTF-8 at character {error.start + 1}; give it as it was made"
+        ) from None
 
 
 OPEN: Final = Security()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
-from cometmq.net.network import foreign_protocol, parse_address
+from cometmq.net.network import foreign_protocol, not_a_host, parse_address
 from cometmq.net.tls import TlsContext, wrap_socket
 from cometmq.wire.command import RemotingCommand, encode_command
 from cometmq.wire.framing import FrameReader
@@ -55,6 +55,8 @@ class BlockingChannel:
             self._socket = socket.create_connection((host, port), connect_timeout_ms / 1000)
         except OSError as error:
             raise ConnectFailed(f"no connection to {address}: {error.strerror or error}") from error
+        except UnicodeError as error:
+            raise not_a_host(host, port) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             self._socket = wrap_socket(self._socket, tls, host, address)

@@ -15,6 +15,7 @@ __all__ = [
     "foreign_protocol",
     "format_address",
     "local_ip",
+    "not_a_host",
     "parse_address",
 ]
 
@@ -107,6 +108,8 @@ class TcpNetwork:
             raise ConnectFailed(
                 f"no connection to {format_address(host, port)}: {error.strerror or error}"
             ) from error
+        except UnicodeError as error:
+            raise not_a_host(host, port) from error
         return protocol
 
 
@@ -116,6 +119,14 @@ def _listen_hint(error: OSError) -> str:
     if error.errno in {errno.EACCES, errno.EPERM}:
         return "this user may not; choose a port above 1023"
     return "choose an address of this machine, or 0.0.0.0 for all of them"
+
+
+def not_a_host(host: str, port: int) -> ConnectFailed:
+    """For a name that cannot be looked up at all: a label too long, bytes that are no text."""
+    return ConnectFailed(
+        f"no connection to {format_address(host, port)}: {host!a} is no host name; "
+        "write a name or an IP address"
+    )
 
 
 def parse_address(address: str) -> tuple[str, int]:

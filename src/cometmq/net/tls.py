@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from cometmq.errors import ConfigError, ConnectFailed, TlsFailed
-from cometmq.net.network import Listener, TcpNetwork, format_address
+from cometmq.net.network import Listener, TcpNetwork, format_address, not_a_host
 
 __all__ = ["Tls", "TlsContext", "TlsNetwork", "wrap_socket"]
 
@@ -136,6 +136,8 @@ class TlsNetwork:
             raise ConnectFailed(f"no TLS connection to {address} within {timeout_ms} ms") from error
         except OSError as error:
             raise _failure(address, error) from error
+        except UnicodeError as error:
+            raise not_a_host(host, port) from error
         return protocol
 
 

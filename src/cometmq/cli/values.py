@@ -1,0 +1,88 @@
+"""What people type as values, checked: names, finite numbers, durations, moments.
+
+Job: click types and parsers that refuse what a shell passes on and a command cannot mean: an empty
+name (an unset variable), bytes that are no UTF-8, `nan`, a number no field of the protocol holds.
+They must not know any command.
+"""
+
+import math
+import re
+from datetime import datetime
+from typing import Any, Final
+
+import click
+
+__all__ = [
+    "GIVEN",
+    "NAME",
+    "UNIT_MS",
+    "Finite",
+    "duration_ms",
+    "moment_ms",
+    "whole_number",
+]
+
+LONG_MAX: Final = 2**63 - 1
+"""Times and counts travel as Java's long."""
+UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class _Something(click.types.StringParamType):
+    """Text that is not empty, and, for the name of a topic, a group, a sink, in UTF-8."""
+
+    def __init__(self, *, is_unicode: bool) -> None:
+        self._is_unicode = is_unicode
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not text.strip():
+            self.fail(f"{text!r} is empty; is the variable set that it came from?", param, ctx)
+        if self._is_unicode and any("\ud800" <= letter <= "\udfff" for letter in text):
+            self.fail(f"{text!r} is not UTF-8; a name is text", param, ctx)
+        return text
+
+
+NAME: Final = _Something(is_unicode=True)
+GIVEN: Final = _Something(is_unicode=False)
+"""A host, a path, a key: an empty one would mean all interfaces, or the working directory."""
+
+
+class Finite(click.FloatRange):
+    """`click.FloatRange` without nan, which lies in every range, and without infinity."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{number} is no finite number", param, ctx)
+        return number
+
+
+def whole_number(text: str) -> int | None:
+    """The number that ASCII digits write, where a signed 64-bit field holds it; else None."""
+    digits = text.lstrip("0") or text[-1:]
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        return None
+    number = int(digits)
+    return number if number <= LONG_MAX else None
+
+
+def duration_ms(text: str, default_unit: str = "") -> int | None:
+    """`500ms`, `10s`, `5m`, `2h`, `1d` in ms; None where it is no duration or exceeds 64 bits."""
+    match = re.fullmatch(r"([0-9]{1,19})\s*(ms|s|m|h|d)?", text)
+    if match is None or not (unit := match[2] or default_unit):
+        return None
+    milliseconds = int(match[1]) * UNIT_MS[unit]
+    return milliseconds if milliseconds <= LONG_MAX else None
+
+
+def moment_ms(text: str) -> int | None:
+    """An ISO time, local where it names no zone, or ms since 1970; None for anything else."""
+    number = whole_number(text)
+    if number is not None:
+        return number
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):  # the local zone ends at the years 1 and 9999
+        return None
