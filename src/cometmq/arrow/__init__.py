@@ -7,7 +7,9 @@ pyarrow (extra ``arrow``) only when a scan begins.
 from __future__ import annotations
 
 import inspect
+import os
 import re
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.arrow.options import (
@@ -116,6 +118,8 @@ def scan(
         sql92=sql92,
     )
     report = ScanReport() if report is None else report
+    if not isinstance(report, ScanReport):
+        raise ConfigError(f"report must be a ScanReport to be filled, got {report!r}")
     if name_server is not None:
         if path is not None:
             raise ConfigError(
@@ -128,6 +132,8 @@ def scan(
         return scan_live(name_server, options, report, cluster)
     if path is None:
         raise ConfigError("nothing to scan: give a store directory, or name_server= and topic=")
+    if not isinstance(path, str | PathLike) or not os.fspath(path):
+        raise ConfigError(f"path must be the store's directory, got {path!r}")
     if sql92 is not None or cluster:
         name = "sql92" if sql92 is not None else next(iter(cluster))
         raise ConfigError(f"{name} is for a scan of a cluster (name_server=), not of a directory")

@@ -99,6 +99,11 @@ class LiveCluster:
         tls: Tls | bool | None = None,
         env: Environment | None = None,
     ) -> None:
+        for name, value in (("timeout_ms", timeout_ms), ("retry_ms", retry_ms)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigError(f"{name} must be a whole number of ms, got {value!r}")
+        if not (isinstance(group, str) and group):
+            raise ConfigError(f"group must be a name, got {group!r}")
         if retry_ms < 0:
             raise ConfigError(f"retry_ms is {retry_ms}; it must not be negative")
         self._recipe: dict[str, Any] = {

@@ -135,6 +135,7 @@ def parse_options(
         raise ConfigError(
             f"mode {mode!r} is unknown: expected {', '.join(MODES)}{nearest(mode, MODES)}"
         )
+    _check_kinds(broker, include_properties=include_properties, check_crc=check_crc)
     if isinstance(batch_rows, bool) or not isinstance(batch_rows, int):
         raise ConfigError(f"batch_rows must be an integer, got {batch_rows!r}")
     if not 1 <= batch_rows <= _BATCH_ROWS_MAX:
@@ -143,6 +144,9 @@ def parse_options(
         raise ConfigError(f"topic must be a name, got {topic!r}")
     start, starts, starts_of = _offsets("starting_offsets", starting_offsets, topic, EARLIEST)
     end, ends, ends_of = _offsets("ending_offsets", ending_offsets, topic, LATEST)
+    of_brokers = {queue_id for _, queue_id in (*starts_of, *ends_of)}
+    _check_order({key: value for key, value in starts.items() if key not in of_brokers}, ends)
+    _check_order(starts_of, ends_of)
     if sql92 is not None and (not isinstance(sql92, str) or not sql92.strip()):
         raise ConfigError(f"sql92 must be an expression, got {sql92!r}")
     if sql92 is not None:
@@ -177,12 +181,21 @@ def parse_options(
     )
 
 
+def _check_kinds(broker: object, **flags: object) -> None:
+    """A text such as ``"false"`` is not taken for true."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ConfigError(f"{name} must be True or False, got {flag!r}")
+    if broker is not None and not (isinstance(broker, str) and broker):
+        raise ConfigError(f"broker must be a name, got {broker!r}")
+
+
 def _columns(columns: Iterable[str] | None, mode: str) -> tuple[str, ...]:
     if columns is None:
         return ALL_COLUMNS if mode == "PERMISSIVE" else COLUMNS
     if isinstance(columns, str):
         raise ConfigError(f"columns must be a list of names, got {columns!r}: write [{columns!r}]")
-    chosen = tuple(columns)
+    chosen = tuple(_listed("columns", columns, "names"))
     if not chosen:
         raise ConfigError("columns is empty: name at least one, or leave it out for all")
     for name in chosen:
@@ -199,17 +212,28 @@ def _columns(columns: Iterable[str] | None, mode: str) -> tuple[str, ...]:
 def _queues(queues: Iterable[int] | None) -> frozenset[int] | None:
     if queues is None:
         return None
-    chosen = frozenset(queues)
+    chosen = _listed("queues", queues, "queue ids")
     for queue_id in chosen:
         if isinstance(queue_id, bool) or not isinstance(queue_id, int) or queue_id < 0:
             raise ConfigError(f"queues holds {queue_id!r}: expected queue ids, 0 and up")
-    return chosen
+    if not chosen:
+        raise ConfigError("queues is empty: name at least one, or leave it out for all")
+    return frozenset(chosen)
+
+
+def _listed(name: str, value: Iterable[Any], what: str) -> list[Any]:
+    if not isinstance(value, Iterable):
+        raise ConfigError(f"{name} must be a list of {what}, got {value!r}: write [{value!r}]")
+    return list(value)
 
 
 def _tags(tags: str | Iterable[str] | None) -> tuple[str, ...] | None:
     if tags is None:
         return None
-    names = tags.split("||") if isinstance(tags, str) else list(tags)
+    names = tags.split("||") if isinstance(tags, str) else _listed("tags", tags, "tags")
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(f"tags holds {name!r}: expected text, 'A || B' or ['A', 'B']")
     chosen = tuple(dict.fromkeys(name.strip() for name in names))
     if chosen == ("*",):
         return None
@@ -227,6 +251,8 @@ def _timestamp(name: str, value: int | datetime | None) -> int | None:
         return int(value.timestamp() * 1000)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} must be ms since 1970 or a datetime, got {value!r}")
+    if not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{name} {value} is no time: ms since 1970 have 64 bits")
     return value
 
 
@@ -260,15 +286,37 @@ def _offsets(
                 f"{name} speaks of topic {unknown[0]!r}, the scan is of topic {topic!r}"
             )
         value = value[topic]
+    return default, *_by_queue(name, value)
+
+
+def _by_queue(
+    name: str, value: Mapping[Any, Any]
+) -> tuple[dict[int, int], dict[tuple[str, int], int]]:
     by_id: dict[int, int] = {}
     by_broker: dict[tuple[str, int], int] = {}
+    seen: set[tuple[str | None, int]] = set()
     for key, item in value.items():
         queue_id, queue_offset = _queue_id(name, key), _offset(name, item)
-        by_id[queue_id] = queue_offset
         broker, colon, _ = str(key).rpartition(":")
+        named = (broker if colon else None, queue_id)
+        if named in seen:
+            raise ConfigError(f"{name} names queue {key!r} twice: give it one offset")
+        seen.add(named)
+        by_id[queue_id] = queue_offset
         if colon:
             by_broker[broker, queue_id] = queue_offset
-    return default, by_id, by_broker
+    return by_id, by_broker
+
+
+def _check_order(starts: Mapping[Any, int], ends: Mapping[Any, int]) -> None:
+    """Refuse a queue whose numbers say to end before it begins."""
+    for queue, end in ends.items():
+        if 0 <= end < starts.get(queue, EARLIEST):
+            where = queue if isinstance(queue, int) else f"{queue[0]}:{queue[1]}"
+            raise ConfigError(
+                f"starting_offsets of queue {where} is {starts[queue]}, after its ending offset"
+                f" {end}: nothing lies between them"
+            )
 
 
 def _queue_id(name: str, key: object) -> int:

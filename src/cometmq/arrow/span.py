@@ -103,6 +103,9 @@ def read_span(
 def _decoded(
     chunk: Chunk, queue: QueueId, end: int, options: ScanOptions, maker: BatchMaker
 ) -> Iterator[Any]:
+    if not len(chunk.sizes):
+        # The broker looked at many and none has a tag that was asked for.
+        return
     records = WireRecords(chunk.data)
     size = chunk.sizes
     start = np.cumsum(size) - size
@@ -113,7 +116,7 @@ def _decoded(
         head = start + _QUEUE_OFFSET_POSITION
         view = np.ndarray((len(records.bytes) - 7,), "V8", records.map, strides=(1,))
         queue_offsets = view[head].view(">i8").astype(np.int64)
-    if count and chunk.following > end:
+    if chunk.following > end:
         keep = queue_offsets < end
         start, size, queue_offsets = start[keep], size[keep], queue_offsets[keep]
     for begin in range(0, len(size), options.batch_rows):

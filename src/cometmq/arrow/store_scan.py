@@ -72,6 +72,7 @@ def chosen_queues(
     root: Path, topic: str, options: ScanOptions
 ) -> list[tuple[QueueFiles, int, int]]:
     """(queue, first offset, offset behind the last) of the queues asked for."""
+    _check_brokers(options)
     queues = queues_of(root, topic)
     known = {queue.queue_id for queue in queues}
     named = {*(options.queues or ()), *options.starting_offsets, *options.ending_offsets}
@@ -93,6 +94,17 @@ def chosen_queues(
             )
         chosen.append((queue, max(start, queue.start), end))
     return chosen
+
+
+def _check_brokers(options: ScanOptions) -> None:
+    """A store is one broker's: offsets that name two, or another than `broker`, are of another."""
+    named = {broker for broker, _ in (*options.starting_by_broker, *options.ending_by_broker)}
+    named |= {options.broker} if options.broker is not None else set()
+    if len(named) > 1:
+        raise StoreError(
+            f"a store is one broker's, and {' and '.join(map(repr, sorted(named)))} are named:"
+            " keep the offsets of the one whose store it is"
+        )
 
 
 class StoreScan:

@@ -16,7 +16,13 @@ from cometmq.arrow.options import BATCH_ROWS_DEFAULT, ScanOptions, parse_options
 from cometmq.errors import ConfigError
 from cometmq.spark.live_security import SECURITY_OPTIONS, LiveSecurity
 from cometmq.spark.option_names import OptionValues, timestamp_ms
-from cometmq.spark.queue_offsets import EARLIEST, LATEST, Offsets, offsets_option
+from cometmq.spark.queue_offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    check_order,
+    offsets_option,
+)
 
 __all__ = ["FORMAT", "SOURCE_OPTIONS", "Connection", "LiveOptions"]
 
@@ -107,6 +113,8 @@ class LiveOptions:
         ending = offsets_option(
             "endingOffsets", values.text("endingOffsets") or "latest", ("latest",)
         )
+        if isinstance(starting, dict) and isinstance(ending, dict):
+            check_order(starting, ending)
         starting_ms = timestamp_ms("startingTimestamp", values.text("startingTimestamp"))
         ending_ms = timestamp_ms("endingTimestamp", values.text("endingTimestamp"))
         if starting_ms is not None and ending_ms is not None and starting_ms > ending_ms:
@@ -175,6 +183,8 @@ def _subscription(
     value = values.text(named[0]) or ""
     if named[0] == "subscribe":
         topics = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+        if not topics:
+            raise ConfigError(f"option subscribe is {value!r}: expected Orders or Orders,Bills")
         return topics, None, ()
     if named[0] == "subscribePattern":
         try:
@@ -202,7 +212,7 @@ def _assigned(value: str) -> tuple[tuple[str, str, int], ...]:
             raise ConfigError(f"option assign names no queue of {topic!r}: expected {example}")
         for name in names:
             broker, _, queue_id = str(name).rpartition(":")
-            if not broker or not queue_id.isdigit():
+            if not broker or not (queue_id.isascii() and queue_id.isdigit()):
                 raise ConfigError(f"option assign names queue {name!r}: expected {example}")
             queues.append((str(topic), broker, int(queue_id)))
     return tuple(queues)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["OptionValues", "timestamp_ms"]
 
 _TRUTH: Final = {"true": True, "false": False}
+#: Of ms since 1970: one more need not fit in 64 bits.
+_MS_DIGITS_MAX: Final = 18
 
 
 class OptionValues:
@@ -90,7 +92,10 @@ def timestamp_ms(name: str, value: str | None) -> int | None:
     """A time option: ms since 1970, or ISO 8601 with a time zone."""
     if value is None:
         return None
-    if value.lstrip("-").isdigit():
+    digits = value.removeprefix("-")
+    if digits.isascii() and digits.isdigit():
+        if len(digits) > _MS_DIGITS_MAX:
+            raise ConfigError(f"option {name} is {value}: no time has so many ms since 1970")
         return int(value)
     try:
         moment = datetime.fromisoformat(value)

@@ -27,6 +27,7 @@ __all__ = [
     "GROUP",
     "LATEST",
     "Offsets",
+    "check_order",
     "from_json",
     "limited",
     "offsets_option",
@@ -88,7 +89,7 @@ def offsets_option(name: str, value: str, allowed: Iterable[str]) -> int | Offse
 
 def _check(name: str, topic: str, queue: str, queue_offset: Any) -> None:
     broker, _, queue_id = queue.rpartition(":")
-    if not broker or not queue_id.isdigit():
+    if not broker or not (queue_id.isascii() and queue_id.isdigit()):
         raise ConfigError(
             f"option {name} names queue {queue!r} of topic {topic!r}: expected BROKER:ID,"
             " for example broker-a:0"
@@ -100,6 +101,19 @@ def _check(name: str, topic: str, queue: str, queue_offset: Any) -> None:
             f"option {name} holds no offset for {queue} of topic {topic!r}:"
             " expected a number, -2 (earliest) or -1 (latest)"
         )
+
+
+def check_order(starting: Offsets, ending: Offsets) -> None:
+    """ConfigError for a queue whose written offsets end before they begin."""
+    starts = from_json(starting)
+    for key, end in from_json(ending).items():
+        start = starts.get(key, EARLIEST)
+        if 0 <= end < start:
+            topic, broker, queue_id = key
+            raise ConfigError(
+                f"option startingOffsets is {start} for {broker}:{queue_id} of topic {topic!r},"
+                f" after its endingOffsets {end}: nothing lies between them"
+            )
 
 
 def limited(

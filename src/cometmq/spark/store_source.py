@@ -100,10 +100,23 @@ class StoreReader(DataSourceReader):
 
 def _paths(given: Mapping[str, str]) -> list[str]:
     if given.get("paths"):
-        return [str(path) for path in json.loads(given["paths"])]
+        return [_local(str(path)) for path in json.loads(given["paths"])]
     path = given.get("path")
     if not path:
         raise ConfigError(
             f"format {FORMAT!r} needs the store's root: .load(DIR), the folder with commitlog in it"
         )
-    return [path.removeprefix("file://") if path.startswith("file:///") else path]
+    return [_local(path)]
+
+
+def _local(path: str) -> str:
+    """A path of this machine, also written as Spark and Hadoop write it: ``file:/data/store``."""
+    scheme, colon, rest = path.partition(":")
+    if not colon or "/" in scheme or not rest.startswith("/"):
+        return path
+    if scheme != "file" or (rest.startswith("//") and not rest.startswith("///")):
+        raise ConfigError(
+            f"a store is read as files of each machine, got {path!r}: mount it, or copy it to where"
+            " every executor sees it under the same path"
+        )
+    return rest.removeprefix("//")

@@ -114,6 +114,35 @@ def test_it_equals_a_scan_of_the_store(filled: EmbeddedCluster, options: dict[st
     assert report.rows == len(rows) > 0
 
 
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_tag_that_nothing_has_gives_no_row(filled: EmbeddedCluster, is_plain: bool) -> None:
+    """Answers without a record say how far the broker looked, and no more."""
+    with LiveCluster(filled.name_server_address) as live:
+        if is_plain:
+            live.plain_brokers.add("broker-a")
+        for queue, (_, end) in live.bounds(live.queues(TOPIC)).items():
+            report = ScanReport()
+            options = parse_options(tags="nobody has it")
+            assert not list(read_span(live, queue, 0, end, options, report))
+            assert end > 0
+            assert report == ScanReport()
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"timeout_ms": "x"}, "timeout_ms must be a whole number of ms, got 'x'"),
+        ({"retry_ms": 1.5}, "retry_ms must be a whole number of ms, got 1.5"),
+        ({"group": 5}, "group must be a name, got 5"),
+    ],
+)
+def test_settings_of_a_wrong_kind_are_told(settings: dict[str, Any], what: str) -> None:
+    """Before a name server is asked: there is none."""
+    with pytest.raises(ConfigError) as caught:
+        scan(name_server="127.0.0.1:1", topic=TOPIC, **settings)
+    assert str(caught.value) == what
+
+
 def test_without_bulk_pulls_the_rows_are_the_same(filled: EmbeddedCluster) -> None:
     """A broker that does not know the request is read by ordinary pulls."""
     with LiveCluster(filled.name_server_address) as live:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.arrow.made_stores import FILE_BYTES, MadeStore, expected_row
 
 from cometmq.arrow import ALL_COLUMNS, COLUMNS, ScanReport, decode, scan
+from cometmq.arrow.options import parse_options
 from cometmq.codec.crc import body_crc, encode_crc_tail
 from cometmq.codec.properties import encode_properties
 from cometmq.errors import ConfigError, StoreCorrupt, StoreError
@@ -334,6 +335,26 @@ def test_empty_stores(tmp_path: Path) -> None:
         ({"starting_timestamp": "now"}, "ms since 1970"),
         ({"starting_timestamp": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001
         ({"starting_timestamp": 5, "ending_timestamp": 4}, "is after"),
+        ({"starting_timestamp": 1 << 63}, "ms since 1970 have 64 bits"),
+        ({"topic": "T", "queues": 3}, r"queues must be a list of queue ids, got 3: write \[3\]"),
+        ({"topic": "T", "queues": [[0]]}, r"queues holds \[0\]"),
+        ({"topic": "T", "queues": []}, "queues is empty"),
+        ({"tags": 5}, "tags must be a list of tags"),
+        ({"tags": b"A"}, "tags holds 65: expected text"),
+        ({"columns": 5}, "columns must be a list of names"),
+        ({"include_properties": "false"}, "include_properties must be True or False, got 'false'"),
+        ({"check_crc": "no"}, "check_crc must be True or False"),
+        ({"broker": 5}, "broker must be a name"),
+        ({"report": {}}, "report must be a ScanReport"),
+        (
+            {"topic": "T", "starting_offsets": {0: 40}, "ending_offsets": {0: 10}},
+            "of queue 0 is 40, after its ending offset 10",
+        ),
+        (
+            {"topic": "T", "starting_offsets": {"a:0": 2}, "ending_offsets": {"a:0": 1}},
+            "of queue a:0 is 2, after its ending offset 1",
+        ),
+        ({"topic": "T", "starting_offsets": {0: 1, "0": 5}}, "names queue '0' twice"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -351,6 +372,34 @@ def test_unknown_topics_and_queues(tmp_path: Path) -> None:
         scan(root, topic="T", queues=[3])
     with pytest.raises(StoreError, match="ends at offset 40"):
         scan(root, topic="T", starting_offsets={0: 41})
+
+
+@pytest.mark.parametrize("path", [5, b"store", ""])
+def test_a_path_of_a_wrong_kind_is_told(path: Any) -> None:
+    """The empty one is not the current folder."""
+    with pytest.raises(ConfigError, match=r"path must be the store's directory, got"):
+        scan(path)
+
+
+def test_offsets_of_equal_queues_of_two_brokers_are_apart() -> None:
+    """Whatever their order, each broker's begin is held against its own end."""
+    options = parse_options(
+        topic="T",
+        starting_offsets={"b:0": 5, "a:0": 40},
+        ending_offsets={"a:0": 50, "b:0": 7},
+    )
+    assert options.starting_by_broker == {("a", 0): 40, ("b", 0): 5}
+    assert options.ending_by_broker == {("a", 0): 50, ("b", 0): 7}
+
+
+def test_a_store_is_of_one_broker(tmp_path: Path) -> None:
+    """Offsets of another broker's queue 0 are not taken for those of this one."""
+    root = made(tmp_path).root
+    with pytest.raises(StoreError, match="'broker-a' and 'broker-b' are named"):
+        scan(root, topic="T", broker="broker-a", starting_offsets={"broker-b:0": 3})
+    with pytest.raises(StoreError, match="keep the offsets of the one whose store it is"):
+        scan(root, topic="T", starting_offsets={"broker-a:0": 3, "broker-b:0": 4})
+    assert len(as_rows(scan(root, topic="T", starting_offsets={"broker-a:0": 3}))) == 37
 
 
 def test_missing_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: Any) -> None:

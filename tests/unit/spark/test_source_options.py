@@ -14,7 +14,7 @@ from cometmq.spark.columns import SPARK_TYPES, chosen_columns, schema_text
 from cometmq.spark.live_options import LiveOptions
 from cometmq.spark.sink_options import SinkOptions
 from cometmq.spark.store_options import store_scan_options
-from cometmq.spark.store_source import StoreReader
+from cometmq.spark.store_source import StoreReader, _paths
 
 SERVER = {"nameserver": "127.0.0.1:9876"}
 
@@ -41,6 +41,19 @@ def schema(*fields: tuple[str, types.DataType]) -> types.StructType:
         ({"subscribePattern": "("}, "is no regular expression"),
         ({"assign": '{"T": ["0"]}'}, "names queue '0': expected"),
         ({"subscribe": "T", "startingTimestamp": "noon"}, "expected ms since 1970"),
+        ({"subscribe": "T", "startingTimestamp": "--5"}, "expected ms since 1970"),
+        ({"subscribe": "T", "startingTimestamp": "9" * 19}, "no time has so many ms"),
+        ({"subscribe": " , "}, "option subscribe is ',': expected Orders"),
+        ({"assign": '{"T": ["a:\u00b2"]}'}, "names queue 'a:\u00b2': expected"),
+        ({"subscribe": "T", "startingOffsets": '{"T": {"a:\u00b2": 1}}'}, "expected BROKER:ID"),
+        (
+            {
+                "subscribe": "T",
+                "startingOffsets": '{"T": {"a:0": 40}}',
+                "endingOffsets": '{"T": {"a:0": 10}}',
+            },
+            "startingOffsets is 40 for a:0 of topic 'T', after its endingOffsets 10",
+        ),
         ({"subscribe": "T", "tls": "maybe"}, "expected true, no-hostname, insecure, false"),
         ({"subscribe": "T", "secretKey": "s"}, "needs option accessKey"),
     ],
@@ -148,6 +161,26 @@ def test_store_reader_wants_positive_numbers(name: str) -> None:
     options = store_scan_options({"topic": "T"}, COLUMNS)
     with pytest.raises(ConfigError, match=f"option {name} is '0'"):
         StoreReader(["store"], options, {name: "0"})
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        ({"path": "file:/data/store"}, ["/data/store"]),
+        ({"path": "file:///data/store"}, ["/data/store"]),
+        ({"paths": '["file:///a", "/b", "c:d", "./x:/y"]'}, ["/a", "/b", "c:d", "./x:/y"]),
+    ],
+)
+def test_paths_as_spark_writes_them(given: dict[str, str], paths: list[str]) -> None:
+    """`file:` in each of Hadoop's spellings; a colon in a name is a colon."""
+    assert _paths(given) == paths
+
+
+@pytest.mark.parametrize("path", ["hdfs://nn/store", "s3a://bucket/store", "file://host/store"])
+def test_a_store_elsewhere_is_refused(path: str) -> None:
+    """It is not looked for below the folder Spark runs in."""
+    with pytest.raises(ConfigError, match="a store is read as files of each machine"):
+        _paths({"path": path})
 
 
 @pytest.mark.parametrize(
