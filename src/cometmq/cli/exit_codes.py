@@ -5,12 +5,12 @@
 | 0    | done                                                               |
 | 1    | the work was refused, or a check did not hold                      |
 | 2    | wrong usage, name, message or configuration                        |
-| 3    | nobody answered: no connection, or no answer in time               |
+| 3    | no connection, no answer in time, or no address to listen on       |
 | 4    | not found: topic, group, message, route, dataset                   |
 | 5    | the store: damaged, locked by another process, full                |
 | 6    | two sources were compared and are not equal                        |
 | 130  | interrupted by Ctrl-C                                              |
-| 143  | ended by SIGTERM; what serves or consumes stops in order, with 0   |
+| 143  | ended by SIGTERM; servers stop in order with 0, `consume` with 130 |
 """
 
 from typing import Final

@@ -21,6 +21,8 @@ from cometmq.cli.streams import open_streams
 __all__ = ["COMMANDS", "LazyGroup", "main", "root"]
 
 TERMINATED: Final = 128 + signal.SIGTERM
+_ENDING: Final[list[int]] = []
+"""The signals that end this process, once there was one."""
 _BEFORE_COMMAND: Final = {"-v", "--verbose", "-q", "--quiet", "-V", "--version"}
 _OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 #: name -> (module, attribute, one line of help)
@@ -116,8 +118,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    """End as an error does: through every `with` and `finally`."""
-    sys.exit(TERMINATED)
+    """End as an error does: through every `with` and `finally`.
+
+    Where an event loop runs, as Ctrl-C ends it: its own handler cancels the main task. An exit
+    raised in the midst of a callback would be that callback's, and the loop would go on.
+    """
+    interrupted = signal.getsignal(signal.SIGINT)
+    if interrupted is signal.default_int_handler or not callable(interrupted):
+        sys.exit(TERMINATED)
+    _ENDING.append(number)
+    interrupted(signal.SIGINT, frame)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -136,6 +146,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         from cometmq.cli.exit_codes import INTERRUPTED
 
+        if _ENDING:
+            return TERMINATED
         print("cometmq: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
@@ -154,6 +166,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _invoke(arguments: Sequence[str] | None) -> int:
+    stdout = sys.stdout
     try:
         result: Any = root.main(
             None if arguments is None else list(arguments),
@@ -162,6 +175,12 @@ def _invoke(arguments: Sequence[str] | None) -> int:
         )
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except SystemExit:
+        # To a reader of our output that went away click answers with code 1, and puts a stream in
+        # the place of stdout that does not complain once more at exit. That code is not ours.
+        if sys.stdout is stdout:
+            raise
+        return 0
     return result if isinstance(result, int) else 0
 
 

@@ -2,9 +2,9 @@
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -33,7 +33,13 @@ LINGER_MS_MAX: Final = 60_000
 @click.argument("topic", type=NAME)
 @click.argument("body", required=False)
 @name_server_option
-@click.option("-f", "--file", "path", type=click.Path(allow_dash=True), help="One body per line.")
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    type=click.Path(allow_dash=True),
+    help="One body per line; empty lines are left out.",
+)
 @click.option("-t", "--tag", "tag", callback=utf8, help="The message's tag.")
 @click.option(
     "-k",
@@ -113,6 +119,7 @@ def produce(
     set_up_logging(ctx)
     if (body is None) == (path is None):
         raise click.UsageError("give either BODY or --file PATH ('-' is stdin)")
+    from cometmq.cli.lines import line_batches
     from cometmq.model import Message
     from cometmq.net.loop import run
 
@@ -135,16 +142,16 @@ def produce(
             message_group=message_group,
         )
 
-    bodies = [argument_bytes(body)] * count if body is not None else None
-    with _lines(path) if path is not None else nullcontext(None) as lines:
-        source = iter(bodies) if bodies is not None else _stripped(lines)
+    source: Any = nullcontext() if path is None else _lines(path)
+    with source as lines:
         results = run(
             _send(
                 name_server,
-                map(message, source),
+                message,
+                line_batches(lines) if body is None else _repeated(argument_bytes(body), count),
                 linger_ms,
                 round(timeout_s * 1000),
-                keep=as_json or (bodies is not None and count <= 20),
+                keep=as_json or (body is not None and count <= 20),
                 quiet=is_quiet(ctx),
             )
         )
@@ -185,19 +192,15 @@ def _pairs(items: tuple[str, ...]) -> dict[str, str]:
 
 
 def _lines(path: str) -> Any:
-    if path == "-" and sys.stdin is None:
-        raise click.UsageError("--file - reads stdin, and stdin is closed")
     try:
         return click.open_file(path, "rb")
     except OSError as error:
         raise click.UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _stripped(lines: IO[bytes] | None) -> Iterator[bytes]:
-    for line in lines or ():
-        text = line.rstrip(b"\r\n")
-        if text:
-            yield text
+async def _repeated(body: bytes, count: int) -> AsyncIterator[list[bytes]]:
+    for start in range(0, count, IN_FLIGHT_MAX):
+        yield [body] * min(IN_FLIGHT_MAX, count - start)
 
 
 class _Results:
@@ -211,14 +214,15 @@ class _Results:
 
 async def _send(
     name_server: str,
-    messages: Iterator["Message"],
+    message: "Callable[[bytes], Message]",
+    batches: AsyncIterator[list[bytes]],
     linger_ms: float | None,
     timeout_ms: int,
     *,
     keep: bool,
     quiet: bool,
 ) -> _Results:
-    from cometmq.cli.output import progress
+    from cometmq.cli.output import note, progress
     from cometmq.client import Producer
     from cometmq.errors import CometError
 
@@ -244,19 +248,30 @@ async def _send(
     )
     with progress("sent", quiet=quiet) as (bar,):
         async with producer:
-            for message in messages:
-                try:
-                    waiting.append(producer.send_nowait(message))
-                except CometError as error:
-                    results.failures.append(error)
-                while len(waiting) >= IN_FLIGHT_MAX:
+            try:
+                async for batch in batches:
+                    for body in batch:
+                        try:
+                            waiting.append(producer.send_nowait(message(body)))
+                        except CometError as error:
+                            results.failures.append(error)
+                        while len(waiting) >= IN_FLIGHT_MAX:
+                            await settle()
+                        bar.update(results.sent)
+                await producer.flush()
+                while waiting:
                     await settle()
-                bar.update(results.sent)
-            await producer.flush()
-            while waiting:
-                await settle()
-                bar.update(results.sent)
+                    bar.update(results.sent)
+            except BaseException:
+                sent = results.sent + sum(map(_is_sent, waiting))
+                unknown = sum(not future.done() for future in waiting)
+                note(f"cometmq: ended early: {sent:,} messages were sent, {unknown:,} on their way")
+                raise
     return results
+
+
+def _is_sent(future: Any) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _report(results: _Results, topic: str, *, as_json: bool) -> int:
