@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cometmq.client.arguments import name_list
+from cometmq.client.arguments import check_count, checked_topic, name_list
 from cometmq.client.calls import BrokerCalls
 from cometmq.client.growing_admin import GrowthCalls
 from cometmq.client.message import ReceivedMessage, split_messages
@@ -40,7 +40,6 @@ from cometmq.model import (
 from cometmq.model.flags import PERM_READ, PERM_WRITE
 from cometmq.model.names import (
     DEFAULT_TOPIC,
-    check_topic,
     is_system_group,
     is_system_topic,
     park_topic,
@@ -206,9 +205,8 @@ class AdminCalls(GrowthCalls):
             ConfigError: an illegal name or number of queues.
             RemoteError: a broker refused.
         """
-        fault = check_topic(topic)
-        if fault is not None:
-            raise ConfigError(fault)
+        topic = checked_topic(topic)
+        check_count("queue_count", queue_count, 0)
         reads = queue_count if read_queue_count is None else read_queue_count
         writes = queue_count if write_queue_count is None else write_queue_count
         if reads < 0 or writes < 0 or max(reads, writes) == 0:

@@ -59,6 +59,7 @@ class CoroutineDispatcher:
         self._is_draining = False
         self._current: dict[int, tuple[Any, Any, float, asyncio.Task[Any]]] = {}
         self._drained: asyncio.Future[None] | None = None
+        self._drainer: asyncio.Task[Any] | None = None
         # Seconds per message of runs, smoothed; pessimistic at first: a slow handler's messages
         # are to be reported, and others' lanes to be served, one by one.
         self._seconds_per_message = RUN_S
@@ -113,10 +114,12 @@ class CoroutineDispatcher:
                 waiter.set_result(None)
 
     async def _next(self, number: int) -> None:
-        """Wait until there is something to do."""
+        """Wait until there is something to do; after a drain there is nothing any more."""
         self._current.pop(number, None)
         while not self._ready or self._is_draining:
             self._check_drained()
+            if self._is_draining:
+                return
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(waiter)
             await waiter
@@ -137,6 +140,8 @@ class CoroutineDispatcher:
         while True:
             if not ready or self._is_draining:
                 await self._next(number)
+                if self._is_draining:
+                    return
                 slice_end = clock() + SLICE_S
             assigned, work = ready.popleft()
             if assigned.process_queue.dropped:
@@ -241,8 +246,12 @@ class CoroutineDispatcher:
         return task is not None and task.uncancel() == 0
 
     def _check_drained(self) -> None:
-        if self._drained is not None and not self._current and not self._drained.done():
+        if self._drained is not None and not self._drained.done() and not self._is_any_awaited():
             self._drained.set_result(None)
+
+    def _is_any_awaited(self) -> bool:
+        """Whether a handler runs that is not the one that drains."""
+        return any(task is not self._drainer for _, _, _, task in self._current.values())
 
     async def drain(self, deadline_s: float) -> list[tuple[Any, ReceivedMessage]]:
         """Start nothing new, wait for what runs; what still runs at the deadline is returned."""
@@ -250,7 +259,8 @@ class CoroutineDispatcher:
         for assigned, work in self._ready:
             self._report.skipped(assigned, work if isinstance(work, list) else [work])
         self._ready.clear()
-        if self._current:
+        self._drainer = asyncio.current_task()
+        if self._is_any_awaited():
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=deadline_s)
         return _flatten([(assigned, work) for assigned, work, _, _ in self._current.values()])

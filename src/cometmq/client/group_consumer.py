@@ -15,12 +15,14 @@ itself, since a loop that died would not.
 """
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from cometmq.client import fork
+from cometmq.client.arguments import check_callable, checked_text, checked_topic
 from cometmq.client.assignment import Assignment
 from cometmq.client.awaited import AwaitedTopics
 from cometmq.client.calls import BrokerCalls
@@ -45,7 +47,7 @@ from cometmq.model import (
     MessageQueue,
     SubscriptionData,
 )
-from cometmq.model.names import RETRY_PREFIX, check_group, check_topic, retry_topic
+from cometmq.model.names import RETRY_PREFIX, retry_topic
 from cometmq.net.channel import Channel
 from cometmq.wire.bodies import ConsumerData
 from cometmq.wire.command import RemotingCommand
@@ -88,14 +90,19 @@ class GroupConsumer:
         offset_folder: str | None,
         settings: PullSettings,
     ) -> None:
-        fault = check_group(group)
-        if fault is not None:
-            raise ConfigError(fault)
+        message_model = _message_model(message_model)
+        if rebalance_listener is not None:
+            check_callable("rebalance_listener", rebalance_listener)
         if message_model == MessageModel.BROADCASTING and options.instance_name is None:
             # The local offset file is found by the client id, so it must survive a restart.
             options = replace(options, instance_name="DEFAULT")
         if isinstance(strategy, str):
             strategy = strategy_by_name(strategy)
+        elif isinstance(strategy, type) or not hasattr(strategy, "allocate"):
+            raise ConfigError(
+                f"strategy is {strategy!r:.100}; give a name such as AVG, or an object with `name` "
+                "and `allocate`, such as AllocateAveragely()"
+            )
         self.group = group
         self._options = options
         self._model = message_model
@@ -180,17 +187,20 @@ class GroupConsumer:
         """When `start` was called."""
         return self._started_ms
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed(f"the consumer of group {self.group} is closed; make a new one")
+
     def _subscribe(self, topic: str, expression: str | None, expression_type: str = TAG) -> None:
-        fault = check_topic(topic)
-        if fault is not None:
-            raise ConfigError(fault)
+        topic = checked_topic(topic)
+        if expression is not None:
+            checked_text(f"the subscription of {topic}", expression)
         now_ms = self._options.env.clock.now_ms()
         self._subscriptions[topic] = subscription_of(topic, expression, now_ms, expression_type)
 
     def _ready(self) -> ClientInstance:
         if self._instance is None:
-            if self._is_closed:
-                raise ClientClosed(f"the consumer of group {self.group} is closed")
+            self._check_open()
             raise ClientClosed(
                 f"the consumer of group {self.group} is not started in this process; use "
                 "`async with` or await start()"
@@ -388,7 +398,8 @@ class GroupConsumer:
         except CometError as error:
             log.warning("the offset of %s could not be read, trying again: %s", queue, error)
             return False
-        if not self._is_stopping:
+        # Meanwhile a handler may have unsubscribed.
+        if not self._is_stopping and queue.topic in self._subscriptions:
             self._begin(queue, queue_offset)
         return True
 
@@ -456,7 +467,7 @@ class GroupConsumer:
             return
         try:
             waiting = self._listener(added, removed)
-            if waiting is not None:
+            if inspect.isawaitable(waiting):
                 await waiting
         except Exception:
             log.exception("the rebalance listener of group %s failed", self.group)
@@ -582,6 +593,15 @@ class GroupConsumer:
     def spawn(self, work: Any, name: str) -> None:
         """Run background work of this consumer."""
         self._ready().spawn(work, name)
+
+
+def _message_model(given: object) -> MessageModel:
+    if isinstance(given, int) and not isinstance(given, bool) and given in set(MessageModel):
+        return MessageModel(given)
+    raise ConfigError(
+        f"message_model is {given!r:.100} ({type(given).__name__}); give "
+        "MessageModel.CLUSTERING or MessageModel.BROADCASTING"
+    )
 
 
 def _names(queues: Sequence[MessageQueue]) -> str:

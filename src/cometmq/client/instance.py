@@ -137,8 +137,10 @@ class ClientInstance:
         for task in list(self._tasks):
             if task is not asyncio.current_task():
                 task.cancel()
-        await self._unregister({**groups, CLIENT_INNER_PRODUCER: "producerGroup"})
-        await self.pool.close()
+        try:
+            await self._unregister({**groups, CLIENT_INNER_PRODUCER: "producerGroup"})
+        finally:
+            await self.pool.close()
 
     async def _unregister(self, groups: dict[str, str]) -> None:
         pending: list[asyncio.Future[RemotingCommand]] = []

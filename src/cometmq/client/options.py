@@ -5,10 +5,12 @@ Must not: connect to anything.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Final, Unpack
 
+from cometmq.client.arguments import check_ms, checked_text
 from cometmq.client.security import OPEN, Security, SecurityOptions
 from cometmq.errors import ConfigError
 from cometmq.net.env import Environment, system_environment
@@ -22,7 +24,7 @@ DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 _COMMON_NAMES: Final = ("name_server", "timeout_ms", "instance_name", "client_ip", "env")
 
 
-def name_server_addresses(name_server: str | Sequence[str] | None) -> tuple[str, ...]:
+def name_server_addresses(name_server: object) -> tuple[str, ...]:
     """Addresses from ``a:9876;b:9876``, a sequence, ``NAMESRV_ADDR``, or the local default.
 
     Raises:
@@ -31,14 +33,21 @@ def name_server_addresses(name_server: str | Sequence[str] | None) -> tuple[str,
     if name_server is None:
         name_server = os.environ.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
     if isinstance(name_server, str):
-        name_server = name_server.replace(",", ";").split(";")
+        name_server = [name_server]
+    elif not isinstance(name_server, Iterable) or isinstance(name_server, (bytes, bytearray)):
+        raise ConfigError(
+            f"name_server is {name_server!r:.100} ({type(name_server).__name__}); give a text such "
+            "as 127.0.0.1:9876, or a list of such texts"
+        )
     addresses: list[str] = []
-    for part in name_server:
+    entries = [checked_text("a name server address", entry) for entry in name_server]
+    for part in ";".join(entries).replace(",", ";").split(";"):
         address = part.strip().removeprefix("http://")
         if not address:
             continue
         try:
-            parse_address(address)
+            if not parse_address(address)[1]:
+                raise ValueError("nobody listens on port 0")
         except Exception as error:
             raise ConfigError(
                 f"name server address {address!r} is not host:port; set name_server= or "
@@ -85,9 +94,15 @@ class ClientOptions:
         **security: Unpack[SecurityOptions],
     ) -> "ClientOptions":
         """Options from the keyword arguments all clients have."""
-        if request_timeout_ms <= 0:
-            raise ConfigError(f"request_timeout_ms is {request_timeout_ms}; it must be positive")
-        env = env if env is not None else system_environment()
+        check_ms("timeout_ms", request_timeout_ms)
+        if instance_name is not None:
+            checked_text("instance_name", instance_name)
+        if client_ip is not None:
+            _check_ip(client_ip)
+        if env is None:
+            env = system_environment()
+        elif not hasattr(env, "clock"):
+            raise ConfigError(f"env is {env!r:.100}; give an Environment of cometmq.net.env")
         _check_names(security)
         secured = Security.of(**security)
         if secured.tls is not None:
@@ -100,6 +115,13 @@ class ClientOptions:
             request_timeout_ms=request_timeout_ms,
             security=secured,
         )
+
+
+def _check_ip(client_ip: object) -> None:
+    try:
+        ip_address(checked_text("client_ip", client_ip))
+    except ValueError:
+        raise ConfigError(f"client_ip is {client_ip!r}; give an IP address") from None
 
 
 def _check_names(rest: Mapping[str, object]) -> None:

@@ -23,10 +23,10 @@ from cometmq.core.parking import (
     order_properties,
     record_of,
 )
-from cometmq.errors import CodecError, ConfigError, NoRoute, RemoteError, ResponseCode, remote_error
+from cometmq.errors import CodecError, NoRoute, RemoteError, ResponseCode, remote_error
 from cometmq.model import MessageQueue
 from cometmq.model.flags import COMPRESSED, COMPRESSION_MASK, PERM_READ, PERM_WRITE
-from cometmq.model.names import CLIENT_INNER_PRODUCER, DEFAULT_TOPIC, check_topic, park_topic
+from cometmq.model.names import CLIENT_INNER_PRODUCER, DEFAULT_TOPIC, park_topic
 from cometmq.net.env import Clock
 from cometmq.wire.admin_headers import TopicHeader
 from cometmq.wire.codes import RequestCode
@@ -39,7 +39,7 @@ from cometmq.wire.headers import (
     SendResponseHeader,
 )
 
-__all__ = ["ParkingQueue", "check_parking_group"]
+__all__ = ["ParkingQueue"]
 
 log = logging.getLogger("cometmq.client")
 
@@ -54,13 +54,6 @@ _MOVE_ON: Final = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
-
-
-def check_parking_group(group: str) -> None:
-    """Refuse a group whose parking topic would have too long a name (ConfigError)."""
-    fault = check_topic(park_topic(group))
-    if fault is not None:
-        raise ConfigError(f"messages of the group {group} cannot be parked: {fault}")
 
 
 class ParkingQueue:

@@ -13,27 +13,34 @@ transport faults and after answers another broker may not give.  A message with 
 import asyncio
 import logging
 from collections.abc import Sequence
-from math import inf
 from types import TracebackType
 from typing import Final, Self, Unpack
 
 from cometmq.client import fork
+from cometmq.client.arguments import (
+    batch_topic,
+    check_count,
+    check_ms,
+    check_queue,
+    checked_topic,
+    message_list,
+)
 from cometmq.client.growing import GroupView
 from cometmq.client.instance import ClientInstance
 from cometmq.client.linger import Linger, LingerBatch
 from cometmq.client.message import ReceivedMessage
+from cometmq.client.message_checks import check_is_message
 from cometmq.client.options import ClientOptions
 from cometmq.client.probe import probe_unreachable
 from cometmq.client.producer_core import ProducerCore, TopicQueues
 from cometmq.client.recall import recall, reschedule
-from cometmq.client.request_reply import OpenRequests, Reply, send_reply
+from cometmq.client.request_reply import OpenRequests, Reply, check_received, send_reply
 from cometmq.client.security import SecurityOptions
 from cometmq.client.sender import Sender
 from cometmq.client.sending import Sending
 from cometmq.core.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
-    check_batch,
     common_group,
     split_by_size,
 )
@@ -41,7 +48,6 @@ from cometmq.core.selector import QueueSelector
 from cometmq.errors import (
     BrokerBusy,
     ClientClosed,
-    ConfigError,
     RequestTimeout,
     ResponseCode,
 )
@@ -104,8 +110,9 @@ class Producer:
         env: Environment | None = None,
         **security: Unpack[SecurityOptions],
     ) -> None:
-        if linger_ms is not None and not 0 <= linger_ms < inf:
-            raise ConfigError(f"linger_ms is {linger_ms}; it must be finite and not negative")
+        if linger_ms is not None:
+            check_ms("linger_ms", linger_ms, may_be_zero=True)
+        check_count("batch_bytes_max", batch_bytes_max)
         options = ClientOptions.of(
             name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
         )
@@ -164,11 +171,13 @@ class Producer:
         if self._is_closed:
             return
         instance = self._instance
-        if instance is not None:
-            await self.flush()
-        self._is_closed = True
-        if instance is not None:
-            await instance.close({self.group: "producerGroup"})
+        try:
+            if instance is not None:
+                await self.flush()
+        finally:  # also when we are cancelled: what is in flight fails then
+            self._is_closed = True
+            if instance is not None:
+                await instance.close({self.group: "producerGroup"})
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -297,6 +306,8 @@ class Producer:
             if view is not None or not group:
                 return linger.add(message, queue, asyncio.get_running_loop())
         prepared = core.codec.prepare(message)
+        if queue is not None:
+            check_queue(queue, message, selector)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         sending = sender.begin(prepared, future, timeout_ms)
         if queue is not None:
@@ -328,6 +339,8 @@ class Producer:
             self.send_nowait(message).add_done_callback(_drop)
             return
         prepared = self.core.codec.prepare(message)
+        if queue is not None:
+            check_queue(queue, message, selector)
         topic = await sender.topic(prepared.topic)
         chosen = queue or self.core.choose(topic, message, selector)
         channel = await sender.channel(topic, chosen, self.core.timeout_ms)
@@ -350,7 +363,10 @@ class Producer:
         """
         sender = self._ready()
         loop = asyncio.get_running_loop()
-        name = check_batch(messages)
+        messages = message_list(messages)
+        name = batch_topic(messages)
+        if queue is not None:
+            check_queue(queue, messages[0], None)
         items: list[tuple[int, bytes, bytes]] = []
         ids: list[str] = []
         for message in messages:
@@ -385,7 +401,8 @@ class Producer:
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that messages can be sent to."""
-        return (await self._ready().topic(topic)).queues
+        sender = self._ready()
+        return (await sender.topic(checked_topic(topic))).queues
 
     async def create_topic(
         self, topic: str, *, queue_count: int = 8, attributes: str | None = None
@@ -410,6 +427,8 @@ class Producer:
             CometError: as `send`.
         """
         sender = self._ready()
+        check_is_message(message)
+        check_ms("timeout_ms", timeout_ms)
         instance = self._instance
         assert instance is not None
         is_new = message.topic not in self.core.topics
@@ -442,6 +461,7 @@ class Producer:
         self._ready()
         instance = self._instance
         assert instance is not None
+        check_received(request)
         if isinstance(message, bytes):
             message = Message(request.topic, message)
         await send_reply(instance, self.group, self.core.codec.prepare(message), request)

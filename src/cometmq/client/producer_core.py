@@ -8,6 +8,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from cometmq.client.arguments import (
+    check_callable,
+    check_count,
+    check_ms,
+    checked_group,
+    checked_text,
+)
 from cometmq.client.growing import GroupView
 from cometmq.client.instance import uniq_ids_of
 from cometmq.client.options import ClientOptions
@@ -25,7 +32,6 @@ from cometmq.errors import (
     TlsFailed,
 )
 from cometmq.model import Message, MessageQueue, SendStatus, TopicRoute
-from cometmq.model.names import check_group
 
 __all__ = ["STORED_CODES", "ProducerCore", "TopicQueues", "final_error"]
 
@@ -69,13 +75,13 @@ class ProducerCore:
         latency_fault: bool,
         retry_when_not_ok: bool,
     ) -> None:
-        fault = check_group(group)
-        if fault is not None:
-            raise ConfigError(fault)
-        if timeout_ms <= 0 or retries < 0:
-            raise ConfigError(
-                f"timeout_ms ({timeout_ms}) must be positive and retries ({retries}) not negative"
-            )
+        group = checked_group(group)
+        check_ms("timeout_ms", timeout_ms)
+        check_count("retries", retries, 0)
+        checked_text("compression", compression)
+        check_count("compression_level", compression_level, -1, 22)
+        check_count("compress_above_bytes", compress_above_bytes, 0)
+        check_count("max_message_bytes", max_message_bytes)
         self.group = group
         self.options = options
         self.clock = options.env.clock
@@ -131,6 +137,7 @@ class ProducerCore:
     ) -> MessageQueue:
         """The queue of a message that has a say in it: by selector or by message group."""
         if selector is not None:
+            check_callable("selector", selector)
             chosen = selector(topic.queues, message)
             if chosen not in topic.queues:
                 raise ConfigError(

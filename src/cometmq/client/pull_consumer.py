@@ -22,8 +22,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from cometmq.client.arguments import queue_list, subscription_map
+from cometmq.client.arguments import (
+    check_count,
+    check_ms,
+    checked_group,
+    queue_list,
+    subscription_map,
+)
 from cometmq.client.assignment import Assignment
+from cometmq.client.calls import BrokerCalls
 from cometmq.client.group_consumer import GroupConsumer, RebalanceListener
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.options import ClientOptions
@@ -35,7 +42,7 @@ from cometmq.core.allocate import AllocateStrategy
 from cometmq.core.selector import subscribe_queues
 from cometmq.core.subscription import subscription_of
 from cometmq.core.tag_filter import TAG
-from cometmq.errors import ClientClosed, ClientError, CometError, ConfigError
+from cometmq.errors import ClientError, CometError, ConfigError
 from cometmq.model import ConsumeType, MessageModel, MessageQueue, SubscriptionData
 from cometmq.model.flags import PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from cometmq.net.env import Environment
@@ -92,6 +99,9 @@ class PullConsumer(GroupConsumer):
         env: Environment | None = None,
         **security: Unpack[SecurityOptions],
     ) -> None:
+        group = checked_group(group)
+        check_count("buffer_count_max", buffer_count_max)
+        check_count("pull_count_max", pull_count_max)
         where, timestamp_ms = consume_from_where(consume_from)
         super().__init__(
             group,
@@ -135,8 +145,7 @@ class PullConsumer(GroupConsumer):
         Raises:
             ConnectFailed: no name server could be reached for 3 s.
         """
-        if self._is_closed:
-            raise ClientClosed(f"the consumer of group {self.group} is closed; make a new one")
+        self._check_open()
         if self._instance is not None:
             return
         instance = self._start_instance()
@@ -158,18 +167,19 @@ class PullConsumer(GroupConsumer):
         self._is_stopping = True
         for assignment in self._assignments.values():
             assignment.loop.stop()
-        if self._auto_commit:
-            if commit:
-                self._settle(include_in_hand=True)
-            try:
+        try:
+            if self._auto_commit:
+                if commit:
+                    self._settle(include_in_hand=True)
                 await self._commit(list(self._assignments.values()), wait=True)
-            except CometError as error:
-                log.error("group %s: offsets were not committed at shutdown: %s", self.group, error)
-        self._assignments.clear()
-        self._ready_batches.clear()
-        self._wake_reader()
-        await instance.close({self.group: "consumerGroup"})
-        self._instance = None
+        except CometError as error:
+            log.error("group %s: offsets were not committed at shutdown: %s", self.group, error)
+        finally:  # also when we are cancelled: nobody can ask for it a second time
+            self._assignments.clear()
+            self._ready_batches.clear()
+            self._wake_reader()
+            await instance.close({self.group: "consumerGroup"})
+            self._instance = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -203,6 +213,7 @@ class PullConsumer(GroupConsumer):
         Raises:
             ConnectFailed: no name server could be reached for 3 s since `start`.
         """
+        self._check_open()
         if self._is_by_hand:
             raise ConfigError("this consumer was given queues by assign(); it cannot subscribe too")
         self._subscribe(topic, expression, expression_type)
@@ -226,6 +237,7 @@ class PullConsumer(GroupConsumer):
         if self._subscriptions:
             raise ConfigError("this consumer has subscriptions; it cannot be assigned queues too")
         wanted = set(queue_list(queues))
+        subscription_of("", expression, 0)
         self._by_hand_expression = expression
         self._is_by_hand = True
         for topic in sorted({queue.topic for queue in wanted}):
@@ -251,6 +263,8 @@ class PullConsumer(GroupConsumer):
     ) -> list[ReceivedMessage]:
         """Messages that are ready, at least one unless the time runs out; earlier ones count
         as processed from now on."""
+        check_ms("timeout_ms", timeout_ms, may_be_zero=True)
+        check_count("count_max", count_max)
         self._settle()
         self._return_current()
         loop = asyncio.get_running_loop()
@@ -454,7 +468,13 @@ class PullConsumer(GroupConsumer):
 
     # -- offsets ----------------------------------------------------------------------------
 
+    def _ready_calls(self) -> BrokerCalls:
+        self._ready()
+        assert self._calls is not None
+        return self._calls
+
     def _held(self, queue: MessageQueue) -> Assignment:
+        self._ready()
         assignment = self._assignments.get(queue)
         if assignment is None:
             raise ClientError(f"{queue} is not assigned to this consumer now")
@@ -466,11 +486,12 @@ class PullConsumer(GroupConsumer):
         Raises:
             ClientError: the queue is not assigned, or the offset is outside the queue.
         """
-        assert self._calls is not None
+        check_count("queue_offset", queue_offset, 0, 2**63 - 1)
+        calls = self._ready_calls()
         self._held(queue)
         address = self._address(queue)
-        first = await self._calls.min_offset(address, queue)
-        end = await self._calls.max_offset(address, queue)
+        first = await calls.min_offset(address, queue)
+        end = await calls.max_offset(address, queue)
         if not first <= queue_offset <= end:
             raise ClientError(
                 f"offset {queue_offset} of {queue} is outside {first} to {end}, what the broker has"
@@ -479,15 +500,15 @@ class PullConsumer(GroupConsumer):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Read the queue from the oldest message there is."""
-        assert self._calls is not None
+        calls = self._ready_calls()
         self._held(queue)
-        self._move(queue, await self._calls.min_offset(self._address(queue), queue))
+        self._move(queue, await calls.min_offset(self._address(queue), queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Read only messages that come from now on."""
-        assert self._calls is not None
+        calls = self._ready_calls()
         self._held(queue)
-        self._move(queue, await self._calls.max_offset(self._address(queue), queue))
+        self._move(queue, await calls.max_offset(self._address(queue), queue))
 
     def _move(self, queue: MessageQueue, queue_offset: int) -> None:
         self._replace(self._held(queue), queue_offset)
@@ -516,6 +537,9 @@ class PullConsumer(GroupConsumer):
             offsets = {
                 queue: assignment.state.position for queue, assignment in self._assignments.items()
             }
+        for queue, queue_offset in offsets.items():
+            queue_list([queue])
+            check_count(f"the offset of {queue}", queue_offset, 0, 2**63 - 1)
         if offsets:
             await self._offsets.write(offsets, wait=True)
         for queue, queue_offset in offsets.items():

@@ -19,7 +19,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self, Unpack
 
-from cometmq.client.arguments import subscription_map
+from cometmq.client import fork
+from cometmq.client.arguments import (
+    check_callable,
+    check_count,
+    check_ms,
+    checked_group,
+    subscription_map,
+)
 from cometmq.client.assignment import Assignment
 from cometmq.client.dispatchers import Dispatcher, make_dispatcher
 from cometmq.client.group_consumer import RebalanceListener
@@ -29,7 +36,6 @@ from cometmq.client.options import ClientOptions
 from cometmq.client.orderly import OrderlyRunner
 from cometmq.client.orderly_consumer import OrderlyConsumer
 from cometmq.client.parking import OnParked, Parking
-from cometmq.client.parking_log import check_parking_group
 from cometmq.client.pull_loop import PullLoop, PullSettings
 from cometmq.client.reading import QueueReader
 from cometmq.client.security import SecurityOptions
@@ -47,7 +53,7 @@ from cometmq.core.order import (
 )
 from cometmq.core.process_queue import FlowLimits
 from cometmq.core.tag_filter import TAG
-from cometmq.errors import ClientClosed, CometError, ConfigError
+from cometmq.errors import CometError, ConfigError
 from cometmq.model import ConsumeType, MessageModel, MessageQueue
 from cometmq.model.flags import PULL_SUSPEND
 from cometmq.model.names import RETRY_PREFIX
@@ -134,18 +140,24 @@ class PushConsumer(OrderlyConsumer):
         env: Environment | None = None,
         **security: Unpack[SecurityOptions],
     ) -> None:
-        if concurrency < 1 or (batch_count_max is not None and batch_count_max < 1):
-            raise ConfigError(
-                f"concurrency ({concurrency}) and batch_count_max ({batch_count_max}) must be at "
-                "least 1"
-            )
-        if order not in ORDERS or suspend_ms < 1:
-            raise ConfigError(
-                f"order is {order!r} and suspend_ms {suspend_ms}; order must be one of "
-                f"{', '.join(ORDERS)}, and suspend_ms at least 1"
-            )
+        group = checked_group(group)
+        check_count("concurrency", concurrency)
+        if batch_count_max is not None:
+            check_count("batch_count_max", batch_count_max)
+        if max_reconsume_times is not None:
+            check_count("max_reconsume_times", max_reconsume_times, -1)
+        check_ms("suspend_ms", suspend_ms)
+        check_ms("drain_timeout_ms", drain_timeout_ms, may_be_zero=True)
+        check_ms("consume_timeout_ms", consume_timeout_ms)
+        check_count("pull_count_max", pull_count_max)
+        if order not in ORDERS:
+            raise ConfigError(f"order is {order!r}; give one of {', '.join(ORDERS)}")
+        if flow_limits is not None:
+            _check_limits(flow_limits)
+        if on_parked is not None:
+            check_callable("on_parked", on_parked)
         if park_after is not None:
-            _check_parking(group, order, message_model, park_after)
+            _check_parking(order, message_model, park_after)
         elif on_parked is not None:
             raise ConfigError("on_parked is called only with park_after=, which is not given")
         where, timestamp_ms = consume_from_where(consume_from)
@@ -198,8 +210,7 @@ class PushConsumer(OrderlyConsumer):
             ConnectFailed: no name server could be reached for 3 s.
             RequestTimeout: one was reached and did not answer.
         """
-        if self._is_closed:
-            raise ClientClosed(f"the consumer of group {self.group} is closed; make a new one")
+        self._check_open()
         if self._instance is not None:
             return
         instance = self._start_instance()
@@ -257,8 +268,25 @@ class PushConsumer(OrderlyConsumer):
         for assignment in self._assignments.values():
             assignment.loop.stop()
         self._assignments.clear()
-        if instance is not None:
-            await instance.close({self.group: "consumerGroup"})
+        dispatchers = self._let_dispatchers_go()
+        try:
+            for dispatcher in dispatchers:
+                await dispatcher.drain(0)
+        finally:
+            if instance is not None:
+                await instance.close({self.group: "consumerGroup"})
+
+    def _let_dispatchers_go(self) -> list[Dispatcher]:
+        """A next start makes its own: the workers of these end with the instance they ran on."""
+        dispatchers = list(self._dispatchers.values())
+        self._dispatchers.clear()
+        self._by_topic.clear()
+        return dispatchers
+
+    def after_fork(self) -> None:
+        """In a child process: the parent's handlers run in the parent."""
+        super().after_fork()
+        fork.keep_forever(self._let_dispatchers_go())
 
     async def subscribe(
         self,
@@ -272,6 +300,7 @@ class PushConsumer(OrderlyConsumer):
 
         A topic that does not exist yet is consumed as soon as it does.
         """
+        self._check_open()
         if handler is not None:
             check_handler(handler)
         self._subscribe(topic, expression, expression_type)
@@ -291,7 +320,10 @@ class PushConsumer(OrderlyConsumer):
             await self._instance.heartbeat()
 
     async def shutdown(self) -> None:
-        """Stop pulling, let handlers finish, commit, leave the group, disconnect."""
+        """Stop pulling, let handlers finish, commit, leave the group, disconnect.
+
+        A handler that calls this is not waited for, so its message comes again.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -305,6 +337,17 @@ class PushConsumer(OrderlyConsumer):
             self._ordering.close()
         if self._parking is not None:
             self._parking.stop()
+        try:
+            await self._wind_down()
+        finally:  # also when we are cancelled: nobody can ask for it a second time
+            for assignment in self._assignments.values():
+                assignment.process_queue.dropped = True
+            self._assignments.clear()
+            await instance.close({self.group: "consumerGroup"})
+            self._instance = None
+
+    async def _wind_down(self) -> None:
+        """Wait for what runs, and tell the brokers what was finished."""
         deadline = asyncio.get_running_loop().time() + self._drain_timeout_ms / 1000
         for dispatcher in self._dispatchers.values():
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
@@ -324,16 +367,12 @@ class PushConsumer(OrderlyConsumer):
                 error,
             )
         await self._release_locks()
-        for assignment in self._assignments.values():
-            assignment.process_queue.dropped = True
-        self._assignments.clear()
-        await instance.close({self.group: "consumerGroup"})
-        self._instance = None
 
     def _not_drained(self, assignment: Assignment, message: ReceivedMessage) -> None:
-        """A handler did not end in time at shutdown."""
+        """A handler did not end in time at shutdown, or is what calls it."""
         log.warning(
-            "the handler of %s at %d did not finish within %d ms; %s",
+            "the handler of %s at %d did not finish within %d ms, or is what shuts the consumer "
+            "down; %s",
             message.message_queue,
             message.queue_offset,
             self._drain_timeout_ms,
@@ -539,16 +578,24 @@ class PushConsumer(OrderlyConsumer):
         return self._concurrency
 
 
-def _check_parking(group: str, order: str, message_model: MessageModel, park_after: int) -> None:
+def _check_parking(order: str, message_model: MessageModel, park_after: int) -> None:
     """Refuse what cannot be parked."""
     if order == ORDER_NONE or message_model == MessageModel.BROADCASTING:
         raise ConfigError(
             "park_after needs order='queue' or order='group' and a clustering group; without an "
             "order a failed message holds up no other"
         )
-    if park_after < 1:
-        raise ConfigError(f"park_after is {park_after}; it counts tries, so it is at least 1")
-    check_parking_group(group)
+    check_count("park_after", park_after)
+
+
+def _check_limits(limits: object) -> None:
+    """Refuse limits that would never let a queue pull, or never stop it."""
+    if not isinstance(limits, FlowLimits):
+        raise ConfigError(
+            f"flow_limits is {limits!r:.100} ({type(limits).__name__}); give FlowLimits(...)"
+        )
+    for name in ("count_max", "size_bytes_max", "span_max"):
+        check_count(f"{name} of flow_limits", getattr(limits, name), most=2**63 - 1)
 
 
 def _takes_list(handler: Handler) -> bool:

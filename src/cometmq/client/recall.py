@@ -11,6 +11,7 @@ and the lost answer is what is raised.
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from cometmq.client.arguments import checked_text
 from cometmq.client.instance import ClientInstance
 from cometmq.codec.recall import RecallHandle, decode_recall_handle
 from cometmq.errors import (
@@ -48,7 +49,7 @@ def _decoded(topic: str, handle: str | None) -> RecallHandle:
             "RocketMQ 5.4 or CometMQ holds has one",
         )
     try:
-        found = decode_recall_handle(handle)
+        found = decode_recall_handle(checked_text("the recall handle", handle))
     except CodecError as error:
         raise InvalidParameter(ResponseCode.INVALID_PARAMETER, str(error)) from None
     if found.topic != topic:

@@ -23,6 +23,7 @@ from cometmq.codec.properties import decode_properties, encode_properties_text, 
 from cometmq.errors import (
     CodecError,
     CometError,
+    ConfigError,
     InvalidParameter,
     NoRoute,
     ResponseCode,
@@ -121,6 +122,15 @@ def _plain(body: bytes, sys_flag: int) -> bytes:
     except CodecError:
         # Go's client 2.1.2 says so of every large reply and never does it; Java's takes it too.
         return body
+
+
+def check_received(request: object) -> None:
+    """Raise ConfigError unless it is something that was received."""
+    if not isinstance(request, ReceivedMessage):
+        raise ConfigError(
+            f"the request to be answered is {request!r:.100} ({type(request).__name__}); give the "
+            "ReceivedMessage that asks"
+        )
 
 
 async def send_reply(

@@ -88,13 +88,21 @@ class Security:
             )
         if tls is True:
             tls = Tls()
+        elif tls and not isinstance(tls, Tls):
+            raise ConfigError(
+                f"tls is {tls!r:.100} ({type(tls).__name__}); give True, False or a Tls"
+            )
         return cls(credentials, tls.context() if tls else None)
 
 
-def _check_text(name: str, text: str | None) -> None:
+def _check_text(name: str, text: object) -> None:
     """Keys are signed and sent as UTF-8; what a secret holds is not told."""
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise ConfigError(f"{name} is of type {type(text).__name__}; give a text")
     try:
-        (text or "").encode()
+        text.encode()
     except UnicodeEncodeError as error:
         raise ConfigError(
             f"{name} is not UTF-8 at character {error.start + 1}; give it as it was made"

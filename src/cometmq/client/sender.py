@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from cometmq.client.arguments import check_ms
 from cometmq.client.group_sends import GroupSends
 from cometmq.client.instance import ClientInstance
 from cometmq.client.producer_core import ProducerCore, TopicQueues
@@ -129,9 +130,11 @@ class Sender:
         core = self.core
         if timeout_ms is None:
             timeout_ms = core.timeout_ms
+        else:
+            check_ms("timeout_ms", timeout_ms)
         started = core.monotonic()
-        self.in_flight.begin(len(prepared.body))
         deadline = started + timeout_ms / 1000
+        self.in_flight.begin(len(prepared.body))
         return Sending(self, prepared, future, started, timeout_ms, core.tries, deadline)
 
     def pin(self, sending: Sending, message: Message, selector: QueueSelector | None) -> None:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from cometmq.client.arguments import check_count, check_ms, checked_text
 from cometmq.client.instance import uniq_ids_of
 from cometmq.client.options import ClientOptions
 from cometmq.client.routes import MASTER_ID, RouteBook
@@ -154,19 +155,20 @@ class StagingCalls:
         block_bytes: int,
         owner: str = "",
     ) -> None:
-        fault = check_sink(sink)
+        fault = check_sink(checked_text("the sink", "" if sink is None else sink))
         if fault is not None:
             raise ConfigError(fault)
-        if "/" in owner or len(owner) > OWNER_CHARS_MAX or (owner and not owner.isprintable()):
+        if (
+            "/" in checked_text("owner", owner)
+            or len(owner) > OWNER_CHARS_MAX
+            or (owner and not owner.isprintable())
+        ):
             raise ConfigError(
                 f"owner {owner!r:.60} is not accepted: at most {OWNER_CHARS_MAX} printable"
                 " characters without a slash"
             )
-        if publish_timeout_ms <= 0 or not 0 < block_bytes <= MESSAGE_BYTES_MAX:
-            raise ConfigError(
-                f"publish_timeout_ms ({publish_timeout_ms}) must be positive and block_bytes "
-                f"({block_bytes}) from 1 to {MESSAGE_BYTES_MAX}"
-            )
+        check_ms("publish_timeout_ms", publish_timeout_ms)
+        check_count("block_bytes", block_bytes, 1, MESSAGE_BYTES_MAX)
         self._io = io
         self._routes = routes
         self.options = options

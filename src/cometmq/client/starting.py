@@ -7,6 +7,7 @@ Must not: ask a broker.
 from datetime import datetime
 from typing import Final, TypeAlias
 
+from cometmq.client.arguments import check_count
 from cometmq.errors import ConfigError
 from cometmq.model import ConsumeFromWhere
 
@@ -34,9 +35,10 @@ def consume_from_where(start: StartFrom) -> tuple[ConsumeFromWhere, int | None]:
         if start.tzinfo is None:
             raise ConfigError(f"consume_from={start!r} has no time zone; use an aware datetime")
         return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, int(start.timestamp() * 1000)
-    if isinstance(start, int):
+    if isinstance(start, int) and not isinstance(start, bool):
+        check_count("consume_from", start, 0, 2**63 - 1)
         return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, start
-    known = _WORDS.get(start.lower())
+    known = _WORDS.get(start.lower()) if isinstance(start, str) else None
     if known is None:
         raise ConfigError(
             f"consume_from={start!r} is unknown; give {', '.join(_WORDS)}, milliseconds since "

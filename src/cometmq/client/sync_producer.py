@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from cometmq.client import fork
+from cometmq.client.arguments import batch_topic, check_ms, check_queue, message_list
 from cometmq.client.background import background
 from cometmq.client.instance import uniq_ids_of
 from cometmq.client.message import ReceivedMessage
@@ -32,7 +33,6 @@ from cometmq.client.transport import BlockingIo
 from cometmq.core.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
-    check_batch,
     common_group,
     split_by_size,
 )
@@ -204,12 +204,19 @@ class Producer:
             message.message_group = message_group
         core = self._core
         prepared = core.codec.prepare(message)
-        limit_ms = core.timeout_ms if timeout_ms is None else timeout_ms
+        if timeout_ms is None:
+            limit_ms = core.timeout_ms
+        else:
+            check_ms("timeout_ms", timeout_ms)
+            limit_ms = timeout_ms
         fixed = queue
-        if fixed is None and selector is None and message.message_group and not message.is_delayed:
-            target, answer = self._exchange_grouped(prepared, message.message_group, limit_ms)
-            return core.codec.result(prepared, target, answer)
-        if fixed is None and (selector is not None or message.message_group):
+        if fixed is not None:
+            check_queue(fixed, message, selector)
+        elif selector is not None or message.message_group:
+            group = message.message_group
+            if selector is None and group and not message.is_delayed:
+                target, answer = self._exchange_grouped(prepared, group, limit_ms)
+                return core.codec.result(prepared, target, answer)
             fixed = core.choose(self._topic(prepared.topic), message, selector)
         target, answer = self._exchange(prepared, fixed, limit_ms)
         return core.codec.result(prepared, target, answer)
@@ -271,6 +278,8 @@ class Producer:
             return
         core = self._core
         prepared = core.codec.prepare(message)
+        if queue is not None:
+            check_queue(queue, message, selector)
         topic = self._topic(prepared.topic)
         chosen = queue or core.choose(topic, message, selector)
         channel = self._io.take(self._address(topic, chosen), core.timeout_ms)
@@ -292,7 +301,12 @@ class Producer:
         """Send messages of one topic in as few requests as their size allows."""
         self._ready()
         core = self._core
-        name = check_batch(messages)
+        messages = message_list(messages)
+        name = batch_topic(messages)
+        if queue is not None:
+            check_queue(queue, messages[0], None)
+        if timeout_ms is not None:
+            check_ms("timeout_ms", timeout_ms)
         items: list[tuple[int, bytes, bytes]] = []
         ids: list[str] = []
         for message in messages:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -32,12 +33,25 @@ __all__ = ["ThreadDispatcher"]
 CHUNK_S: Final = 0.002
 """How much work a thread gets at once."""
 CHUNK_MAX: Final = 64
+_handler_thread: Final[ContextVar[threading.Thread | None]] = ContextVar(
+    "cometmq_handler_thread", default=None
+)
+"""The handler's thread that asked for what the loop is doing: the context comes with the call."""
 
 
 class _Chunk:
     """Messages of one queue on their way through a thread."""
 
-    __slots__ = ("assigned", "expired", "is_run", "messages", "outcomes", "seconds", "started")
+    __slots__ = (
+        "assigned",
+        "expired",
+        "is_run",
+        "messages",
+        "outcomes",
+        "seconds",
+        "started",
+        "thread",
+    )
 
     def __init__(
         self, assigned: Any, messages: list[ReceivedMessage], *, is_run: bool = False
@@ -50,6 +64,7 @@ class _Chunk:
         self.started = 0.0
         self.seconds = 0.0
         self.expired = False
+        self.thread: threading.Thread | None = None
 
 
 class ThreadDispatcher:
@@ -69,6 +84,7 @@ class ThreadDispatcher:
         self._is_draining = False
         self._in_threads: set[_Chunk] = set()
         self._drained: asyncio.Future[None] | None = None
+        self._drainer: threading.Thread | None = None
         # Seconds per message, smoothed; pessimistic at first, so that slow handlers get
         # parallelism from the start.
         self._seconds_per_message = CHUNK_S
@@ -119,11 +135,14 @@ class ThreadDispatcher:
     def _run(self) -> None:
         """A thread: take a chunk, run it, report it."""
         single = self._batch_size is None
+        thread = threading.current_thread()
+        _handler_thread.set(thread)
         while True:
             chunk = self._work.get()
             if chunk is None:
                 return
             if not self._is_draining and not chunk.assigned.process_queue.dropped:
+                chunk.thread = thread
                 chunk.started = time.monotonic()
                 chunk.outcomes = self._run_single(chunk) if single else self._run_list(chunk)
                 chunk.seconds = time.monotonic() - chunk.started
@@ -206,13 +225,19 @@ class ThreadDispatcher:
                 report.finished(chunk.assigned, message, outcome)
             if chunk.is_run and len(outcomes) < len(chunk.messages):
                 report.skipped(chunk.assigned, chunk.messages[len(outcomes) :])
-        if self._drained is not None and not self._in_threads and not self._drained.done():
+        if self._drained is not None and not self._drained.done() and not self._is_any_awaited():
             self._drained.set_result(None)
+
+    def _is_any_awaited(self) -> bool:
+        """Whether a chunk is out that is not the one whose handler drains."""
+        drainer = self._drainer
+        return any(drainer is None or chunk.thread is not drainer for chunk in self._in_threads)
 
     async def drain(self, deadline_s: float) -> list[tuple[Any, ReceivedMessage]]:
         """Start nothing new, wait for what runs; what still runs at the deadline is returned."""
         self._is_draining = True
-        if self._in_threads:
+        self._drainer = _handler_thread.get()
+        if self._is_any_awaited():
             self._drained = self._loop.create_future()
             await asyncio.wait([self._drained], timeout=deadline_s)
         for _ in self._threads:

@@ -25,6 +25,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Unpack
 
 from cometmq.client.admin_calls import AdminCalls
+from cometmq.client.arguments import check_count
 from cometmq.client.message import ReceivedMessage, split_messages
 from cometmq.client.producer import Producer
 from cometmq.client.producer_core import final_error
@@ -89,8 +90,7 @@ class TransactionProducer(Producer):
                 f"check is {check!r:.80}; it must be a function that takes a message and says what "
                 "became of its transaction"
             )
-        if parallel_checks < 1:
-            raise ConfigError(f"parallel_checks is {parallel_checks}; it must be at least 1")
+        check_count("parallel_checks", parallel_checks)
         super().__init__(group, **options)
         self._check = check
         self._parallel_checks = parallel_checks

@@ -34,6 +34,10 @@ class Sql92(str):
 
     def __new__(cls, text: str) -> Self:
         """Check the text and keep it as it is."""
+        if not isinstance(text, str):
+            raise ConfigError(
+                f"an SQL92 filter is {text!r:.100} ({type(text).__name__}); give a text"
+            )
         _check(text)
         return super().__new__(cls, text)
 

@@ -387,9 +387,9 @@ def test_a_hook_that_fails_stops_nothing() -> None:
     ("options", "words"),
     [
         ({"order": "none"}, "order='queue'"),
-        ({"park_after": 0}, "at least 1"),
+        ({"park_after": 0}, "park_after is 0"),
         ({"park_after": None}, "park_after="),
-        ({"group": "g" * 122}, "cannot be parked"),
+        ({"group": "g" * 122}, "longer than group max length"),
     ],
 )
 def test_settings_that_cannot_be(options: dict[str, Any], words: str) -> None:

@@ -475,9 +475,9 @@ def test_life_cycle_is_checked() -> None:
     asyncio.run(run())
     for options, fault in (
         ({"group": "bad group"}, "illegal characters"),
-        ({"timeout_ms": 0}, "positive"),
-        ({"retries": -1}, "not negative"),
-        ({"linger_ms": -1}, "not be negative"),
+        ({"timeout_ms": 0}, "timeout_ms is 0"),
+        ({"retries": -1}, "retries is -1"),
+        ({"linger_ms": -1}, "linger_ms is -1"),
     ):
         with pytest.raises(ConfigError, match=fault):
             Producer(**options)  # type: ignore[arg-type]
