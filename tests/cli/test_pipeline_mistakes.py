@@ -9,7 +9,11 @@ import pytest
 from tests.unit.spark.stores import fill, some_days
 
 from cometmq.cli import exit_codes
+from cometmq.cli.pipeline_options import finish
+from cometmq.spark.progress import Summary
+from cometmq.spark.report import Report
 
+LOG = f"store/commitlog/{0:020}"
 NOBODY = ("-n", "127.0.0.1:1")
 
 
@@ -50,6 +54,11 @@ def run_pipeline(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (("replay", "none", *NOBODY), exit_codes.USAGE, "is no folder"),
         (("replay", "none", "--since", "yesterday"), exit_codes.USAGE, "is no time"),
         (("replay", "none", "--rate", "0"), exit_codes.USAGE, "--rate"),
+        (
+            ("archive", "--store", "store", "--to", "new", "--report", f"{LOG}/page.html"),
+            exit_codes.USAGE,
+            f"is a file, so {LOG}/page.html cannot be written below it",
+        ),
         (("dead-letters", "--to", "T"), exit_codes.USAGE, "belong to --redrive"),
         (("dead-letters", *NOBODY), exit_codes.UNREACHABLE, "127.0.0.1:1"),
     ],
@@ -101,3 +110,19 @@ def test_files_of_an_archive_are_listed_without_spark(tmp_path: Path) -> None:
     result = run_pipeline(tmp_path, "archive", "files", "archive")
     assert result.returncode == exit_codes.STORE
     assert "is not a commit of an archive" in result.stderr
+
+
+def test_a_report_that_fails_takes_nothing_from_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk may be full at the end: what was done is told all the same, and the code is 1."""
+    folder = tmp_path / "reports"
+    folder.write_text("a file")
+    summary = Summary("archive", {"rows": 7})
+    code = finish(
+        summary, as_json=True, report=Report("Archive"), report_path=str(folder / "page.html")
+    )
+    told = capsys.readouterr()
+    assert code == exit_codes.FAILED
+    assert json.loads(told.out)["rows"] == 7
+    assert f"the report {folder}/page.html was not written: " in told.err

@@ -203,6 +203,10 @@ def test_what_does_not_fit_is_told_before_anything_is_read(
     assert "there is no such file" in compare(capsys, place, tmp_path / "none").err
     assert "--stream needs --checkpoint" in compare(capsys, place, place, "--stream").err
     assert "'soon' is no duration" in compare(capsys, place, place, "--window", "soon").err
+    wrong = compare(capsys, place, place, "--left-key", "id(")
+    assert "cannot be read as (id() as _key: [PARSE_SYNTAX_ERROR] Syntax error" in wrong.err
+    unknown = compare(capsys, place, place, "--left-key", "zzz")
+    assert "the left side has no column zzz. It has " in unknown.err
     ran = run_command(capsys, "pipeline", "reconcile", place, place, "--key", "id")
     assert (ran.code, "the left side has no time" in ran.err) == (2, True)
     stream = compare(

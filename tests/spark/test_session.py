@@ -29,6 +29,17 @@ spark.stop()
 """
 
 
+REFUSALS = """
+from cometmq.errors import ConfigError
+from cometmq.spark import session
+for master, conf in {tries!r}:
+    try:
+        session("refused", master=master, **conf)
+    except ConfigError as error:
+        print(error)
+"""
+
+
 def fake_java(folder: Path, text: str, code: int = 0) -> Path:
     """A `bin/java` that answers `-version` with this text."""
     program = folder / "bin" / "java"
@@ -135,3 +146,29 @@ def test_java_of_the_wheel_runs_spark_quietly(tmp_path: Path) -> None:
     assert result.stdout.splitlines() == [f"java {home} rows 1"]
     assert [line for line in result.stderr.splitlines() if "WARNING" not in line] == []
     assert list(tmp_path.glob("cometmq-java-*")) == []
+
+
+def test_masters_and_settings_that_spark_refuses_are_named() -> None:
+    """One sentence each, with what was given; the JVM's own words stand before it on stderr."""
+    tries: list[tuple[str, dict[str, str]]] = [
+        ("nix[2]", {}),
+        ("local[2]", {"spark.driver.memory": "banana"}),
+        ("local[x]", {}),
+        ("local[2]", {"spark.sql.shuffle.partitions": "many"}),
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-c", REFUSALS.format(tries=tries)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    wrong_master, wrong_memory, wrong_threads, wrong_number = ran.stdout.splitlines()
+    assert wrong_master.startswith("Spark's JVM ended while it started with master 'nix[2]': ")
+    assert "Master must" in ran.stderr
+    assert "spark.driver.memory=banana: what it says stands above" in wrong_memory
+    assert wrong_threads.startswith("Spark does not start with master 'local[x]': ")
+    assert "Could not parse Master URL" in wrong_threads
+    assert "spark.sql.shuffle.partitions=many: " in wrong_number
+    assert "should be a/an 'int' value" in wrong_number

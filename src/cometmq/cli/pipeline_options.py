@@ -6,11 +6,13 @@ Job: `spark_options`, `open_session`, `finish`.  Nothing heavy is imported befor
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -52,6 +54,7 @@ def spark_options(function: F) -> F:
             "report_path",
             metavar="FILE",
             type=click.Path(dir_okay=False),
+            callback=_check_report,
             help="Write a page with tables and charts to FILE.",
         ),
         click.option(
@@ -61,6 +64,20 @@ def spark_options(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def _check_report(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse a place where no report can be written, before the work and not after it."""
+    if value is None:
+        return None
+    folder = Path(value).absolute().parent
+    while not folder.exists() and not folder.is_symlink():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise click.BadParameter(f"{folder} is a file, so {value} cannot be written below it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise click.BadParameter(f"{folder} may not be written to, so {value} cannot be")
+    return value
 
 
 def open_session(name: str, master: str, conf: tuple[str, ...] = ()) -> Any:
@@ -106,17 +123,25 @@ def open_progress(ctx: click.Context, what: str, total: int | None = None) -> Pr
 def finish(
     summary: Summary, *, as_json: bool, report: Report | None = None, report_path: str | None = None
 ) -> int:
-    """Write the report where one is wanted, print the summary, and give the exit code."""
-    from cometmq.cli.exit_codes import FAILED
-    from cometmq.cli.output import print_json
+    """Write the report where one is wanted, print the summary, and give the exit code.
 
+    A report that cannot be written takes nothing from the summary: that is printed all the same.
+    """
+    from cometmq.cli.exit_codes import FAILED
+    from cometmq.cli.output import note, print_json
+
+    is_reported = True
     if report is not None and report_path is not None:
-        summary.report_path = str(report.write(report_path))
+        try:
+            summary.report_path = str(report.write(report_path))
+        except OSError as error:
+            is_reported = False
+            note(f"cometmq: the report {report_path} was not written: {error.strerror or error}")
     if as_json:
         print_json(summary.as_json())
     else:
         print(summary.as_text())
-    return 0 if summary.is_good else FAILED
+    return 0 if summary.is_good and is_reported else FAILED
 
 
 def parse_time_ms(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.arrow.options import nearest
 from cometmq.errors import ConfigError
-from cometmq.model.names import check_sink
+from cometmq.model.names import check_sink, check_topic
 from cometmq.spark.live_options import FORMAT, SPARK_OPTIONS, Connection
 from cometmq.spark.live_security import SECURITY_OPTIONS
 from cometmq.spark.option_names import OptionValues
@@ -82,7 +82,10 @@ class SinkOptions:
         sink = values.text("sinkId" if is_stream else "jobId")
         fault = None if sink is None else check_sink(sink)
         if fault is not None:
-            raise ConfigError(fault)
+            raise ConfigError(f"option {'sinkId' if is_stream else 'jobId'} is {sink!r}: {fault}")
+        fault = None if topic is None else check_topic(topic)
+        if fault is not None:
+            raise ConfigError(f"option topic is {topic!r}: {fault}")
         return cls(Connection.of(values), topic, sink, sink is not None, columns)
 
 

@@ -7,6 +7,7 @@ suit topics.  It must not read or write data.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -18,11 +19,15 @@ from cometmq.errors import ConfigError
 from cometmq.spark.java import find_java
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from pyspark.sql import SparkSession
 
 __all__ = ["session", "settings"]
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+#: Before what was thrown: py4j's word, and Java's for what lay behind it.
+_CAUSES: Final = (": ", "Caused by: ")
 # For every master.
 _SETTINGS: Final[dict[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
@@ -61,7 +66,8 @@ def session(app_name: str, *, master: str = "local[2]", **conf: object) -> Spark
     A session that runs already is returned, with those of `conf` that can still change.
 
     Raises:
-        ConfigError: pyspark or a Java of 17 or later is missing; the text says how to get it.
+        ConfigError: pyspark or a Java of 17 or later is missing, and the text says how to get it;
+            or Spark does not take the master or a setting.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError("cometmq.spark needs pyspark: pip install 'cometmq[spark]'")
@@ -73,12 +79,39 @@ def session(app_name: str, *, master: str = "local[2]", **conf: object) -> Spark
     chosen = {"spark.app.name": app_name, **settings(master, conf)}
     if not is_submitted or master != "local[2]":
         chosen["spark.master"] = master
-    if not is_submitted:
-        _start_jvm(chosen)
     builder = SparkSession.Builder()
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with _start_explained(master, conf):
+        if not is_submitted:
+            _start_jvm(chosen)
+        started = builder.getOrCreate()
+        # Spark looks at the settings of its SQL when they are first asked for, in whatever asks.
+        started.conf.get("spark.sql.session.timeZone")
+        return started
+
+
+@contextlib.contextmanager
+def _start_explained(master: str, conf: Mapping[str, object]) -> Iterator[None]:
+    """Turn what Spark throws at a master or a setting that it does not take into one sentence."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import IllegalArgumentException, PySparkRuntimeError
+
+    given = ", ".join([f"master {master!r}", *(f"{key}={value}" for key, value in conf.items())])
+    try:
+        yield
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise ConfigError(
+            f"Spark's JVM ended while it started with {given}: what it says stands above; mend the"
+            " master or the setting it names"
+        ) from None
+    except (Py4JJavaError, IllegalArgumentException) as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        causes = [line.partition(": ")[2] for line in lines if line.startswith(_CAUSES)]
+        reason = causes[-1] if causes else lines[0]
+        raise ConfigError(f"Spark does not start with {given}: {reason}") from None
 
 
 def settings(master: str, conf: dict[str, object]) -> dict[str, str]:

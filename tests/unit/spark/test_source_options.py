@@ -128,6 +128,25 @@ def test_wrong_writes(
     assert what in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"topic": "a b"}, "option topic is 'a b': "),
+        ({"topic": "T", "jobId": "a/b"}, "option jobId is 'a/b': "),
+    ],
+)
+def test_names_that_brokers_refuse(options: dict[str, str], what: str) -> None:
+    """On the driver, by the option's name, before a task runs."""
+    with pytest.raises(ConfigError, match="contains illegal characters") as raised:
+        SinkOptions.parse(
+            {**SERVER, **options},
+            schema(("body", types.StringType())),
+            is_stream=False,
+            overwrite=False,
+        )
+    assert str(raised.value).startswith(what)
+
+
 def test_overwrite_is_refused() -> None:
     """A topic is a log."""
     given = {**SERVER, "topic": "T"}

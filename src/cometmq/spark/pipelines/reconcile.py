@@ -29,7 +29,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
-from cometmq.spark.pipelines.following import quiet_queries
+from cometmq.spark.pipelines.following import quiet_queries, spark_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,18 +104,31 @@ def _select(frame: DataFrame, expressions: list[str], side: str) -> DataFrame:
             chosen = frame.selectExpr(*expressions)
             chosen.schema  # noqa: B018 - analysis happens here, not at the first row
     except (AnalysisException, ParseException) as error:
-        raise ConfigError(_explained(frame, side, str(error), expressions)) from None
+        wrong = expressions if len(expressions) == 1 else _wrong_one(frame, expressions)
+        raise ConfigError(_explained(frame, side, spark_sentence(error), wrong)) from None
     return chosen
+
+
+def _wrong_one(frame: DataFrame, expressions: list[str]) -> list[str]:
+    """The first expression that Spark refuses alone; all of them where none is."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    for one in expressions:
+        try:
+            with quiet_queries():
+                frame.selectExpr(one).schema  # noqa: B018
+        except (AnalysisException, ParseException):
+            return [one]
+    return expressions
 
 
 def _explained(frame: DataFrame, side: str, text: str, expressions: list[str]) -> str:
     missing = re.search(r"name `([^`]+)` cannot be resolved", text)
     columns = ", ".join(frame.columns)
     if missing is None:
-        first = text.splitlines()[0]
-        return f"the {side} side cannot be read as {', '.join(expressions)}: {first}"
+        return f"the {side} side cannot be read as {', '.join(expressions)}: {text}"
     near = get_close_matches(missing[1], frame.columns, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else "."
     return f"the {side} side has no column {missing[1]}{hint} It has {columns}"
 
 
