@@ -1,6 +1,7 @@
 """The virtual loop: time jumps, deadlocks are named, a dead node's code never runs again."""
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -117,3 +118,32 @@ def test_a_dead_lifetime_runs_nothing() -> None:
 
     assert run(main)[0] == ["step", "step", "timer of the world"]
     assert seen[-1] == "clean-up"
+
+
+def test_a_buried_coroutine_is_closed_through_every_await_of_its_ends() -> None:
+    """Else the rest of it would run when its memory is given back, in whatever runs then."""
+    seen: list[str] = []
+
+    async def worker() -> None:
+        try:
+            try:
+                await asyncio.sleep(10)
+            finally:
+                seen.append("inner")
+                await asyncio.sleep(1)
+        finally:
+            seen.append("outer")
+            await asyncio.sleep(1)
+
+    async def main(loop: SimLoop) -> None:
+        life = Lifetime("broker", 1)
+        coroutine = worker()
+        task = loop.create_task(coroutine, context=context_of(life))
+        await asyncio.sleep(1)
+        life.end()
+        life.bury()
+        assert seen == ["inner", "outer"]
+        assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+        assert not task.done()
+
+    run(main)
