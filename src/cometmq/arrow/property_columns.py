@@ -147,12 +147,12 @@ def _odd_text(
     has_high: NDArray[np.bool_] = high[bounds[1:]] > high[bounds[:-1]]
     try:
         # Separators are ASCII, so what is right as a whole is right in each name and value.
-        str(data, "utf-8")  # type: ignore[call-overload]
+        str(data.data, "utf-8")
     except UnicodeDecodeError:
         odd = has_high.copy()
         for row in np.flatnonzero(has_high):
             try:
-                str(data[bounds[row] : bounds[row + 1]], "utf-8")  # type: ignore[call-overload]
+                str(data[bounds[row] : bounds[row + 1]].data, "utf-8")
                 odd[row] = False
             except UnicodeDecodeError:
                 odd[row] = True
