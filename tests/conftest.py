@@ -34,6 +34,11 @@ settings.load_profile("default")
 # would else compile for a third of a second where the environment says to keep nothing.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Where the suite runs as a shell's background job SIGINT is ignored, and would be in all that the
+# tests start: those that send it would see nothing.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TESTS = Path(__file__).resolve().parent
 ONE_PROCESS = {"interop", "spark"}
 REAL = {"adversity", "bench", "cli", "crash", "docs", "golden", "interop", "prefork", "spark"}

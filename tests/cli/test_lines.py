@@ -139,7 +139,7 @@ def test_a_reader_that_goes_away_is_no_error(cluster: dict[str, str]) -> None:
 
 
 TERMINATED_IN_A_CALLBACK = """
-import asyncio, signal, socket
+import asyncio, signal, socket, sys
 from unittest.mock import patch
 from cometmq.cli import main
 from cometmq.net.loop import run
@@ -154,15 +154,20 @@ async def wait():
     await asyncio.get_running_loop().create_connection(Ending, sock=near)
     await asyncio.Event().wait()
 
+signal.signal(signal.SIGINT, getattr(signal, sys.argv[1]))
 with patch.object(main.root, "main", lambda *_, **__: run(wait())):
     main.main([])
 """
 
 
-def test_sigterm_in_a_callback_ends_the_command() -> None:
-    """An exit raised there was taken for the callback's own, and the command went on without it."""
+@pytest.mark.parametrize("interrupt", ["default_int_handler", "SIG_IGN"])
+def test_sigterm_in_a_callback_ends_the_command(interrupt: str) -> None:
+    """An exit raised there was taken for the callback's own, and the command went on without it.
+
+    A shell's background jobs begin with SIGINT ignored.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", TERMINATED_IN_A_CALLBACK],
+        [sys.executable, "-c", TERMINATED_IN_A_CALLBACK, interrupt],
         capture_output=True,
         text=True,
         timeout=30,

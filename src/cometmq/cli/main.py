@@ -124,10 +124,14 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     raised in the midst of a callback would be that callback's, and the loop would go on.
     """
     interrupted = signal.getsignal(signal.SIGINT)
-    if interrupted is signal.default_int_handler or not callable(interrupted):
-        sys.exit(TERMINATED)
     _ENDING.append(number)
-    interrupted(signal.SIGINT, frame)
+    if callable(interrupted) and interrupted is not signal.default_int_handler:
+        interrupted(signal.SIGINT, frame)
+        return
+    # A shell's background job ignores Ctrl-C, and so does its loop. Nothing is imported here.
+    loop = sys.modules.get("cometmq.net.loop")
+    if loop is None or not loop.interrupt():
+        sys.exit(TERMINATED)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -2,22 +2,69 @@
 
 import asyncio
 import signal
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
-__all__ = ["allow_open_files", "run", "wait_for_stop_signal"]
+__all__ = ["allow_open_files", "interrupt", "run", "wait_for_stop_signal"]
 
 T = TypeVar("T")
+_main_tasks: Final[list[asyncio.Task[Any]]] = []
+"""What `run` runs in the main thread; none or one."""
+_interrupted: Final[list[asyncio.Task[Any]]] = []
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run ``main`` on uvloop, or on plain asyncio where uvloop does not exist (Windows)."""
+    """Run ``main`` on uvloop, or on plain asyncio where uvloop does not exist (Windows).
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or `interrupt`, once ``main`` was cancelled.
+    """
+    factory: Callable[[], asyncio.AbstractEventLoop] | None
     try:
-        import uvloop
+        from uvloop import new_event_loop as factory
     except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)
+        factory = None
+    is_main = threading.current_thread() is threading.main_thread()
+    with asyncio.Runner(loop_factory=factory) as runner:
+        try:
+            return runner.run(_interruptible(main) if is_main else main)
+        except asyncio.CancelledError:
+            if not is_main or not _interrupted:
+                raise
+            raise KeyboardInterrupt from None
+        finally:
+            if is_main:
+                _interrupted.clear()
+
+
+async def _interruptible(main: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.current_task()
+    assert task is not None
+    _main_tasks.append(task)
+    try:
+        return await main
+    finally:
+        _main_tasks.clear()
+
+
+def interrupt() -> bool:
+    """Cancel what `run` runs in the main thread, from a signal's handler; False if nothing runs.
+
+    The loop does so itself at Ctrl-C, but not where SIGINT was ignored when it began, as it is in
+    a shell's background jobs.
+    """
+    for task in _main_tasks:
+        _interrupted.append(task)
+        task.cancel()
+        # It may be waiting for the selector.
+        task.get_loop().call_soon_threadsafe(_nothing)
+        return True
+    return False
+
+
+def _nothing() -> None:
+    pass
 
 
 def allow_open_files() -> None:
