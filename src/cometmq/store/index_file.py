@@ -36,9 +36,12 @@ if TYPE_CHECKING:
 
     from cometmq.store.disk import RandomFile
 
-__all__ = ["FileWrite", "IndexFile", "hash_many"]
+__all__ = ["FileWrite", "IndexFile", "IsRight", "hash_many"]
 
 FileWrite = tuple[int, bytes]
+if TYPE_CHECKING:
+    IsRight = Callable[[int, int], bool]
+    """Whether the record at a physical offset (second) has a key of this hash."""
 _INT_MAX: Final = (1 << 31) - 1
 _PAGE_SLOTS: Final = 1024
 # Entries read at once when a table is mended: 20 MB.
@@ -80,10 +83,12 @@ class IndexFile:
         """Whether the slot table of the file knows every entry."""
         return self.slots_known >= self.header.index_count and not self.is_doubtful
 
-    def cut(self, physical_offset: int) -> None:
+    def cut(self, physical_offset: int, is_right: IsRight | None = None) -> None:
         """Forget entries from the first one whose record is not below an offset.
 
-        What lies behind the last sync after a power cut may be zeros; those go too.
+        What lies behind the last sync after a power cut may be zeros, or entries of a life before
+        the one that ended, of records that are no longer there: both go too, the latter where
+        `is_right` says that no record at that place has the hash.
         """
         header = self.header
         low, high = 1, header.index_count
@@ -95,6 +100,11 @@ class IndexFile:
                 low = middle + 1
             else:
                 high = middle
+        while is_right is not None and low > 1:
+            entry = self._entry(low - 1)
+            if entry is not None and entry[1] < physical_offset and is_right(entry[0], entry[1]):
+                break
+            low -= 1
         self._cut_to(low)
 
     def _cut_to(self, low: int) -> None:

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cometmq.codec.index import index_key, index_tag_key
 from cometmq.codec.java_hash import index_key_hash, java_hash
+from cometmq.store.dispatch import index_keys_of
 from cometmq.store.index_file import hash_many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cometmq.store.log_reader import ScannedRecord
     from cometmq.store.results import IndexKeys
 
-__all__ = ["KeyHasher", "PendingKeys", "key_texts"]
+__all__ = ["KeyHasher", "PendingKeys", "key_texts", "record_key_texts"]
 
 # Hashes remembered: of so many topics, and of so many tags of a topic.
 _CACHE_MAX: Final = 1 << 15
@@ -47,6 +49,12 @@ def key_texts(topic: str, keys: IndexKeys) -> list[str]:
     if tags:
         texts.append(index_tag_key(topic, tags))
     return texts
+
+
+def record_key_texts(record: ScannedRecord) -> list[str]:
+    """The texts under which a stored record is found."""
+    keys = index_keys_of(record.properties)
+    return [] if keys is None else key_texts(record.topic.decode("utf-8", "replace"), keys)
 
 
 class KeyHasher:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from cometmq.store.config import StoreConfig
     from cometmq.store.disk import Disk, Workers
+    from cometmq.store.index_file import IsRight
     from cometmq.store.index_keys import PendingKeys
     from cometmq.store.results import QueryResult
 
@@ -209,11 +210,14 @@ class IndexService:
             file.is_doubtful = True
         return self.end
 
-    def cut(self, physical_offset: int) -> int:
-        """Forget entries of records at or behind an offset; the last record indexed, or -1."""
+    def cut(self, physical_offset: int, is_right: IsRight | None = None) -> int:
+        """Forget entries of records at or behind an offset; the last record indexed, or -1.
+
+        With `is_right` also those behind the last entry that is right (after a power cut).
+        """
         while self.files:
             newest = self.files[-1]
-            newest.cut(physical_offset)
+            newest.cut(physical_offset, is_right)
             if newest.header.index_count > 1 or len(self.files) == 1:
                 break
             self.files.pop()

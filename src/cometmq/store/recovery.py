@@ -42,8 +42,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from cometmq.codec.java_hash import index_key_hash
 from cometmq.store.commit_log import NEXT_FILE_NAME, log_file_name
 from cometmq.store.file_sizes import check_file_sizes
+from cometmq.store.index_keys import record_key_texts
 from cometmq.store.layout_check import check_layout
 from cometmq.store.log_cut import cut_log
 from cometmq.store.log_opening import open_log_files
@@ -234,7 +236,7 @@ class Recovery:
     def _begin_index(self, state: SideState, index_end: int, is_whole: bool) -> int:
         now = state.progress
         if not is_whole:
-            last = self._index.cut(now.index_synced)
+            last = self._index.cut(now.index_synced, self._has_key)
             self._index.distrust_slots(1)
             if self._index.is_damaged or last < 0 <= now.index_end:
                 # Files that had entries are gone: all behind the last entry is indexed again.
@@ -254,6 +256,18 @@ class Recovery:
             return max(self._log.min_offset, index_end)
         self._scan.index_from = max(now.indexed, self._index.resume_at)
         return now.indexed
+
+    def _has_key(self, key_hash: int, physical_offset: int) -> bool:
+        """Whether the record there is indexed under this hash; what has expired is believed."""
+        if physical_offset < self._log.min_offset:
+            return True
+        reader = LogReader(self._log, physical_offset, physical_offset + 1, is_crc_checked=False)
+        record = reader.next_record()
+        return (
+            record is not None
+            and record.physical_offset == physical_offset
+            and key_hash in map(index_key_hash, record_key_texts(record))
+        )
 
     def _begin_as_java(self, is_crash: bool, checkpoint: Checkpoint, index_end: int) -> int:
         """Load queues from their files; the start of the file the scan begins with."""

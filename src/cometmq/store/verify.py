@@ -32,8 +32,6 @@ from cometmq.codec.index import (
     INDEX_HEADER_BYTES,
     INDEX_SLOT,
     entry_position,
-    index_key,
-    index_tag_key,
     slot_position,
 )
 from cometmq.codec.java_hash import index_key_hash
@@ -41,7 +39,8 @@ from cometmq.errors import CodecError
 from cometmq.store.checkpoint import SIDE_FILE_NAME, SideState, load_side_file
 from cometmq.store.commit_log import log_file_name
 from cometmq.store.config import DELAYS_MS_DEFAULT
-from cometmq.store.dispatch import index_keys_of, queue_tags_code
+from cometmq.store.dispatch import queue_tags_code
+from cometmq.store.index_keys import record_key_texts
 from cometmq.store.log_reader import LogReader, ScannedRecord
 from cometmq.store.offline import OfflineQueue, OfflineStore
 from cometmq.store.unit_journal import saved_units
@@ -233,7 +232,7 @@ class _Verifier:
         if record.sys_flag & 0xC != 0xC and any(
             first <= offset <= last for first, last in self._key_spans
         ):
-            self._expected_entries += len(_key_texts(record))
+            self._expected_entries += len(record_key_texts(record))
 
     # -- queues --------------------------------------------------------------------------
 
@@ -462,7 +461,7 @@ class _Verifier:
         if record is None or record.physical_offset != physical_offset:
             text = f"entry {number} leads to {physical_offset}, where no sound record begins"
             self._add(FindingKind.DAMAGE, index.path, position + 4, text)
-        elif key_hash not in {index_key_hash(text) for text in _key_texts(record)}:
+        elif key_hash not in {index_key_hash(text) for text in record_key_texts(record)}:
             text = f"entry {number} has hash {key_hash}, no key of its record has that"
             self._add(FindingKind.DAMAGE, index.path, position, text)
 
@@ -482,18 +481,3 @@ def _unit_place(queue: OfflineQueue, queue_offset: int) -> tuple[str, int]:
         if file.start <= position < file.start + file.size:
             return file.path, position - file.start
     return f"{queue.path}/{log_file_name(position)}", 0
-
-
-def _key_texts(record: ScannedRecord) -> list[str]:
-    """The texts under which a record is indexed."""
-    keys = index_keys_of(record.properties)
-    if keys is None:
-        return []
-    topic = record.topic.decode("utf-8", "replace")
-    uniq, names, tags = keys
-    texts = [] if uniq is None else [index_key(topic, uniq)]
-    if names:
-        texts += [index_key(topic, name) for name in names.split(" ") if name]
-    if tags:
-        texts.append(index_tag_key(topic, tags))
-    return texts

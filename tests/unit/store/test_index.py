@@ -349,3 +349,22 @@ def test_a_stop_writes_the_slots_that_a_worker_no_longer_does() -> None:
     rig.store.close()
     workers.run()
     assert verify_store(rig.disk, "/store").findings == []
+
+
+@pytest.mark.parametrize("kept", [0, 1, 4, 10])
+@pytest.mark.parametrize("stale", [(70,), (70, 10, 500), (500, 90), ()])
+def test_entries_of_an_earlier_life_go(kept: int, stale: tuple[int, ...]) -> None:
+    """Behind the last sync a power cut may leave what an earlier life wrote, of records long lost.
+
+    Their offsets may lie below what was synced, and come in any order.
+    """
+    file = empty_file(SimDisk(random.Random(1), lambda: START_MS), "stale")
+    right = {(100 + n, 5 * n) for n in range(kept)}
+    for key_hash, offset in sorted(right):
+        file.add_one(key_hash, offset, START_MS)
+    for offset in stale:
+        file.add_one(7, offset, START_MS)
+    file.cut(100, lambda key_hash, offset: (key_hash, offset) in right)
+    assert file.header.index_count == 1 + kept
+    found = {tuple(row)[:2] for row in file.read_entries(1, 1 + kept).tolist()}
+    assert found == right
