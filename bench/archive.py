@@ -21,10 +21,10 @@ from scan_store import make_store
 from spark_sources import TOPIC, conditions, cpu_s, filled, measure
 
 from cometmq.spark import session
-from cometmq.spark.pipelines.archive import ArchiveOptions, archive
-from cometmq.spark.pipelines.archive_source import LiveSource, Source, StoreSource
-from cometmq.spark.pipelines.archive_verify import verify
-from cometmq.spark.pipelines.archive_write import WriteTask, write
+from cometmq.spark.pipelines.archive.archive import ArchiveOptions, archive
+from cometmq.spark.pipelines.archive.source import LiveSource, Source, StoreSource
+from cometmq.spark.pipelines.archive.verify import verify
+from cometmq.spark.pipelines.archive.write import WriteTask, write
 
 
 def now_ms() -> int:

@@ -24,8 +24,8 @@ from cometmq.arrow.live import LiveCluster, QueueId
 from cometmq.bench.processes import start_broker
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.model.flags import PULL_SUBSCRIPTION
-from cometmq.wire.bulk_pull import BulkPullCode, BulkPullHeader, BulkPullResponseHeader
-from cometmq.wire.command import RemotingCommand, encode_command
+from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.extensions.bulk_pull import BulkPullCode, BulkPullHeader, BulkPullResponseHeader
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 TOPIC = "Bench"

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 from cometmq.codec.properties import decode_properties, encode_properties
-from cometmq.core.bloom_filter import BloomFilter
-from cometmq.core.filter_table import FilterTable
-from cometmq.core.sql92_expression import Expression
+from cometmq.core.filter.bloom_filter import BloomFilter
+from cometmq.core.filter.filter_table import FilterTable
+from cometmq.core.filter.sql92.expression import Expression
 
 MESSAGE = {
     "UNIQ_KEY": "7F000001006930946E0969A100000001",

@@ -20,14 +20,14 @@ import time
 from typing import Any, cast
 
 from cometmq.broker import Broker, load_config
-from cometmq.broker.bulk_pull import BulkPullProcessor
+from cometmq.broker.extensions.bulk_pull import BulkPullProcessor
 from cometmq.codec.properties import encode_properties
 from cometmq.model.group import SubscriptionData
 from cometmq.net.env import system_environment
 from cometmq.net.server import ServerConnection
-from cometmq.store.disk import RealDisk
-from cometmq.wire.command import RemotingCommand
-from cometmq.wire.headers import PullMessageHeader
+from cometmq.store.base.disk import RealDisk
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.headers import PullMessageHeader
 
 TOPIC = "T"
 FILTER = "class = '7' AND amount > 100"

@@ -36,7 +36,7 @@ from cometmq.arrow import COLUMNS, scan
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.spark import session
-from cometmq.spark.columns import schema_text
+from cometmq.spark.base.columns import schema_text
 from cometmq.sync import Admin, Producer
 
 FIVE = "topic string, queueId int, queueOffset bigint, body binary, storeTimestamp timestamp"

@@ -23,7 +23,7 @@ from cometmq.bench.processes import start_broker
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.net.env import SystemClock
 from cometmq.testing.raw_client import RawClient
-from cometmq.wire.codes import RequestCode
+from cometmq.wire.command.codes import RequestCode
 
 CLOCK = SystemClock()
 AHEAD_MS = 5_000

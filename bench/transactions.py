@@ -21,8 +21,8 @@ from cometmq.bench.processes import Server, start_broker
 from cometmq.codec.stored_message import decode_messages
 from cometmq.net.env import SystemClock
 from cometmq.testing.raw_client import RawClient
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
 
 CLOCK = SystemClock()
 WINDOW = 64

@@ -13,16 +13,16 @@ from typing import Final
 import click
 
 import cometmq
-from cometmq.broker.admin_config import LIVE_KEYS
-from cometmq.broker.config import effective_keys, ignored_keys
-from cometmq.cli import exit_codes
+from cometmq.broker.admin.config import LIVE_KEYS
+from cometmq.broker.base.config import effective_keys, ignored_keys
 from cometmq.cli.main import root
-from cometmq.client import handlers
+from cometmq.cli.terminal import exit_codes
+from cometmq.client.consumer.handling import handlers
 from cometmq.namesrv.config import IGNORED_KEYS, NameServerConfig
-from cometmq.spark.columns import SPARK_TYPES
-from cometmq.spark.live_options import SOURCE_OPTIONS
-from cometmq.spark.sink_options import SINK_COLUMNS, SINK_OPTIONS
-from cometmq.spark.store_options import STORE_OPTIONS
+from cometmq.spark.base.columns import SPARK_TYPES
+from cometmq.spark.live.options import SOURCE_OPTIONS
+from cometmq.spark.live.sink_options import SINK_COLUMNS, SINK_OPTIONS
+from cometmq.spark.store.options import STORE_OPTIONS
 
 HERE = Path(__file__).resolve().parent
 NOTICE: Final = "<!-- Written by docs/generate.py (`make docs`); edits here are lost. -->\n"

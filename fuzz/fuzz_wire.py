@@ -28,14 +28,14 @@ from cometmq.codec.consume_queue import encode_cq_ext_unit  # noqa: E402
 from cometmq.codec.cq_ext import walk_cq_ext  # noqa: E402
 from cometmq.codec.properties import decode_properties, find_property  # noqa: E402
 from cometmq.codec.stored_message import decode_message, decode_messages_lenient  # noqa: E402
-from cometmq.core.consumer_filter import decode_filter_file  # noqa: E402
-from cometmq.core.sql92_expression import Expression  # noqa: E402
+from cometmq.core.filter.consumer_filter import decode_filter_file  # noqa: E402
+from cometmq.core.filter.sql92.expression import Expression  # noqa: E402
 from cometmq.errors import ExpressionIllegal, RemoteProtocolError  # noqa: E402
-from cometmq.wire import bodies  # noqa: E402
-from cometmq.wire.command import RemotingCommand, encode_command  # noqa: E402
-from cometmq.wire.fastjson import loads_lenient  # noqa: E402
-from cometmq.wire.framing import FrameReader  # noqa: E402
-from cometmq.wire.header_registry import REQUEST_HEADERS, RESPONSE_HEADERS  # noqa: E402
+from cometmq.wire.body import bodies  # noqa: E402
+from cometmq.wire.command.command import RemotingCommand, encode_command  # noqa: E402
+from cometmq.wire.command.fastjson import loads_lenient  # noqa: E402
+from cometmq.wire.frame.framing import FrameReader  # noqa: E402
+from cometmq.wire.header.registry import REQUEST_HEADERS, RESPONSE_HEADERS  # noqa: E402
 
 INTERESTING = (b"\0", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff", b'"', b"{", b"}", b"[", b"\\")
 INPUT_BYTES_MAX = 20_000

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from cometmq.net.network import parse_address
-from cometmq.wire.framing import FrameReader
+from cometmq.wire.frame.framing import FrameReader
 
 __all__ = ["Tap"]
 

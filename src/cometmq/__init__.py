@@ -8,29 +8,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from cometmq.client.admin import Admin as Admin
-    from cometmq.client.handlers import DeadLetter as DeadLetter
-    from cometmq.client.handlers import RetryLater as RetryLater
-    from cometmq.client.message import ReceivedMessage as ReceivedMessage
-    from cometmq.client.producer import Producer as Producer
-    from cometmq.client.pull_consumer import PullConsumer as PullConsumer
-    from cometmq.client.push_consumer import PushConsumer as PushConsumer
-    from cometmq.client.request_reply import Reply as Reply
-    from cometmq.client.staging_async import Staging as Staging
-    from cometmq.client.staging_calls import PublishResult as PublishResult
-    from cometmq.client.staging_calls import PublishState as PublishState
-    from cometmq.client.staging_calls import StagedPart as StagedPart
-    from cometmq.client.transaction import Transaction as Transaction
-    from cometmq.client.transaction import TransactionOutcome as TransactionOutcome
-    from cometmq.client.transaction import TransactionResult as TransactionResult
-    from cometmq.client.transaction_producer import TransactionProducer as TransactionProducer
-    from cometmq.core.allocate import AllocateAveragely as AllocateAveragely
-    from cometmq.core.allocate import AllocateAveragelyByCircle as AllocateAveragelyByCircle
-    from cometmq.core.allocate import AllocateByConfig as AllocateByConfig
-    from cometmq.core.allocate import AllocateConsistentHash as AllocateConsistentHash
-    from cometmq.core.allocate import AllocateMachineRoomNearby as AllocateMachineRoomNearby
-    from cometmq.core.process_queue import FlowLimits as FlowLimits
-    from cometmq.core.subscription import Sql92 as Sql92
+    from cometmq.client.admin.admin import Admin as Admin
+    from cometmq.client.consumer.handling.handlers import DeadLetter as DeadLetter
+    from cometmq.client.consumer.handling.handlers import RetryLater as RetryLater
+    from cometmq.client.consumer.pull_consumer import PullConsumer as PullConsumer
+    from cometmq.client.consumer.push_consumer import PushConsumer as PushConsumer
+    from cometmq.client.extensions.staging.batches import Staging as Staging
+    from cometmq.client.extensions.staging.calls import PublishResult as PublishResult
+    from cometmq.client.extensions.staging.calls import PublishState as PublishState
+    from cometmq.client.extensions.staging.calls import StagedPart as StagedPart
+    from cometmq.client.message.message import ReceivedMessage as ReceivedMessage
+    from cometmq.client.producer.producer import Producer as Producer
+    from cometmq.client.producer.request_reply import Reply as Reply
+    from cometmq.client.transaction.producer import TransactionProducer as TransactionProducer
+    from cometmq.client.transaction.values import Transaction as Transaction
+    from cometmq.client.transaction.values import TransactionOutcome as TransactionOutcome
+    from cometmq.client.transaction.values import TransactionResult as TransactionResult
+    from cometmq.core.consume.process_queue import FlowLimits as FlowLimits
+    from cometmq.core.filter.subscription import Sql92 as Sql92
+    from cometmq.core.group.allocate import AllocateAveragely as AllocateAveragely
+    from cometmq.core.group.allocate import AllocateAveragelyByCircle as AllocateAveragelyByCircle
+    from cometmq.core.group.allocate import AllocateByConfig as AllocateByConfig
+    from cometmq.core.group.allocate import AllocateConsistentHash as AllocateConsistentHash
+    from cometmq.core.group.allocate import AllocateMachineRoomNearby as AllocateMachineRoomNearby
     from cometmq.model.group import ConsumeFromWhere as ConsumeFromWhere
     from cometmq.model.group import MessageModel as MessageModel
     from cometmq.model.group import SubscriptionGroupConfig as SubscriptionGroupConfig
@@ -78,37 +78,37 @@ __all__ = [
 __version__: Final = "0.1.0"
 
 _HOMES: Final = {
-    "Admin": "cometmq.client.admin",
-    "AllocateAveragely": "cometmq.core.allocate",
-    "AllocateAveragelyByCircle": "cometmq.core.allocate",
-    "AllocateByConfig": "cometmq.core.allocate",
-    "AllocateConsistentHash": "cometmq.core.allocate",
-    "AllocateMachineRoomNearby": "cometmq.core.allocate",
+    "Admin": "cometmq.client.admin.admin",
+    "AllocateAveragely": "cometmq.core.group.allocate",
+    "AllocateAveragelyByCircle": "cometmq.core.group.allocate",
+    "AllocateByConfig": "cometmq.core.group.allocate",
+    "AllocateConsistentHash": "cometmq.core.group.allocate",
+    "AllocateMachineRoomNearby": "cometmq.core.group.allocate",
     "ConsumeFromWhere": "cometmq.model.group",
-    "DeadLetter": "cometmq.client.handlers",
-    "FlowLimits": "cometmq.core.process_queue",
+    "DeadLetter": "cometmq.client.consumer.handling.handlers",
+    "FlowLimits": "cometmq.core.consume.process_queue",
     "Message": "cometmq.model.message",
     "MessageModel": "cometmq.model.group",
     "MessageQueue": "cometmq.model.queue",
-    "Producer": "cometmq.client.producer",
-    "PublishResult": "cometmq.client.staging_calls",
-    "PublishState": "cometmq.client.staging_calls",
-    "PullConsumer": "cometmq.client.pull_consumer",
-    "PushConsumer": "cometmq.client.push_consumer",
-    "ReceivedMessage": "cometmq.client.message",
-    "Reply": "cometmq.client.request_reply",
-    "RetryLater": "cometmq.client.handlers",
+    "Producer": "cometmq.client.producer.producer",
+    "PublishResult": "cometmq.client.extensions.staging.calls",
+    "PublishState": "cometmq.client.extensions.staging.calls",
+    "PullConsumer": "cometmq.client.consumer.pull_consumer",
+    "PushConsumer": "cometmq.client.consumer.push_consumer",
+    "ReceivedMessage": "cometmq.client.message.message",
+    "Reply": "cometmq.client.producer.request_reply",
+    "RetryLater": "cometmq.client.consumer.handling.handlers",
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
-    "Sql92": "cometmq.core.subscription",
-    "StagedPart": "cometmq.client.staging_calls",
-    "Staging": "cometmq.client.staging_async",
+    "Sql92": "cometmq.core.filter.subscription",
+    "StagedPart": "cometmq.client.extensions.staging.calls",
+    "Staging": "cometmq.client.extensions.staging.batches",
     "SubscriptionGroupConfig": "cometmq.model.group",
     "Tls": "cometmq.net.tls",
-    "Transaction": "cometmq.client.transaction",
-    "TransactionOutcome": "cometmq.client.transaction",
-    "TransactionProducer": "cometmq.client.transaction_producer",
-    "TransactionResult": "cometmq.client.transaction",
+    "Transaction": "cometmq.client.transaction.values",
+    "TransactionOutcome": "cometmq.client.transaction.values",
+    "TransactionProducer": "cometmq.client.transaction.producer",
+    "TransactionResult": "cometmq.client.transaction.values",
 }
 
 

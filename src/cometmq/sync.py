@@ -9,15 +9,15 @@ Sends and admin calls use blocking sockets in the calling thread; consumers, hea
 run on one background thread.
 """
 
-from cometmq.client.handlers import DeadLetter, RetryLater
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.staging import PublishResult, PublishState, StagedPart, Staging
-from cometmq.client.sync_admin import Admin
-from cometmq.client.sync_consumers import PullConsumer, PushConsumer
-from cometmq.client.sync_producer import Producer
-from cometmq.client.sync_transaction_producer import TransactionProducer
-from cometmq.client.transaction import Transaction, TransactionOutcome, TransactionResult
-from cometmq.core.subscription import Sql92
+from cometmq.client.admin.sync_admin import Admin
+from cometmq.client.consumer.handling.handlers import DeadLetter, RetryLater
+from cometmq.client.consumer.sync_consumers import PullConsumer, PushConsumer
+from cometmq.client.extensions.staging.sync import PublishResult, PublishState, StagedPart, Staging
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.sync_producer import Producer
+from cometmq.client.transaction.sync_producer import TransactionProducer
+from cometmq.client.transaction.values import Transaction, TransactionOutcome, TransactionResult
+from cometmq.core.filter.subscription import Sql92
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 

@@ -1,5 +1,5 @@
 """Spark finds packages called `pyspark_*` by itself: this one brings `format("cometmq")`."""
 
-from cometmq.spark.live_source import LiveSource as DefaultSource
+from cometmq.spark.live.source import LiveSource as DefaultSource
 
 __all__ = ["DefaultSource"]

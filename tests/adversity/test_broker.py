@@ -11,7 +11,7 @@ from tests.request_fields import pull_fields, send_fields
 
 from cometmq.testing.cluster import EmbeddedCluster
 from cometmq.testing.raw_client import PeerClosed, RawClient
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.command import RemotingCommand
 
 SEND_V2 = 310
 PULL = 11

@@ -8,8 +8,8 @@ from tests.request_fields import send_fields
 
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
 from cometmq.testing.raw_client import RawClient
-from cometmq.wire.bodies import HeartbeatData
-from cometmq.wire.codes import RequestCode
+from cometmq.wire.body.bodies import HeartbeatData
+from cometmq.wire.command.codes import RequestCode
 
 GROUP = "rude"
 QUICK = {

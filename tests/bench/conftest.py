@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from cometmq.net.network import TcpNetwork
-from cometmq.wire.command import RemotingCommand, encode_response
-from cometmq.wire.framing import FrameReader
+from cometmq.wire.command.command import RemotingCommand, encode_response
+from cometmq.wire.frame.framing import FrameReader
 
 Alter = Callable[[int, bytes], list[bytes]]
 HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")

@@ -11,7 +11,7 @@ from cometmq.bench.loads import RAW_LOADS, Load, Rounds, WorkOrder
 from cometmq.bench.processes import run_worker, start_echo
 from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import ClientError
-from cometmq.wire.framing import FrameReader
+from cometmq.wire.frame.framing import FrameReader
 
 
 class Wire:

@@ -9,8 +9,8 @@ import pytest
 from cometmq.bench.frames import OPAQUE_BASE, FrameRing, Targets
 from cometmq.codec.batch import decode_batch
 from cometmq.errors import ConfigError
-from cometmq.wire.command import RemotingCommand
-from cometmq.wire.framing import FrameReader
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.frame.framing import FrameReader
 
 
 def requests_of(data: bytes) -> list[RemotingCommand]:

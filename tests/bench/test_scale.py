@@ -13,8 +13,8 @@ from cometmq.bench.suite import Settings
 from cometmq.errors import ClientError
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import system_environment
-from cometmq.wire.bodies import HeartbeatData
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.body.bodies import HeartbeatData
+from cometmq.wire.command.command import RemotingCommand
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 TINY = Sizes(topics=20, clients=12, connections=30, pulls=25)

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cometmq import errors
-from cometmq.cli.exit_codes import exit_code
 from cometmq.cli.main import root
+from cometmq.cli.terminal.exit_codes import exit_code
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
 
 Run = Callable[..., Result]

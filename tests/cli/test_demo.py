@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.demo_archive import Archived
-from cometmq.cli.demo_archive import _not_done as not_done
-from cometmq.cli.demo_run import DemoPlan, DemoReport, GroupReport, SendReport, percentile
-from cometmq.cli.flights import Tally
+from cometmq.cli.demo.archive import Archived
+from cometmq.cli.demo.archive import _not_done as not_done
+from cometmq.cli.demo.flights import Tally
+from cometmq.cli.demo.run import DemoPlan, DemoReport, GroupReport, SendReport, percentile
 from cometmq.testing.cluster import threaded_cluster
 
 FLIGHTS = 3000

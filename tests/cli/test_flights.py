@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.flights import FLIGHT_COUNT, DatasetMissing, Tally, dataset_path, read_flights
+from cometmq.cli.demo.flights import FLIGHT_COUNT, DatasetMissing, Tally, dataset_path, read_flights
 
 
 def test_all_flights_are_read() -> None:
@@ -26,7 +26,7 @@ def test_reading_imports_no_pandas() -> None:
     """The dataset's package is read as a file; its import would bring pandas."""
     script = (
         "import sys\n"
-        "from cometmq.cli.flights import read_flights\n"
+        "from cometmq.cli.demo.flights import read_flights\n"
         "assert len(list(read_flights(limit=10))) == 10\n"
         "print(*sys.modules)\n"
     )
@@ -76,6 +76,6 @@ def test_wrong_archive_is_named(tmp_path: Path) -> None:
 
 def test_missing_package_tells_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next step is in the message."""
-    monkeypatch.setattr("cometmq.cli.flights.PACKAGE", "no-such-package-here")
+    monkeypatch.setattr("cometmq.cli.demo.flights.PACKAGE", "no-such-package-here")
     with pytest.raises(DatasetMissing, match=r"pip install .*requirements/demo\.txt"):
         dataset_path()

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cometmq.cli.group_policy import duration_ms, duration_text
+from cometmq.cli.admin.group_policy import duration_ms, duration_text
 from cometmq.cli.main import root
 from cometmq.errors import GroupNotExist
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster

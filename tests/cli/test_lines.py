@@ -13,8 +13,8 @@ from typing import BinaryIO, cast
 import click
 import pytest
 
-from cometmq.cli import lines
-from cometmq.cli.lines import line_batches
+from cometmq.cli.terminal import lines
+from cometmq.cli.terminal.lines import line_batches
 from cometmq.testing.cluster import threaded_cluster
 
 CONTENTS = [

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from cometmq import __version__, errors
-from cometmq.cli import exit_codes
 from cometmq.cli.main import COMMANDS, root
+from cometmq.cli.terminal import exit_codes
 
 
 def run_cometmq(*arguments: str, timeout: float = 50) -> subprocess.CompletedProcess[str]:

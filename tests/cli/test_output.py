@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cometmq.cli.output import print_listing, progress
+from cometmq.cli.terminal.output import print_listing, progress
 
 ROWS = [
     {"topic": "Orders", "queue_count": 8, "order": False, "groups": ["a", "b"], "rate": 1.5},

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 import cometmq
 import cometmq.sync
-from cometmq.cli.confirming import NotConfirmed
 from cometmq.cli.main import root
+from cometmq.cli.terminal.confirming import NotConfirmed
 from cometmq.errors import GroupNotExist, QueryNotFound
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from cometmq.cli.main import root
-from cometmq.cli.pipeline import PIPELINES, pipeline
+from cometmq.cli.pipeline.group import PIPELINES, pipeline
 
 HEAVY = ("pyspark", "pyarrow", "numpy", "rich", "cometmq.spark", "cometmq.client", "asyncio")
 
@@ -38,7 +38,7 @@ def test_help_imports_nothing_heavy() -> None:
         "from click.testing import CliRunner\n"
         "theirs = set(sys.modules)\n"  # its debugger brings asyncio with it on Python 3.14
         "from cometmq.cli.main import root\n"
-        "from cometmq.cli.pipeline import PIPELINES\n"
+        "from cometmq.cli.pipeline.group import PIPELINES\n"
         "for words in [[], *([name] for name in PIPELINES)]:\n"
         "    result = CliRunner().invoke(root, ['pipeline', *words, '--help'])\n"
         "    assert result.exit_code == 0, result.output\n"

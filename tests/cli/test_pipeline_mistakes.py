@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.unit.spark.stores import fill, some_days
 
-from cometmq.cli import exit_codes
-from cometmq.cli.pipeline_options import finish
-from cometmq.spark.progress import Summary
-from cometmq.spark.report import Report
+from cometmq.cli.pipeline.options import finish
+from cometmq.cli.terminal import exit_codes
+from cometmq.spark.base.progress import Summary
+from cometmq.spark.base.report import Report
 
 LOG = f"store/commitlog/{0:020}"
 NOBODY = ("-n", "127.0.0.1:1")

@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cometmq.cli.options import name_server_option, security_options
+from cometmq.cli.terminal.options import name_server_option, security_options
 from cometmq.net.tls import Tls
 
 
@@ -58,7 +58,7 @@ def test_files_turn_tls_on(tmp_path: Path) -> None:
 
 def test_there_is_no_option_for_the_secret() -> None:
     """Command lines are seen by others."""
-    from cometmq.cli.topic import topic
+    from cometmq.cli.admin.topic import topic
 
     shown = CliRunner().invoke(topic, ["list", "--help"]).output
     assert "COMETMQ_SECRET_KEY" in shown

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cometmq import sync
-from cometmq.cli.exit_codes import STORE
 from cometmq.cli.main import root
+from cometmq.cli.terminal.exit_codes import STORE
 from cometmq.errors import StoreError
 from cometmq.model import Message
-from cometmq.store.disk import RealDisk
-from cometmq.store.inspect import read_records
+from cometmq.store.base.disk import RealDisk
+from cometmq.store.offline.inspect import read_records
 from cometmq.testing.cluster import threaded_cluster
 
 MESSAGES = 20

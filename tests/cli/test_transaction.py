@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cometmq.sync
-from cometmq.cli.exit_codes import FAILED, NOT_FOUND
 from cometmq.cli.main import root
+from cometmq.cli.terminal.exit_codes import FAILED, NOT_FOUND
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
 
 SETTINGS = {

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from cometmq import errors
-from cometmq.cli.exit_codes import NOT_FOUND, USAGE
 from cometmq.cli.main import root
-from cometmq.cli.values import LONG_MAX, duration_ms, moment_ms, whole_number
+from cometmq.cli.terminal.exit_codes import NOT_FOUND, USAGE
+from cometmq.cli.terminal.values import LONG_MAX, duration_ms, moment_ms, whole_number
 from cometmq.client import Producer
 from cometmq.net.blocking import BlockingChannel
 from cometmq.testing.cluster import threaded_cluster

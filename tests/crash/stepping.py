@@ -21,7 +21,7 @@ import asyncio, json, os, signal, sys
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from cometmq.broker.config import load_config
+from cometmq.broker.base.config import load_config
 from cometmq.net.env import SystemClock, system_environment
 from cometmq.standalone import Standalone
 

@@ -11,7 +11,7 @@ import pytest
 from tests.crash.stepping import Life, read_queue
 
 from cometmq.testing.raw_client import RawClient
-from cometmq.wire.codes import RequestCode
+from cometmq.wire.command.codes import RequestCode
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -19,7 +19,7 @@ from tests.crash.test_full_disk_order import Filler
 from tests.request_fields import send_fields
 
 from cometmq.testing.raw_client import RawClient
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.command import RemotingCommand
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

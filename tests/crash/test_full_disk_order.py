@@ -12,7 +12,7 @@ from tests.crash.test_full_disk import mounted
 from tests.unit.client.growing_stage import on_loop, until
 
 from cometmq import Admin, Message, Producer, PushConsumer, ReceivedMessage
-from cometmq.client.parking_admin import ParkedLanes
+from cometmq.client.extensions.parking.admin import ParkedLanes
 from cometmq.errors import BrokerBusy, RemoteError, SendFailed
 from cometmq.gateway.gateway import DelayGateway
 from cometmq.net.env import SystemClock

@@ -17,16 +17,16 @@ from tests.crash.test_kill9 import BrokerProcess
 from tests.unit.client.growing_stage import on_loop, until
 
 from cometmq import Admin, Message, Producer, PushConsumer, ReceivedMessage
-from cometmq.client import growing_admin
-from cometmq.core.growing import Growth
+from cometmq.client.extensions import growing_admin
+from cometmq.core.extensions.growing import Growth
 from cometmq.errors import CometError
 from cometmq.model import MessageQueue
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.testing import embedded_cluster
 from cometmq.testing.raw_client import RawClient
-from cometmq.wire.bodies import LockBatchRequest, LockBatchResponse, encode_group_config
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse, encode_group_config
+from cometmq.wire.command.command import RemotingCommand
 
 pytestmark = [pytest.mark.timeout(120)]
 

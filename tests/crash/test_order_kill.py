@@ -13,7 +13,7 @@ from cometmq import Message, Producer
 from cometmq.model import MessageQueue
 from cometmq.testing import embedded_cluster
 from cometmq.testing.raw_client import RawClient
-from cometmq.wire.bodies import LockBatchRequest, LockBatchResponse
+from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

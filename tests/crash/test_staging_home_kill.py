@@ -14,7 +14,7 @@ import pytest
 from tests.crash.stepping import Life, read_queue
 
 import cometmq.sync
-from cometmq.client.staging import PublishState, StagedPart, Staging
+from cometmq.client.extensions.staging.sync import PublishState, StagedPart, Staging
 from cometmq.errors import CometError, ConnectFailed
 from cometmq.testing import threaded_cluster
 from cometmq.testing.cluster import EmbeddedCluster

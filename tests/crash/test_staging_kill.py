@@ -13,7 +13,7 @@ from tests.crash.stepping import Life, read_queue
 from tests.crash.test_full_disk import small_disk  # noqa: F401 - a fixture
 
 import cometmq.sync
-from cometmq.client.staging import PublishState, StagedPart, Staging
+from cometmq.client.extensions.staging.sync import PublishState, StagedPart, Staging
 from cometmq.errors import CometError, ServiceNotAvailable
 from cometmq.testing.raw_client import RawClient
 

@@ -22,15 +22,15 @@ import pytest
 
 from cometmq.codec.java_hash import java_hash
 from cometmq.codec.stored_message import decode_messages
-from cometmq.store.config import StoreConfig
+from cometmq.store.base.config import StoreConfig
+from cometmq.store.base.results import GetResult, GetStatus
 from cometmq.store.message_store import MessageStore
-from cometmq.store.results import GetResult, GetStatus
 from cometmq.testing.disk import SimDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cometmq.store.results import RecoveryReport
+    from cometmq.store.base.results import RecoveryReport
 
 HOST = b"\x7f\x00\x00\x01\x00\x00*\x9f"
 TOPICS = ("Alpha", "Beta", "T" * 150)

@@ -14,7 +14,7 @@ import pytest
 from tests.crash.stepping import Life, read_queue
 
 import cometmq
-from cometmq.client.transaction import TransactionOutcome
+from cometmq.client.transaction.values import TransactionOutcome
 from cometmq.errors import CometError
 from cometmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
 from cometmq.testing.raw_client import RawClient

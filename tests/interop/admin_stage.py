@@ -20,11 +20,11 @@ from interop.driver import Peer
 from interop.peers import driver_command, mqadmin_command
 from interop.servers import Cluster, JavaCluster, OurCluster
 
-from cometmq.broker.config import ignored_keys
+from cometmq.broker.base.config import ignored_keys
 from cometmq.namesrv.config import IGNORED_KEYS
 from cometmq.net.blocking import BlockingChannel
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
 
 __all__ = ["Admin", "Answer", "Step", "Table", "both_clusters", "load_table"]
 

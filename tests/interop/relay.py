@@ -24,9 +24,9 @@ from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.errors import CodecError, CometError, NoRoute
 from cometmq.net.blocking import BlockingChannel
 from cometmq.net.env import system_environment
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand
-from cometmq.wire.fastjson import loads_object
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.command.fastjson import loads_object
 
 __all__ = ["LOG_FILE_BYTES", "QueueReading", "Reading", "Relay", "now_ms"]
 

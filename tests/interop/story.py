@@ -20,9 +20,9 @@ from tests.interop.stage import Letter, letter
 
 from cometmq.codec.compression import decompress
 from cometmq.codec.stored_message import StoredMessage, decode_messages
-from cometmq.store.disk import RealDisk
-from cometmq.store.inspect import read_records
-from cometmq.wire.codes import RequestCode
+from cometmq.store.base.disk import RealDisk
+from cometmq.store.offline.inspect import read_records
+from cometmq.wire.command.codes import RequestCode
 
 __all__ = [
     "DELAYED",

@@ -13,8 +13,8 @@ from interop.peers import Unavailable, filter_command
 from tests.interop.stage import OURS, Stage, check_flow, letter
 from tests.sql92_cases import Generator, properties
 
-from cometmq.core.bloom_filter import BloomFilter
-from cometmq.core.sql92_expression import Expression
+from cometmq.core.filter.bloom_filter import BloomFilter
+from cometmq.core.filter.sql92.expression import Expression
 from cometmq.errors import ExpressionIllegal, NotComparable
 
 ANSWER_TIMEOUT_S = 600

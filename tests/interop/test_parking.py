@@ -10,8 +10,8 @@ from tests.interop.stage import Stage, letter
 import cometmq
 import cometmq.sync
 from cometmq.client import Admin
-from cometmq.client.parking_admin import ParkedLanes
-from cometmq.core.parking import Kind
+from cometmq.client.extensions.parking.admin import ParkedLanes
+from cometmq.core.extensions.parking import Kind
 from cometmq.net.env import SystemClock
 from cometmq.net.loop import run
 

@@ -10,7 +10,7 @@ from interop.driver import DriverError, mark
 from tests.interop.stage import Stage, bodies_of, letter
 
 from cometmq.testing.raw_client import RawClient
-from cometmq.wire.codes import RequestCode
+from cometmq.wire.command.codes import RequestCode
 
 LOSES_REPLIES = "Java's client 5.3.3 loses replies that come quickly, also from RocketMQ's own"
 

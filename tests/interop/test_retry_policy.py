@@ -4,7 +4,7 @@ import pytest
 from interop.driver import Message
 from tests.interop.stage import Stage, bodies_of, letter
 
-from cometmq.core.retry_policy import customized_policy, exponential_policy
+from cometmq.core.retry.retry_policy import customized_policy, exponential_policy
 from cometmq.model import SubscriptionGroupConfig
 
 

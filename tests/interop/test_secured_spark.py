@@ -13,7 +13,7 @@ from cometmq import Message
 from cometmq.arrow import scan
 from cometmq.errors import AccessDenied, CometError
 from cometmq.spark import session
-from cometmq.spark.live_security import security_options_of
+from cometmq.spark.live.security import security_options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,8 +26,8 @@ from tests.interop.story import (
 
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from cometmq.wire.bodies import group_config_to_json
-from cometmq.wire.codes import RequestCode
+from cometmq.wire.body.bodies import group_config_to_json
+from cometmq.wire.command.codes import RequestCode
 
 FOREIGN: Final = (
     "timerwheel",

@@ -12,8 +12,8 @@ from tests.interop.waiting import wait_until
 
 import cometmq.sync
 from cometmq.errors import ClientError
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import BINARY, JSON
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import BINARY, JSON
 
 ANSWERED = (
     RequestCode.REGISTER_BROKER,

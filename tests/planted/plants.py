@@ -11,26 +11,26 @@ from unittest import mock
 
 import msgspec
 
-import cometmq.store.appender as appender_module
-import cometmq.store.recovery as recovery_module
-from cometmq.broker.recall import RecallProcessor
-from cometmq.broker.send_back import SendBackProcessor
-from cometmq.broker.state import answer
-from cometmq.broker.transaction import TransactionService
-from cometmq.client.offsets import LocalOffsets
-from cometmq.client.parking import Parking
-from cometmq.client.request_reply import OpenRequests
-from cometmq.core.consumer_offsets import ConsumerOffsetTable
-from cometmq.core.delay import DelayLevels
-from cometmq.core.growing import ALL_MOVED, QueueDrain
-from cometmq.core.process_queue import ProcessQueue
-from cometmq.core.queue_locks import QueueLocks
+import cometmq.store.append.appender as appender_module
+import cometmq.store.recovery.recovery as recovery_module
+from cometmq.broker.base.state import answer
+from cometmq.broker.clients.send_back import SendBackProcessor
+from cometmq.broker.delay.wheel.recall import RecallProcessor
+from cometmq.broker.transaction.service import TransactionService
+from cometmq.client.consumer.queue.offsets import LocalOffsets
+from cometmq.client.extensions.parking.parking import Parking
+from cometmq.client.producer.request_reply import OpenRequests
+from cometmq.core.consume.process_queue import ProcessQueue
+from cometmq.core.delay.levels import DelayLevels
+from cometmq.core.extensions.growing import ALL_MOVED, QueueDrain
+from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.group.queue_locks import QueueLocks
 from cometmq.gateway.gateway import DelayGateway
-from cometmq.store.appender import Appender
-from cometmq.store.flush import Flusher
-from cometmq.store.index_service import IndexService
+from cometmq.store.append.appender import Appender
+from cometmq.store.base.results import PutResult
+from cometmq.store.index.service import IndexService
+from cometmq.store.log.flush import Flusher
 from cometmq.store.message_store import MessageStore
-from cometmq.store.results import PutResult
 
 __all__ = ["PLANTS", "Plant"]
 

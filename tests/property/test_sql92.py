@@ -10,11 +10,11 @@ from tests import sql92_cases as reference
 
 from cometmq.codec.properties import Needle, decode_properties
 from cometmq.codec.stored_message import encode_message, properties_of
-from cometmq.core.property_filter import PropertyFilter
-from cometmq.core.sql92_expression import Expression
-from cometmq.core.sql92_needles import any_of
+from cometmq.core.filter.property_filter import PropertyFilter
+from cometmq.core.filter.sql92.expression import Expression
+from cometmq.core.filter.sql92.needles import any_of
 from cometmq.errors import ExpressionIllegal, NotComparable
-from cometmq.store.record_search import places_with
+from cometmq.store.read.record_search import places_with
 
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 WORDS = (

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from cometmq.errors import CodecError, RemoteProtocolError
 from cometmq.model.queue import MessageQueue
-from cometmq.wire import bodies
-from cometmq.wire.command import BINARY, JSON, RemotingCommand, encode_command, frame_json
-from cometmq.wire.fastjson import dumps, loads_lenient
-from cometmq.wire.framing import FrameReader, decode_frame
-from cometmq.wire.header import Header
-from cometmq.wire.header_registry import REQUEST_HEADERS, RESPONSE_HEADERS
+from cometmq.wire.body import bodies
+from cometmq.wire.command.command import BINARY, JSON, RemotingCommand, encode_command, frame_json
+from cometmq.wire.command.fastjson import dumps, loads_lenient
+from cometmq.wire.frame.framing import FrameReader, decode_frame
+from cometmq.wire.header.header import Header
+from cometmq.wire.header.registry import REQUEST_HEADERS, RESPONSE_HEADERS
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INT32 = st.integers(-(2**31), 2**31 - 1)

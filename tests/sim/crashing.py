@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
-from cometmq.broker.config import BrokerConfig
 from cometmq.codec.stored_message import decode_messages
 from cometmq.namesrv import NameServer, NameServerConfig
+from cometmq.store.base.results import GetResult, GetStatus
 from cometmq.store.message_store import MessageStore
-from cometmq.store.results import GetResult, GetStatus
 from cometmq.testing.loop import NodeCrashed
 from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulation import Node, NodeGone, World, simulate

@@ -17,7 +17,7 @@ from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.errors import CometError
 from cometmq.net.channel import Channel
 from cometmq.testing.simulation import World
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.command import RemotingCommand
 
 WAIT_MS = 90_000
 TOPIC = "Later"

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from tests.sim.crashing import QUEUE_COUNT, CrashingCluster, Happened, read_visible
 
 from cometmq.broker.broker import Broker
-from cometmq.client.producer import Producer
-from cometmq.client.staging_async import Staging
-from cometmq.client.staging_calls import PublishState
+from cometmq.client.extensions.staging.batches import Staging
+from cometmq.client.extensions.staging.calls import PublishState
+from cometmq.client.producer.producer import Producer
 from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.testing.simulation import World

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 import pytest
 from tests.request_fields import pull_fields
 
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
-from cometmq.broker.config import BrokerConfig
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
 from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import CometError
 from cometmq.model import Message, SendStatus
@@ -28,7 +28,7 @@ from cometmq.namesrv import NameServer, NameServerConfig
 from cometmq.net.channel import Channel
 from cometmq.testing.network import NetworkFaults
 from cometmq.testing.simulation import Node, NodeGone, World, simulate
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.command import RemotingCommand
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, 2, 3, 4]
 TOPIC = "SimTopic"

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from tests.request_fields import pull_fields, send_fields
 
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
-from cometmq.broker.config import BrokerConfig
 from cometmq.codec.stored_message import decode_messages
 from cometmq.net.channel import Channel
 from cometmq.testing.simulation import World, simulate
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.command import RemotingCommand
 
 PORT = 10911
 

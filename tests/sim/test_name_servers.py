@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
-from cometmq.broker.config import BrokerConfig
-from cometmq.client.producer import Producer
+from cometmq.client.producer.producer import Producer
 from cometmq.model import Message, SendStatus
 from cometmq.namesrv import NameServer, NameServerConfig
 from cometmq.testing.simulation import Node, World, simulate
-from cometmq.wire.codes import RequestCode
+from cometmq.wire.command.codes import RequestCode
 
 PORT = 9876
 

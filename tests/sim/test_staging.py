@@ -11,11 +11,11 @@ import pytest
 from tests.sim.crashing import QUEUE_COUNT, check_crash_at_step, crash_anywhere, read_visible
 from tests.sim.staging import ROWS, TOPIC, StagedCluster
 
-from cometmq.client.staging_calls import PublishState
+from cometmq.client.extensions.staging.calls import PublishState
 from cometmq.codec.consume_queue import CqUnit
 from cometmq.model.names import STAGED_DECISION_TOPIC, STAGED_TOPIC, TIMER_TOPIC
 from cometmq.store.message_store import MessageStore
-from cometmq.store.verify import verify_store
+from cometmq.store.offline.verify import verify_store
 from cometmq.testing.simulation import World, simulate
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, 2, 3, 4, 5, 6]

@@ -16,9 +16,9 @@ import pytest
 
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.stored_message import decode_messages
-from cometmq.store.config import StoreConfig
+from cometmq.store.base.config import StoreConfig
+from cometmq.store.base.results import ColdRead, GetStatus
 from cometmq.store.message_store import MessageStore
-from cometmq.store.results import ColdRead, GetStatus
 from cometmq.testing.simulation import Node, NodeGone, World, simulate
 
 # Each of these found a fault of recovery once: units zeroed behind a void end, names and pages

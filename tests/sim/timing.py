@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from tests.sim.crashing import QUEUE_COUNT, CrashingCluster, Happened, read_visible
 
 from cometmq.broker.broker import Broker
-from cometmq.client.producer import Producer
+from cometmq.client.producer.producer import Producer
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError
 from cometmq.model import Message

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 from tests.sim.crashing import QUEUE_COUNT, CrashingCluster, Happened, read_visible
 
 from cometmq.broker.broker import Broker
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.transaction import Said, TransactionOutcome
-from cometmq.client.transaction_producer import TransactionProducer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.transaction.producer import TransactionProducer
+from cometmq.client.transaction.values import Said, TransactionOutcome
 from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC

@@ -10,7 +10,7 @@ import pytest
 from tests.spark.clusters import Cluster
 
 from cometmq.spark import session
-from cometmq.spark.live_queues import close_clusters
+from cometmq.spark.live.queues import close_clusters
 from cometmq.testing import threaded_cluster
 
 if TYPE_CHECKING:

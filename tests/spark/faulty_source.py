@@ -18,9 +18,9 @@ import psutil
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from cometmq.client import staging_calls
-from cometmq.spark.live_source import LiveSource
-from cometmq.spark.sink import StreamSink, stream_writer
+from cometmq.client.extensions.staging import calls as staging_calls
+from cometmq.spark.live.sink import StreamSink, stream_writer
+from cometmq.spark.live.source import LiveSource
 
 PLACES = ("before-staging", "after-staging", "before-publish", "inside-publish", "after-publish")
 

@@ -16,16 +16,16 @@ from click.testing import CliRunner
 from tests.spark.clusters import Cluster, new_topic
 
 from cometmq.arrow import scan
-from cometmq.cli.flights import read_flights
+from cometmq.cli.demo.flights import read_flights
 from cometmq.cli.main import root
 from cometmq.errors import ConfigError, ConnectFailed, NoRoute, StoreCorrupt, StoreError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
-from cometmq.spark.pipelines.archive import ArchiveOptions, archive
-from cometmq.spark.pipelines.archive_compact import compact
-from cometmq.spark.pipelines.archive_read import Slice, archive_files, read_archive
-from cometmq.spark.pipelines.archive_source import LiveSource, StoreSource
-from cometmq.spark.pipelines.archive_verify import verify
+from cometmq.spark.pipelines.archive.archive import ArchiveOptions, archive
+from cometmq.spark.pipelines.archive.compact import compact
+from cometmq.spark.pipelines.archive.read import Slice, archive_files, read_archive
+from cometmq.spark.pipelines.archive.source import LiveSource, StoreSource
+from cometmq.spark.pipelines.archive.verify import verify
 from cometmq.spark.pipelines.replay import replay, replay_preview
 
 if TYPE_CHECKING:
@@ -237,8 +237,8 @@ def test_the_commands_tell_the_same(
 KILL = """
 import os, signal, sys
 from cometmq.spark import session
-from cometmq.spark.pipelines.archive import ArchiveOptions, archive
-from cometmq.spark.pipelines.archive_source import LiveSource
+from cometmq.spark.pipelines.archive.archive import ArchiveOptions, archive
+from cometmq.spark.pipelines.archive.source import LiveSource
 point, name_server, topic, folder = sys.argv[1:5]
 seen = []
 def on_point(name):

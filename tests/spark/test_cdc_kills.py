@@ -17,8 +17,8 @@ import pytest
 from tests.spark.test_cdc_pipeline import bodies, canal, table_rows
 from tests.unit.spark.generated_events import canal_binlog
 
-from cometmq.spark.pipelines.cdc_run import Merger
-from cometmq.spark.pipelines.cdc_table import POINTS, ParquetTable
+from cometmq.spark.pipelines.cdc.run import Merger
+from cometmq.spark.pipelines.cdc.table import POINTS, ParquetTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,9 +31,9 @@ FILES = 4
 JOB = """
 import os, signal, sys
 from cometmq.spark import session
-from cometmq.spark.pipelines.cdc_run import Merger
-from cometmq.spark.pipelines.cdc_table import ParquetTable
-from cometmq.spark.pipelines.following import follow
+from cometmq.spark.pipelines.cdc.run import Merger
+from cometmq.spark.pipelines.cdc.table import ParquetTable
+from cometmq.spark.pipelines.base.following import follow
 
 source, to, point, hit = sys.argv[1:]
 batches = 0

@@ -20,13 +20,13 @@ from tests.unit.arrow.made_stores import MadeStore
 from tests.unit.spark.generated_events import Binlog, canal_binlog, debezium_binlog
 
 from cometmq.errors import ConfigError
-from cometmq.spark.live_source import LiveSource
-from cometmq.spark.pipelines.cdc_run import Merger
-from cometmq.spark.pipelines.cdc_table import ParquetTable, current_snapshot
-from cometmq.spark.pipelines.following import counted, row_counter
-from cometmq.spark.pipelines.following import follow as follow_stream
-from cometmq.spark.pipelines.inputs import open_input, parse_address
-from cometmq.spark.progress import Progress
+from cometmq.spark.base.progress import Progress
+from cometmq.spark.live.source import LiveSource
+from cometmq.spark.pipelines.base.following import counted, row_counter
+from cometmq.spark.pipelines.base.following import follow as follow_stream
+from cometmq.spark.pipelines.base.inputs import open_input, parse_address
+from cometmq.spark.pipelines.cdc.run import Merger
+from cometmq.spark.pipelines.cdc.table import ParquetTable, current_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.spark.clusters import Cluster
 
 from cometmq.cli.main import root
-from cometmq.client.handlers import DeadLetter
+from cometmq.client.consumer.handling.handlers import DeadLetter
 from cometmq.errors import ConfigError, NoRoute
 from cometmq.spark.pipelines.dead_letters import (
     Selection,
@@ -28,7 +28,7 @@ from cometmq.sync import PushConsumer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cometmq.client.message import ReceivedMessage
+    from cometmq.client.message.message import ReceivedMessage
 
 GROUP = "accounting"
 DEAD = 60

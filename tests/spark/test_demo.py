@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.spark.pipelines.archive_read import archive_files
+from cometmq.spark.pipelines.archive.read import archive_files
 
 FLIGHTS = 3_000
 

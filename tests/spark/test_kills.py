@@ -18,8 +18,8 @@ from tests.spark.clusters import Cluster
 from tests.spark.conftest import quick_settings
 from tests.spark.faulty_source import PLACES, arm
 
-from cometmq.spark.live_options import LiveOptions
-from cometmq.spark.live_source import LiveReader
+from cometmq.spark.live.options import LiveOptions
+from cometmq.spark.live.source import LiveReader
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 

@@ -13,8 +13,8 @@ from cometmq.arrow.options import COLUMNS
 from cometmq.errors import CometError, OffsetOutOfRange
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.queue import MessageQueue
-from cometmq.spark.live_options import LiveOptions
-from cometmq.spark.live_source import LiveReader
+from cometmq.spark.live.options import LiveOptions
+from cometmq.spark.live.source import LiveReader
 from cometmq.sync import Admin
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 from tests.spark.clusters import Cluster, new_topic
 from tests.spark.conftest import quick_settings
 
-from cometmq.spark.java import find_java
+from cometmq.spark.runtime.java import find_java
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 

@@ -13,8 +13,8 @@ import pytest
 from tests.spark.conftest import TIMEOUT_S, quick_settings
 
 from cometmq.errors import ConfigError
-from cometmq.spark.java import JAVA_VERSION_MIN, find_java
-from cometmq.spark.spark_session import settings
+from cometmq.spark.runtime.java import JAVA_VERSION_MIN, find_java
+from cometmq.spark.runtime.spark_session import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

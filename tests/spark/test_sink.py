@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 from tests.spark.clusters import Cluster, new_topic
 
 from cometmq.arrow import scan
-from cometmq.client.staging import PartWriter, Staging
+from cometmq.client.extensions.staging.sync import PartWriter, Staging
 from cometmq.errors import ConfigError
-from cometmq.spark.sink_options import SinkOptions
-from cometmq.spark.sink_rows import stage_rows
+from cometmq.spark.live.sink_options import SinkOptions
+from cometmq.spark.live.sink_rows import stage_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

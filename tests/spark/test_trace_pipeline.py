@@ -13,8 +13,8 @@ from tests.unit.spark.generated_events import traced_messages
 from tests.unit.spark.test_trace_contexts import captured_bodies
 
 from cometmq.errors import ConfigError
-from cometmq.spark import progress
-from cometmq.spark.pipelines.trace import journeys, latencies, never_consumed, trace_steps
+from cometmq.spark.base import progress
+from cometmq.spark.pipelines.trace.trace import journeys, latencies, never_consumed, trace_steps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

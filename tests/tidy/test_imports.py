@@ -19,6 +19,7 @@ ROOMS = sorted(
 )
 
 #: What must not be in memory after the import of a room, and why it would hurt.
+COMMAND_FREE_OF = ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker")
 HEAVY = {
     "broker": ("numpy", "rich", "click", "lz4", "zstandard"),
     "namesrv": ("numpy", "rich", "click", "cometmq.broker", "cometmq.store.message_store"),
@@ -27,14 +28,14 @@ HEAVY = {
     "client": ("numpy", "rich", "click", "cometmq.store", "cometmq.broker"),
     "wire": ("asyncio", "socket", "numpy"),
     "codec": ("asyncio", "socket", "numpy", "lz4", "zstandard"),
-    "cli.main": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
-    "cli.serve": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
-    "cli.produce": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
-    "cli.consume": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
-    "cli.topic": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
-    "cli.group": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
-    "cli.store": ("numpy", "rich", "asyncio", "uvloop", "cometmq.client", "cometmq.broker"),
-    "cli.demo": ("numpy", "rich", "uvloop", "cometmq.client", "cometmq.broker"),
+    "cli.main": COMMAND_FREE_OF,
+    "cli.serve.serve": COMMAND_FREE_OF,
+    "cli.message.produce": COMMAND_FREE_OF,
+    "cli.message.consume": COMMAND_FREE_OF,
+    "cli.admin.topic": COMMAND_FREE_OF,
+    "cli.admin.group": COMMAND_FREE_OF,
+    "cli.admin.store": COMMAND_FREE_OF,
+    "cli.demo.demo": ("numpy", "rich", "uvloop", "cometmq.client", "cometmq.broker"),
     "bench.main": ("numpy", "rich", "cometmq.client", "cometmq.broker"),
 }
 

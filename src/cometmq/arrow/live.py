@@ -16,13 +16,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from cometmq.arrow.span import read_span
-from cometmq.client import fork
-from cometmq.client.admin_calls import AdminCalls
-from cometmq.client.calls import BrokerCalls
-from cometmq.client.options import ClientOptions
-from cometmq.client.routes import MASTER_ID, RouteBook
-from cometmq.client.transport import BlockingIo, run_inline
-from cometmq.core.selector import subscribe_queues
+from cometmq.client.admin.calls import AdminCalls
+from cometmq.client.base import fork
+from cometmq.client.base.calls import BrokerCalls
+from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.routes import MASTER_ID, RouteBook
+from cometmq.client.base.transport import BlockingIo, run_inline
+from cometmq.core.topic.selector import subscribe_queues
 from cometmq.errors import (
     BrokerBusy,
     ClientClosed,
@@ -39,11 +39,11 @@ from cometmq.errors import (
 from cometmq.model import MessageQueue, SubscriptionGroupConfig
 from cometmq.model.names import TOOLS_GROUP
 from cometmq.net.pipelined import PipelinedChannel
-from cometmq.wire.admin_bodies import decode_topic_stats, encode_group_config
-from cometmq.wire.admin_headers import TopicHeader
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand
-from cometmq.wire.headers import OffsetResponseHeader, QueryConsumerOffsetHeader
+from cometmq.wire.body.admin import decode_topic_stats, encode_group_config
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.admin import TopicHeader
+from cometmq.wire.header.headers import OffsetResponseHeader, QueryConsumerOffsetHeader
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -17,7 +17,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
 
-from cometmq.core.sql92_expression import compile_expression
+from cometmq.core.filter.sql92.expression import compile_expression
 from cometmq.errors import ConfigError
 
 __all__ = [

@@ -26,14 +26,14 @@ from cometmq.errors import (
     remote_error,
 )
 from cometmq.model.flags import PULL_SUBSCRIPTION
-from cometmq.wire.bulk_pull import (
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.extensions.bulk_pull import (
     BYTES_DEFAULT,
     BulkPullCode,
     BulkPullHeader,
     BulkPullResponseHeader,
 )
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand, encode_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

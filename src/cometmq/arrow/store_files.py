@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from cometmq.arrow.options import nearest
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
 from cometmq.errors import StoreError
-from cometmq.store.consume_queue import queue_id_of
+from cometmq.store.queue.consume_queue import queue_id_of
 
 __all__ = ["LogFile", "LogFiles", "QueueFiles", "queues_of"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.errors import CometError, RemoteError, remote_error
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import Environment
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.command import RemotingCommand
 
 if TYPE_CHECKING:
     from cometmq.bench.frames import Targets  # brings numpy, which --help does without

@@ -18,8 +18,8 @@ from cometmq.errors import ClientError
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import system_environment
 from cometmq.net.network import TcpNetwork, parse_address
-from cometmq.wire.command import RemotingCommand, encode_command, encode_response
-from cometmq.wire.framing import FrameReader
+from cometmq.wire.command.command import RemotingCommand, encode_command, encode_response
+from cometmq.wire.frame.framing import FrameReader
 
 if TYPE_CHECKING:
     from cometmq.bench.frames import Targets  # brings numpy, which --help does without

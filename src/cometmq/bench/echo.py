@@ -21,8 +21,8 @@ import msgspec
 
 from cometmq.net.loop import run, wait_for_stop_signal
 from cometmq.net.network import TcpNetwork
-from cometmq.wire.command import frame_json
-from cometmq.wire.framing import FrameReader
+from cometmq.wire.command.command import frame_json
+from cometmq.wire.frame.framing import FrameReader
 
 __all__ = ["EchoConnection", "main", "pull_body", "serve"]
 

@@ -36,7 +36,7 @@ from cometmq.errors import CometError, remote_error
 from cometmq.net.env import system_environment
 from cometmq.net.loop import run
 from cometmq.net.pipelined import PipelinedChannel
-from cometmq.wire.command import RemotingCommand, encode_command
+from cometmq.wire.command.command import RemotingCommand, encode_command
 
 __all__ = ["KindRun", "main"]
 

@@ -14,58 +14,58 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from cometmq.broker.admin import AdminProcessor
-from cometmq.broker.admin_clients import ClientListProcessor
-from cometmq.broker.admin_config import ConfigProcessor, ConfigWriter
-from cometmq.broker.admin_progress import ProgressProcessor
-from cometmq.broker.admin_queue import ConsumeQueueProcessor
-from cometmq.broker.admin_stats import StatsProcessor
-from cometmq.broker.bulk_pull import BulkPullProcessor
-from cometmq.broker.carrying import CarriedGoods, carry
-from cometmq.broker.client import EXPIRY_SCAN_MS, ClientProcessor
-from cometmq.broker.client_calls import ClientCallProcessor
-from cometmq.broker.config import BrokerConfig
-from cometmq.broker.filters import FilterService
+from cometmq.broker.admin.clients import ClientListProcessor
+from cometmq.broker.admin.config import ConfigProcessor, ConfigWriter
+from cometmq.broker.admin.progress import ProgressProcessor
+from cometmq.broker.admin.queue import ConsumeQueueProcessor
+from cometmq.broker.admin.stats import StatsProcessor
+from cometmq.broker.admin.topics_and_groups import AdminProcessor
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.base.state import BrokerState
+from cometmq.broker.clients.calls import ClientCallProcessor
+from cometmq.broker.clients.heartbeats import EXPIRY_SCAN_MS, ClientProcessor
+from cometmq.broker.clients.queue_locks import QueueLockProcessor
+from cometmq.broker.clients.send_back import SendBackProcessor
+from cometmq.broker.delay.levels.schedule import ScheduleService
+from cometmq.broker.delay.opening import open_timers
+from cometmq.broker.delay.wheel.recall import RecallProcessor
+from cometmq.broker.delay.wheel.service import TimerService
+from cometmq.broker.extensions.bulk_pull import BulkPullProcessor
+from cometmq.broker.extensions.staging.service import StagingService
+from cometmq.broker.files.carrying import CarriedGoods, carry
+from cometmq.broker.files.persistence import BrokerFiles
 from cometmq.broker.live_config import LiveConfig
-from cometmq.broker.lookup import LookupProcessor
-from cometmq.broker.offset import OffsetProcessor
-from cometmq.broker.persistence import BrokerFiles
-from cometmq.broker.pull import PullProcessor
-from cometmq.broker.queue_locks import QueueLockProcessor
-from cometmq.broker.recall import RecallProcessor
+from cometmq.broker.pull.filters import FilterService
+from cometmq.broker.pull.lookup import LookupProcessor
+from cometmq.broker.pull.offset import OffsetProcessor
+from cometmq.broker.pull.pull import PullProcessor
 from cometmq.broker.registration import Registration
-from cometmq.broker.reply import ReplyProcessor
-from cometmq.broker.schedule import ScheduleService
-from cometmq.broker.send import SendProcessor
-from cometmq.broker.send_back import SendBackProcessor
-from cometmq.broker.staging import StagingService
-from cometmq.broker.state import BrokerState
-from cometmq.broker.timer import TimerService
-from cometmq.broker.timer_open import open_timers
-from cometmq.broker.transaction import TransactionService
-from cometmq.broker.transaction_counts import TransactionCounts
-from cometmq.broker.transaction_resume import ResumeProcessor
+from cometmq.broker.send.reply import ReplyProcessor
+from cometmq.broker.send.send import SendProcessor
+from cometmq.broker.transaction.counts import TransactionCounts
+from cometmq.broker.transaction.resume import ResumeProcessor
+from cometmq.broker.transaction.service import TransactionService
 from cometmq.codec.ids import HOST_V4_BYTES, encode_host
-from cometmq.core.delay import DelayLevels
-from cometmq.core.topic_table import TopicTable, system_topics
+from cometmq.core.delay.levels import DelayLevels
+from cometmq.core.topic.topic_table import TopicTable, system_topics
 from cometmq.errors import CometError, ConfigError, LocalProtocolError
 from cometmq.model.names import is_system_topic
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.env import Environment
 from cometmq.net.network import format_address, local_ip
 from cometmq.net.server import Handler, RemotingServer, ServerConnection
-from cometmq.store.config import StoreConfig
-from cometmq.store.disk import Disk
+from cometmq.store.base.config import StoreConfig
+from cometmq.store.base.disk import Disk
+from cometmq.store.base.results import RecoveryReport
 from cometmq.store.message_store import MessageStore
-from cometmq.store.results import RecoveryReport
-from cometmq.wire.bodies import (
+from cometmq.wire.body.bodies import (
     TopicConfigWrapper,
     encode_data_version,
     encode_register_broker_body,
 )
-from cometmq.wire.bulk_pull import BulkPullCode
-from cometmq.wire.codes import RequestCode as Code
-from cometmq.wire.fast_decode import EndCommand, SendCommand
+from cometmq.wire.command.codes import RequestCode as Code
+from cometmq.wire.extensions.bulk_pull import BulkPullCode
+from cometmq.wire.header.fast_decode import EndCommand, SendCommand
 
 __all__ = ["Broker"]
 

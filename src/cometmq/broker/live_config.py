@@ -1,6 +1,6 @@
 """Making a changed configuration hold in a running broker.
 
-Job: for each key of `LIVE_KEYS` (`cometmq.broker.admin_config`), tell the part that has its own
+Job: for each key of `LIVE_KEYS` (`cometmq.broker.admin.config`), tell the part that has its own
 copy.  It must not decide which keys may change, nor write the file.
 
 Most keys need nothing: their readers ask `BrokerState.config` every time.
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from cometmq.broker.config import BrokerConfig
-from cometmq.broker.persistence import BrokerFiles
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.base.state import BrokerState
+from cometmq.broker.files.persistence import BrokerFiles
 from cometmq.broker.registration import Registration
-from cometmq.broker.state import BrokerState
 from cometmq.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from cometmq.model.names import DEFAULT_TOPIC
 from cometmq.model.topic import TopicConfig
-from cometmq.store.config import StoreConfig
+from cometmq.store.base.config import StoreConfig
 
 __all__ = ["LiveConfig"]
 

@@ -25,8 +25,8 @@ from cometmq.errors import CometError, ResponseCode
 from cometmq.model.topic import TopicConfig
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import Environment
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
 
 __all__ = ["Registration"]
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import click
 
 from cometmq import __version__
-from cometmq.cli.lazy import LazyGroup
-from cometmq.cli.streams import open_streams
+from cometmq.cli.terminal.lazy import LazyGroup
+from cometmq.cli.terminal.streams import open_streams
 
 __all__ = ["COMMANDS", "LazyGroup", "main", "root"]
 
@@ -28,54 +28,70 @@ _OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 #: name -> (module, attribute, one line of help)
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "up": (
-        "cometmq.cli.serve",
+        "cometmq.cli.serve.serve",
         "up",
         "Run name server and broker in one process, in the foreground.",
     ),
-    "name-server": ("cometmq.cli.serve", "name_server", "Run a name server in the foreground."),
-    "broker": ("cometmq.cli.serve", "broker", "Run a broker in the foreground."),
+    "name-server": (
+        "cometmq.cli.serve.serve",
+        "name_server",
+        "Run a name server in the foreground.",
+    ),
+    "broker": ("cometmq.cli.serve.serve", "broker", "Run a broker in the foreground."),
     "produce": (
-        "cometmq.cli.produce",
+        "cometmq.cli.message.produce",
         "produce",
         "Send messages: one from the command line, or one per line of a file.",
     ),
-    "consume": ("cometmq.cli.consume", "consume", "Print the messages of a topic as they come."),
-    "topic": ("cometmq.cli.topic", "topic", "List, create, delete and look at topics."),
-    "group": ("cometmq.cli.group", "group", "List consumer groups and look at their progress."),
+    "consume": (
+        "cometmq.cli.message.consume",
+        "consume",
+        "Print the messages of a topic as they come.",
+    ),
+    "topic": ("cometmq.cli.admin.topic", "topic", "List, create, delete and look at topics."),
+    "group": (
+        "cometmq.cli.admin.group",
+        "group",
+        "List consumer groups and look at their progress.",
+    ),
     "dead-letters": (
-        "cometmq.cli.dead_letters",
+        "cometmq.cli.admin.dead_letters",
         "dead_letters",
         "See what died for a group, and send it again.",
     ),
     "parking": (
-        "cometmq.cli.parking",
+        "cometmq.cli.admin.parking",
         "parking",
         "Message groups that an ordered consumer has put aside.",
     ),
     "delay-gateway": (
-        "cometmq.cli.delay_gateway",
+        "cometmq.cli.serve.delay_gateway",
         "delay_gateway",
         "Exact timers for a RocketMQ 4 cluster, in the foreground.",
     ),
-    "staged": ("cometmq.cli.staged", "staged", "List and forget staged batches."),
+    "staged": ("cometmq.cli.message.staged", "staged", "List and forget staged batches."),
     "transaction": (
-        "cometmq.cli.transaction",
+        "cometmq.cli.message.transaction",
         "transaction",
         "List open transactions; have given up ones checked again.",
     ),
-    "store": ("cometmq.cli.store", "store", "Read a store directory without a broker."),
+    "store": ("cometmq.cli.admin.store", "store", "Read a store directory without a broker."),
     "pipeline": (
-        "cometmq.cli.pipeline",
+        "cometmq.cli.pipeline.group",
         "pipeline",
         "Archive, replay and analyse messages with Spark.",
     ),
     "demo": (
-        "cometmq.cli.demo",
+        "cometmq.cli.demo.demo",
         "demo",
         "Send 336,776 real flights through a cluster and check every count.",
     ),
     "bench": ("cometmq.bench.main", "bench_command", "Measure throughput and latency."),
-    "completion": ("cometmq.cli.completion", "completion", "Print a shell's completion script."),
+    "completion": (
+        "cometmq.cli.terminal.completion",
+        "completion",
+        "Print a shell's completion script.",
+    ),
 }
 
 
@@ -100,7 +116,7 @@ def root(ctx: click.Context, verbose: int, quiet: bool) -> None:
 
 def _report(error: BaseException) -> int:
     """One line for a person on stderr; the code for a script."""
-    from cometmq.cli.exit_codes import exit_code
+    from cometmq.cli.terminal.exit_codes import exit_code
 
     text = str(error) or type(error).__name__
     print(f"cometmq: {text}", file=sys.stderr)
@@ -148,7 +164,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             print(f"{name} stands before the command: cometmq {name} ...", file=sys.stderr)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        from cometmq.cli.exit_codes import INTERRUPTED
+        from cometmq.cli.terminal.exit_codes import INTERRUPTED
 
         if _ENDING:
             return TERMINATED

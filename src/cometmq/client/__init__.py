@@ -8,27 +8,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from cometmq.client.admin import Admin as Admin
-    from cometmq.client.admin_calls import ClusterInfo as ClusterInfo
-    from cometmq.client.admin_calls import OffsetRange as OffsetRange
-    from cometmq.client.admin_calls import QueueProgress as QueueProgress
-    from cometmq.client.handlers import DeadLetter as DeadLetter
-    from cometmq.client.handlers import RetryLater as RetryLater
-    from cometmq.client.message import ReceivedMessage as ReceivedMessage
-    from cometmq.client.producer import Producer as Producer
-    from cometmq.client.pull_consumer import PullConsumer as PullConsumer
-    from cometmq.client.push_consumer import PushConsumer as PushConsumer
-    from cometmq.client.transaction import Transaction as Transaction
-    from cometmq.client.transaction import TransactionOutcome as TransactionOutcome
-    from cometmq.client.transaction import TransactionResult as TransactionResult
-    from cometmq.client.transaction_producer import TransactionProducer as TransactionProducer
-    from cometmq.core.allocate import AllocateAveragely as AllocateAveragely
-    from cometmq.core.allocate import AllocateAveragelyByCircle as AllocateAveragelyByCircle
-    from cometmq.core.allocate import AllocateByConfig as AllocateByConfig
-    from cometmq.core.allocate import AllocateConsistentHash as AllocateConsistentHash
-    from cometmq.core.allocate import AllocateMachineRoomNearby as AllocateMachineRoomNearby
-    from cometmq.core.process_queue import FlowLimits as FlowLimits
-    from cometmq.core.subscription import Sql92 as Sql92
+    from cometmq.client.admin.admin import Admin as Admin
+    from cometmq.client.admin.calls import ClusterInfo as ClusterInfo
+    from cometmq.client.admin.calls import OffsetRange as OffsetRange
+    from cometmq.client.admin.calls import QueueProgress as QueueProgress
+    from cometmq.client.consumer.handling.handlers import DeadLetter as DeadLetter
+    from cometmq.client.consumer.handling.handlers import RetryLater as RetryLater
+    from cometmq.client.consumer.pull_consumer import PullConsumer as PullConsumer
+    from cometmq.client.consumer.push_consumer import PushConsumer as PushConsumer
+    from cometmq.client.message.message import ReceivedMessage as ReceivedMessage
+    from cometmq.client.producer.producer import Producer as Producer
+    from cometmq.client.transaction.producer import TransactionProducer as TransactionProducer
+    from cometmq.client.transaction.values import Transaction as Transaction
+    from cometmq.client.transaction.values import TransactionOutcome as TransactionOutcome
+    from cometmq.client.transaction.values import TransactionResult as TransactionResult
+    from cometmq.core.consume.process_queue import FlowLimits as FlowLimits
+    from cometmq.core.filter.subscription import Sql92 as Sql92
+    from cometmq.core.group.allocate import AllocateAveragely as AllocateAveragely
+    from cometmq.core.group.allocate import AllocateAveragelyByCircle as AllocateAveragelyByCircle
+    from cometmq.core.group.allocate import AllocateByConfig as AllocateByConfig
+    from cometmq.core.group.allocate import AllocateConsistentHash as AllocateConsistentHash
+    from cometmq.core.group.allocate import AllocateMachineRoomNearby as AllocateMachineRoomNearby
     from cometmq.model.group import ConsumeFromWhere as ConsumeFromWhere
     from cometmq.model.group import MessageModel as MessageModel
     from cometmq.model.message import Message as Message
@@ -67,33 +67,33 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Admin": "cometmq.client.admin",
-    "AllocateAveragely": "cometmq.core.allocate",
-    "AllocateAveragelyByCircle": "cometmq.core.allocate",
-    "AllocateByConfig": "cometmq.core.allocate",
-    "AllocateConsistentHash": "cometmq.core.allocate",
-    "AllocateMachineRoomNearby": "cometmq.core.allocate",
-    "ClusterInfo": "cometmq.client.admin_calls",
+    "Admin": "cometmq.client.admin.admin",
+    "AllocateAveragely": "cometmq.core.group.allocate",
+    "AllocateAveragelyByCircle": "cometmq.core.group.allocate",
+    "AllocateByConfig": "cometmq.core.group.allocate",
+    "AllocateConsistentHash": "cometmq.core.group.allocate",
+    "AllocateMachineRoomNearby": "cometmq.core.group.allocate",
+    "ClusterInfo": "cometmq.client.admin.calls",
     "ConsumeFromWhere": "cometmq.model.group",
-    "DeadLetter": "cometmq.client.handlers",
-    "FlowLimits": "cometmq.core.process_queue",
+    "DeadLetter": "cometmq.client.consumer.handling.handlers",
+    "FlowLimits": "cometmq.core.consume.process_queue",
     "Message": "cometmq.model.message",
     "MessageModel": "cometmq.model.group",
     "MessageQueue": "cometmq.model.queue",
-    "OffsetRange": "cometmq.client.admin_calls",
-    "Producer": "cometmq.client.producer",
-    "PullConsumer": "cometmq.client.pull_consumer",
-    "PushConsumer": "cometmq.client.push_consumer",
-    "QueueProgress": "cometmq.client.admin_calls",
-    "ReceivedMessage": "cometmq.client.message",
-    "RetryLater": "cometmq.client.handlers",
+    "OffsetRange": "cometmq.client.admin.calls",
+    "Producer": "cometmq.client.producer.producer",
+    "PullConsumer": "cometmq.client.consumer.pull_consumer",
+    "PushConsumer": "cometmq.client.consumer.push_consumer",
+    "QueueProgress": "cometmq.client.admin.calls",
+    "ReceivedMessage": "cometmq.client.message.message",
+    "RetryLater": "cometmq.client.consumer.handling.handlers",
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
-    "Sql92": "cometmq.core.subscription",
-    "Transaction": "cometmq.client.transaction",
-    "TransactionOutcome": "cometmq.client.transaction",
-    "TransactionProducer": "cometmq.client.transaction_producer",
-    "TransactionResult": "cometmq.client.transaction",
+    "Sql92": "cometmq.core.filter.subscription",
+    "Transaction": "cometmq.client.transaction.values",
+    "TransactionOutcome": "cometmq.client.transaction.values",
+    "TransactionProducer": "cometmq.client.transaction.producer",
+    "TransactionResult": "cometmq.client.transaction.values",
 }
 
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.broker.config import BrokerConfig, load_config
-from cometmq.client.admin import Admin
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.broker.base.config import BrokerConfig, load_config
+from cometmq.client.admin.admin import Admin
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
 from cometmq.errors import (
     AccessDenied,
     CometError,
@@ -49,7 +49,7 @@ from cometmq.gateway.contract import (
 from cometmq.model import Message, SendStatus
 from cometmq.net.env import Environment, system_environment
 from cometmq.standalone import Standalone
-from cometmq.store.disk import Disk, RealDisk
+from cometmq.store.base.disk import Disk, RealDisk
 
 __all__ = ["DelayGateway", "GatewayStatus", "read_status"]
 

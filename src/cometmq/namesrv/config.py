@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cometmq.codec.java_properties import format_properties
-from cometmq.core.settings import SettingTable, parse_settings
+from cometmq.core.base.settings import SettingTable, parse_settings
 from cometmq.errors import ConfigError
 
 __all__ = [

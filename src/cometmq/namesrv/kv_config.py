@@ -22,7 +22,7 @@ import msgspec
 
 from cometmq.errors import CometError, StoreCorrupt
 from cometmq.net.env import Workers
-from cometmq.store.disk import Disk, make_durable_directory
+from cometmq.store.base.disk import Disk, make_durable_directory
 
 __all__ = ["ORDER_TOPIC_NAMESPACE", "KvConfig"]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
 from cometmq.codec.java_properties import merge_properties
-from cometmq.core.route_table import RouteTable
+from cometmq.core.topic.route_table import RouteTable
 from cometmq.errors import CometError
 from cometmq.namesrv.config import LoadedNameServerConfig, NameServerConfig
 from cometmq.namesrv.kv_config import KvConfig
@@ -24,7 +24,7 @@ from cometmq.net.env import Environment, system_environment
 from cometmq.net.loop import wait_for_stop_signal
 from cometmq.net.network import format_address
 from cometmq.net.server import RemotingServer, ServerConnection
-from cometmq.store.disk import Disk, RealDisk, make_durable_directory
+from cometmq.store.base.disk import Disk, RealDisk, make_durable_directory
 
 __all__ = ["NameServer", "serve"]
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from cometmq.codec.crc import body_crc
 from cometmq.codec.java_properties import parse_properties
-from cometmq.core.route_table import (
+from cometmq.core.topic.route_table import (
     BROKER_TIMEOUT_MS,
     BrokerMember,
     Registration,
@@ -27,9 +27,20 @@ from cometmq.model.topic import BrokerData, DataVersion, TopicConfig
 from cometmq.namesrv.config import NameServerConfig, updated_config
 from cometmq.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from cometmq.net.server import Handler, ServerConnection
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand, encode_command
-from cometmq.wire.namesrv_headers import (
+from cometmq.wire.body.route import (
+    decode_data_version,
+    decode_register_broker_body,
+    decode_topic_route,
+    encode_cluster_info,
+    encode_data_version,
+    encode_kv_table,
+    encode_member_group,
+    encode_topic_list,
+    encode_topic_route,
+)
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.header.namesrv import (
     AddWritePermResponseHeader,
     BrokerHeartbeatHeader,
     BrokerIdentityHeader,
@@ -47,17 +58,6 @@ from cometmq.wire.namesrv_headers import (
     RegisterBrokerResponseHeader,
     RegisterTopicHeader,
     WipeWritePermResponseHeader,
-)
-from cometmq.wire.route_bodies import (
-    decode_data_version,
-    decode_register_broker_body,
-    decode_topic_route,
-    encode_cluster_info,
-    encode_data_version,
-    encode_kv_table,
-    encode_member_group,
-    encode_topic_list,
-    encode_topic_route,
 )
 
 __all__ = ["NameServerProcessor"]

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
 from cometmq.net.network import foreign_protocol, not_a_host, parse_address
 from cometmq.net.tls import TlsContext, wrap_socket
-from cometmq.wire.command import RemotingCommand, encode_command
-from cometmq.wire.framing import FrameReader
+from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.frame.framing import FrameReader
 
 __all__ = ["BlockingChannel"]
 

@@ -12,8 +12,8 @@ from typing import TypeAlias, cast
 from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
 from cometmq.net.env import Environment
 from cometmq.net.network import foreign_protocol, parse_address
-from cometmq.wire.command import RemotingCommand, encode_command
-from cometmq.wire.framing import FrameReader
+from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.frame.framing import FrameReader
 
 __all__ = ["Channel", "ChannelPool", "OnAnswer", "OnRequest"]
 

@@ -12,14 +12,14 @@ import struct
 from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
 from cometmq.net.blocking import BlockingChannel
 from cometmq.net.tls import TlsContext
-from cometmq.wire.command import (
+from cometmq.wire.command.command import (
     BINARY,
     FRAME_BYTES_MAX,
     JSON,
     RemotingCommand,
     decode_binary_header,
 )
-from cometmq.wire.framing import decode_json_header
+from cometmq.wire.frame.framing import decode_json_header
 
 __all__ = ["PipelinedChannel"]
 

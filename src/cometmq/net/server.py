@@ -20,8 +20,8 @@ from cometmq.codec.ids import encode_host
 from cometmq.errors import CometError, RemoteProtocolError, ResponseCode
 from cometmq.net.env import Environment
 from cometmq.net.network import Listener, format_address
-from cometmq.wire.command import RemotingCommand, encode_command, encode_response
-from cometmq.wire.framing import FrameReader
+from cometmq.wire.command.command import RemotingCommand, encode_command, encode_response
+from cometmq.wire.frame.framing import FrameReader
 
 __all__ = ["Answer", "Handler", "RemotingServer", "Run", "ServerConnection"]
 

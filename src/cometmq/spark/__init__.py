@@ -14,11 +14,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cometmq.spark.spark_session import session
+    from cometmq.spark.runtime.spark_session import session
 
 __all__ = ["session"]
 
-_HOME = {"session": "spark_session"}
+_HOME = {"session": "runtime.spark_session"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
-from cometmq.broker.config import BrokerConfig
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.namesrv.name_server import NameServer
 from cometmq.net.env import Environment, system_environment
-from cometmq.store.disk import RealDisk
+from cometmq.store.base.disk import RealDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cometmq.store.disk import Disk
+    from cometmq.store.base.disk import Disk
 
 __all__ = ["Standalone"]
 

@@ -26,22 +26,22 @@ from cometmq.codec.consume_queue import (
     is_cq_ext_address,
 )
 from cometmq.errors import StoreClosed
-from cometmq.store.appender import Appender
-from cometmq.store.checkpoint import JavaCheckpoint
-from cometmq.store.commit_log import CommitLog
-from cometmq.store.consume_queue import ConsumeQueues, end_without_hold, hold, release
-from cometmq.store.disk import make_durable_directory
-from cometmq.store.flush import Flusher
-from cometmq.store.index_service import IndexService
-from cometmq.store.moving import Mover
-from cometmq.store.queue_ext import QueueExt
-from cometmq.store.queue_mender import QueueMender
-from cometmq.store.queue_search import QueueSearch
-from cometmq.store.queue_writer import QueueWriter
-from cometmq.store.reader import QueueReader
-from cometmq.store.recovery import Recovery
-from cometmq.store.results import TimeBoundary
-from cometmq.store.retention import Retention
+from cometmq.store.append.appender import Appender
+from cometmq.store.base.checkpoint import JavaCheckpoint
+from cometmq.store.base.disk import make_durable_directory
+from cometmq.store.base.results import TimeBoundary
+from cometmq.store.index.service import IndexService
+from cometmq.store.log.commit_log import CommitLog
+from cometmq.store.log.flush import Flusher
+from cometmq.store.queue.consume_queue import ConsumeQueues, end_without_hold, hold, release
+from cometmq.store.queue.extension import QueueExt
+from cometmq.store.queue.mender import QueueMender
+from cometmq.store.queue.search import QueueSearch
+from cometmq.store.queue.writer import QueueWriter
+from cometmq.store.read.reader import QueueReader
+from cometmq.store.recovery.recovery import Recovery
+from cometmq.store.retention.moving import Mover
+from cometmq.store.retention.retention import Retention
 from cometmq.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
     from cometmq.codec.cq_ext import BitmapHint
     from cometmq.codec.properties import Needle
-    from cometmq.store.config import StoreConfig
-    from cometmq.store.disk import Disk, StoreLock, Workers
-    from cometmq.store.flush import CallLater
-    from cometmq.store.results import ColdRead, GetResult, QueryResult, RecoveryReport
-    from cometmq.store.span_reader import SpanReader
+    from cometmq.store.base.config import StoreConfig
+    from cometmq.store.base.disk import Disk, StoreLock, Workers
+    from cometmq.store.base.results import ColdRead, GetResult, QueryResult, RecoveryReport
+    from cometmq.store.log.flush import CallLater
+    from cometmq.store.read.span_reader import SpanReader
 
 __all__ = ["MessageStore"]
 

@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES
-from cometmq.store.checkpoint import (
+from cometmq.store.base.checkpoint import (
     FINGERPRINT_BYTES,
     JavaCheckpoint,
     Progress,
@@ -23,20 +23,20 @@ from cometmq.store.checkpoint import (
     SideFile,
     fingerprint,
 )
-from cometmq.store.log_reader import LogReader
-from cometmq.store.unit_journal import UnitJournal, journal_generations, remove_journals
+from cometmq.store.log.reader import LogReader
+from cometmq.store.queue.unit_journal import UnitJournal, journal_generations, remove_journals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cometmq.store.commit_log import CommitLog
-    from cometmq.store.config import StoreConfig
-    from cometmq.store.consume_queue import ConsumeQueue, ConsumeQueues
-    from cometmq.store.disk import Disk
-    from cometmq.store.flush import Flusher
-    from cometmq.store.index_service import IndexService
-    from cometmq.store.queue_writer import QueueWriter, WrittenQueue
-    from cometmq.store.retention import Retention
+    from cometmq.store.base.config import StoreConfig
+    from cometmq.store.base.disk import Disk
+    from cometmq.store.index.service import IndexService
+    from cometmq.store.log.commit_log import CommitLog
+    from cometmq.store.log.flush import Flusher
+    from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
+    from cometmq.store.queue.writer import QueueWriter, WrittenQueue
+    from cometmq.store.retention.retention import Retention
 
 __all__ = ["Upkeep"]
 

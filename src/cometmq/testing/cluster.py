@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cometmq.broker.config import load_config
+from cometmq.broker.base.config import load_config
 from cometmq.errors import CometError
 from cometmq.standalone import Standalone
 

@@ -28,7 +28,7 @@ from cometmq.errors import DiskFull, StoreError, StoreLocked
 from cometmq.testing.inode import PAGE_BYTES, Inode, ReservedInode, SparseInode
 
 if TYPE_CHECKING:
-    from cometmq.store.disk import Mapping
+    from cometmq.store.base.disk import Mapping
 
 __all__ = ["OPERATIONS", "SimDisk", "SimLogFile", "SimRandomFile"]
 

@@ -14,8 +14,8 @@ from types import TracebackType
 
 from cometmq.errors import CometError
 from cometmq.net.network import parse_address
-from cometmq.wire.command import RemotingCommand, encode_command
-from cometmq.wire.framing import FrameReader
+from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.frame.framing import FrameReader
 
 __all__ = ["PeerClosed", "RawClient"]
 

@@ -34,7 +34,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from cometmq.client import instance as client_instance
+from cometmq.client.base import instance as client_instance
 from cometmq.errors import CometError
 from cometmq.net.env import Environment
 from cometmq.testing.clock import VirtualClock

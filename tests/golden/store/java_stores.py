@@ -12,14 +12,14 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cometmq.store.config import StoreConfig
-from cometmq.store.disk import RealDisk
+from cometmq.store.base.config import StoreConfig
+from cometmq.store.base.disk import RealDisk
 from cometmq.store.message_store import MessageStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cometmq.store.results import RecoveryReport
+    from cometmq.store.base.results import RecoveryReport
 
 HERE = Path(__file__).parent
 NOW_MS = 1_795_300_000_000

@@ -12,10 +12,10 @@ import pytest
 from tests.golden.store.java_stores import expectation, unpack
 
 from cometmq.broker import Broker, load_config
-from cometmq.core.consumer_filter import decode_filter_file
+from cometmq.core.filter.consumer_filter import decode_filter_file
 from cometmq.model.names import HALF_TOPIC, TIMER_TOPIC
 from cometmq.net.env import system_environment
-from cometmq.store.disk import RealDisk
+from cometmq.store.base.disk import RealDisk
 
 if TYPE_CHECKING:
     from pathlib import Path

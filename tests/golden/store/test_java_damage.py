@@ -13,10 +13,10 @@ from cometmq.codec.stored_message import (
     read_record_header,
 )
 from cometmq.errors import StoreCorrupt
-from cometmq.store.disk import RealDisk
-from cometmq.store.inspect import inspect_store, read_records
-from cometmq.store.results import ColdRead, GetResult, GetStatus
-from cometmq.store.verify import FindingKind, verify_store
+from cometmq.store.base.disk import RealDisk
+from cometmq.store.offline.inspect import inspect_store, read_records
+from cometmq.store.base.results import ColdRead, GetResult, GetStatus
+from cometmq.store.offline.verify import FindingKind, verify_store
 
 from tests.golden.store.java_stores import expectation, open_store, unpack
 

@@ -12,9 +12,9 @@ from cometmq.codec.consume_queue import (
     encode_cq_ext_unit,
 )
 from cometmq.codec.cq_ext import encode_cq_ext_end_blank, has_cq_ext_room, walk_cq_ext
-from cometmq.core.bloom_filter import BloomFilter
-from cometmq.core.consumer_filter import decode_filter_file, encode_filter_file
-from cometmq.core.filter_table import FilterTable
+from cometmq.core.filter.bloom_filter import BloomFilter
+from cometmq.core.filter.consumer_filter import decode_filter_file, encode_filter_file
+from cometmq.core.filter.filter_table import FilterTable
 
 HERE = Path(__file__).parent
 FILE_BYTES = 4096

@@ -10,7 +10,7 @@ import pytest
 from cometmq.codec.compression import decompress
 from cometmq.codec.ids import decode_host
 from cometmq.codec.stored_message import StoredMessage, decode_messages
-from cometmq.store.results import ColdRead, GetResult, GetStatus, TimeBoundary
+from cometmq.store.base.results import ColdRead, GetResult, GetStatus, TimeBoundary
 
 from tests.golden.store.java_stores import expectation, open_store, unpack
 

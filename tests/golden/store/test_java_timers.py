@@ -11,9 +11,9 @@ from cometmq.broker import Broker
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.net.env import Environment, SystemClock, system_environment
-from cometmq.store.disk import RealDisk
-from cometmq.store.timer_files import read_timer_checkpoint
-from cometmq.store.timer_log import TimerLog
+from cometmq.store.base.disk import RealDisk
+from cometmq.store.timer.java_files import read_timer_checkpoint
+from cometmq.store.timer.log import TimerLog
 
 
 class LaterClock(SystemClock):

@@ -17,14 +17,14 @@ from cometmq.codec.properties import (
 from cometmq.codec.stored_message import decode_message, decode_messages
 from cometmq.errors import CodecError, RemoteProtocolError
 from cometmq.model.queue import MessageQueue
-from cometmq.wire import bodies
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import BINARY, RemotingCommand, encode_command
-from cometmq.wire.fastjson import dumps, loads_lenient
-from cometmq.wire.framing import FrameReader, decode_frame
-from cometmq.wire.header import RIDER_FIELDS
-from cometmq.wire.header_registry import REQUEST_HEADERS, RESPONSE_HEADERS
-from cometmq.wire.headers import SendMessageHeader
+from cometmq.wire.body import bodies
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import BINARY, RemotingCommand, encode_command
+from cometmq.wire.command.fastjson import dumps, loads_lenient
+from cometmq.wire.frame.framing import FrameReader, decode_frame
+from cometmq.wire.header.header import RIDER_FIELDS
+from cometmq.wire.header.registry import REQUEST_HEADERS, RESPONSE_HEADERS
+from cometmq.wire.header.headers import SendMessageHeader
 
 FRAMES = 5530
 TRANSFERS = 58

@@ -39,10 +39,10 @@ from cometmq.errors import (
 )
 from cometmq.net.env import system_environment
 from cometmq.net.pipelined import PipelinedChannel
-from cometmq.store.disk import RealDisk
+from cometmq.store.base.disk import RealDisk
 from cometmq.sync import Admin, Producer
 from cometmq.testing import EmbeddedCluster, threaded_cluster
-from cometmq.wire.bulk_pull import BulkPullCode, BulkPullResponseHeader
+from cometmq.wire.extensions.bulk_pull import BulkPullCode, BulkPullResponseHeader
 
 COUNT = 700
 TOPIC = "Live"

@@ -14,10 +14,10 @@ from cometmq.broker import Broker, load_config
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import Environment, system_environment
-from cometmq.store.disk import RealDisk
-from cometmq.wire.bodies import ConsumerData, HeartbeatData
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand
+from cometmq.store.base.disk import RealDisk
+from cometmq.wire.body.bodies import ConsumerData, HeartbeatData
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
 
 __all__ = ["PULL_DEFAULTS", "SEND_DEFAULTS", "Client", "eventually", "running", "scenario"]
 

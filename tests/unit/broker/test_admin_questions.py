@@ -15,7 +15,7 @@ from cometmq.model.group import (
 )
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig
-from cometmq.wire.bodies import (
+from cometmq.wire.body.bodies import (
     ConsumerData,
     decode_consume_stats,
     decode_consumer_connection,
@@ -25,10 +25,7 @@ from cometmq.wire.bodies import (
     decode_topic_list,
     decode_topic_stats,
 )
-from cometmq.wire.codes import RequestCode as Code
-from cometmq.wire.fastjson import loads_object
-from cometmq.wire.header_registry import REQUEST_HEADERS
-from cometmq.wire.stats_bodies import (
+from cometmq.wire.body.stats import (
     decode_consume_queue_view,
     decode_correction_offsets,
     decode_group_forbidden,
@@ -37,6 +34,9 @@ from cometmq.wire.stats_bodies import (
     decode_time_spans,
     decode_topic_subscription,
 )
+from cometmq.wire.command.codes import RequestCode as Code
+from cometmq.wire.command.fastjson import loads_object
+from cometmq.wire.header.registry import REQUEST_HEADERS
 
 CONSUMER = ConsumerData(
     "g",
@@ -320,9 +320,9 @@ def test_statistics(tmp_path: Path) -> None:
 
 def test_samples_are_taken_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A timer counts and samples, a few topics in each turn of the loop."""
-    monkeypatch.setattr("cometmq.broker.stats.SAMPLE_INTERVAL_MS", 5)
-    monkeypatch.setattr("cometmq.broker.stats._TOPICS_AT_ONCE", 1)
-    monkeypatch.setattr("cometmq.broker.stats._COUNTERS_AT_ONCE", 1)
+    monkeypatch.setattr("cometmq.broker.base.stats.SAMPLE_INTERVAL_MS", 5)
+    monkeypatch.setattr("cometmq.broker.base.stats._TOPICS_AT_ONCE", 1)
+    monkeypatch.setattr("cometmq.broker.base.stats._COUNTERS_AT_ONCE", 1)
 
     async def story(broker: Broker, client: Client) -> None:
         await fill(broker, client)

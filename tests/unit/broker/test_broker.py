@@ -16,9 +16,9 @@ from cometmq.model.topic import TopicConfig
 from cometmq.namesrv import NameServer
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.net.env import system_environment
-from cometmq.store.disk import RealDisk
-from cometmq.wire.bodies import ConsumerData, decode_topic_list, decode_topic_route
-from cometmq.wire.codes import RequestCode
+from cometmq.store.base.disk import RealDisk
+from cometmq.wire.body.bodies import ConsumerData, decode_topic_list, decode_topic_route
+from cometmq.wire.command.codes import RequestCode
 
 ENV = system_environment()
 

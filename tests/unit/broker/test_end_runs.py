@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.harness import Client, eventually
+from tests.unit.broker.send.test_send_run import exchange, frame, store_of, told
 from tests.unit.broker.test_half_runs import half_frame, of_answer, what
-from tests.unit.broker.test_send_run import exchange, frame, store_of, told
 from tests.unit.broker.transacting import COMMIT, GROUP, ROLLBACK, Half, end, half, stored
 
-from cometmq.broker import Broker, transaction, transaction_run
-from cometmq.broker.transaction_run import RUN_ENDS_MAX
+from cometmq.broker import Broker
+from cometmq.broker.transaction import run as transaction_run
+from cometmq.broker.transaction import service as transaction
+from cometmq.broker.transaction.run import RUN_ENDS_MAX
 from cometmq.errors import DiskFull, RemoteProtocolError, ResponseCode
 from cometmq.model.names import OP_HALF_TOPIC
 from cometmq.store.message_store import MessageStore
-from cometmq.wire.command import RemotingCommand, encode_command
-from cometmq.wire.fast_decode import EndCommand
-from cometmq.wire.framing import FrameReader
-from cometmq.wire.headers import EndTransactionHeader
+from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.frame.framing import FrameReader
+from cometmq.wire.header.fast_decode import EndCommand
+from cometmq.wire.header.headers import EndTransactionHeader
 
 ONEWAY = 2
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 from tests.unit.broker.harness import Client
-from tests.unit.broker.test_send_run import PLAIN, exchange, frame, told
+from tests.unit.broker.send.test_send_run import PLAIN, exchange, frame, told
 from tests.unit.broker.transacting import GROUP, ROLLBACK, Half, end, halves, stored
 
-from cometmq.broker import Broker, transaction
-from cometmq.broker.half_send import make_half_look
-from cometmq.broker.send_run import make_look
+from cometmq.broker import Broker
+from cometmq.broker.send.send_run import make_look
+from cometmq.broker.transaction import service as transaction
+from cometmq.broker.transaction.half_send import make_half_look
 from cometmq.codec.stored_message import StoredMessage
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.command import RemotingCommand
 
 MARKS = f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02"
 

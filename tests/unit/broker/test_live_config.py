@@ -8,15 +8,15 @@ import pytest
 from tests.unit.broker.harness import Client, eventually, running, scenario
 
 from cometmq.broker import Broker, load_config
-from cometmq.broker.admin_config import LIVE_KEYS
-from cometmq.broker.config import effective_keys
+from cometmq.broker.admin.config import LIVE_KEYS
+from cometmq.broker.base.config import effective_keys
 from cometmq.codec.java_properties import parse_properties
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.namesrv.name_server import NameServer
 from cometmq.net.env import system_environment
-from cometmq.store.disk import RealDisk
-from cometmq.wire.bodies import decode_data_version
-from cometmq.wire.codes import RequestCode as Code
+from cometmq.store.base.disk import RealDisk
+from cometmq.wire.body.bodies import decode_data_version
+from cometmq.wire.command.codes import RequestCode as Code
 
 
 async def change(client: Client, text: str) -> tuple[int, str]:

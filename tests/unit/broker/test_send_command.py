@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.broker.harness import SEND_DEFAULTS
 
-from cometmq.wire.command import RemotingCommand, encode_command
-from cometmq.wire.fast_decode import SendCommand
-from cometmq.wire.framing import FrameReader, full_command
-from cometmq.wire.headers import SendMessageHeader
+from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.frame.framing import FrameReader, full_command
+from cometmq.wire.header.fast_decode import SendCommand
+from cometmq.wire.header.headers import SendMessageHeader
 
 
 def frame(header: dict[str, Any] | bytes, body: bytes = b"body") -> bytes:

@@ -8,9 +8,9 @@ from cometmq.broker import Broker
 from cometmq.codec.properties import encode_properties
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC
-from cometmq.store.results import GetResult, GetStatus
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand
+from cometmq.store.base.results import GetResult, GetStatus
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
 
 __all__ = ["COMMIT", "GROUP", "ROLLBACK", "UNKNOWN", "Half", "end", "half", "ops", "stored"]
 

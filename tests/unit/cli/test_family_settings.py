@@ -2,8 +2,8 @@
 
 import pytest
 
-from cometmq.broker.config import load_config
-from cometmq.cli.processes import child_settings, plans
+from cometmq.broker.base.config import load_config
+from cometmq.cli.serve.processes import child_settings, plans
 from cometmq.errors import ConfigError
 
 

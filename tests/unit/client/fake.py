@@ -18,16 +18,16 @@ from cometmq.codec.stored_message import encode_message
 from cometmq.model.topic import BrokerData, QueueData, TopicRoute
 from cometmq.net.env import system_environment
 from cometmq.net.server import Handler, RemotingServer, ServerConnection
-from cometmq.wire.bodies import ConsumerListBody, HeartbeatData
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand, encode_command
-from cometmq.wire.headers import (
+from cometmq.wire.body.bodies import ConsumerListBody, HeartbeatData
+from cometmq.wire.body.route import encode_topic_route
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.header.headers import (
     ConsumerSendMsgBackHeader,
     PullMessageHeader,
     SendMessageHeader,
     UpdateConsumerOffsetHeader,
 )
-from cometmq.wire.route_bodies import encode_topic_route
 
 HOST = encode_host("127.0.0.1:10911")
 Override = Callable[[RemotingCommand, ServerConnection], RemotingCommand | None]

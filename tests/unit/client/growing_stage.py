@@ -15,14 +15,14 @@ from random import Random
 from typing import Any, Self
 
 from cometmq import Admin, Message, Producer
+from cometmq.broker.base.config import load_config
 from cometmq.broker.broker import Broker
-from cometmq.broker.config import load_config
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.namesrv.name_server import NameServer
 from cometmq.net.env import system_environment
-from cometmq.store.disk import RealDisk
+from cometmq.store.base.disk import RealDisk
 from cometmq.testing.cluster import SMALL_STORE
 
 TOPIC = "Grown"

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cometmq.client.producer import Producer
-from cometmq.client.pull_consumer import PullConsumer
+from cometmq.client.consumer.pull_consumer import PullConsumer
+from cometmq.client.producer.producer import Producer
 from cometmq.model import Message
 from cometmq.testing.cluster import embedded_cluster
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.unit.client.fake import FakeBroker
 
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage
 from cometmq.model import MessageQueue
 
 Q0 = MessageQueue("t", "broker-a", 0)

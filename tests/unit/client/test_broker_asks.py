@@ -9,13 +9,13 @@ from tests.unit.client.fake import FakeBroker
 from tests.unit.client.scripted import Q0, Reader, scenario
 from tests.unit.client.waiting import until
 
-from cometmq.client.handlers import RetryLater
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.consumer.handling.handlers import RetryLater
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage
 from cometmq.errors import CometError
 from cometmq.model import BrokerData, MessageQueue, QueueData
-from cometmq.wire.bodies import ConsumerRunningInfo, ResetOffsetBody
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.body.bodies import ConsumerRunningInfo, ResetOffsetBody
+from cometmq.wire.command.command import RemotingCommand
 
 
 def test_notice_of_new_members_rebalances_at_once() -> None:

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from tests.unit.client.waiting import until
 
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
-from cometmq.client.pull_consumer import PullConsumer
-from cometmq.client.push_consumer import PushConsumer
-from cometmq.core.process_queue import FlowLimits
-from cometmq.core.subscription import Sql92
+from cometmq.client.consumer.pull_consumer import PullConsumer
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
+from cometmq.core.consume.process_queue import FlowLimits
+from cometmq.core.filter.subscription import Sql92
 from cometmq.model import Message, MessageQueue
 from cometmq.testing.cluster import EmbeddedCluster, embedded_cluster
-from cometmq.wire.bulk_pull import BulkPullCode, BulkPullHeader
+from cometmq.wire.extensions.bulk_pull import BulkPullCode, BulkPullHeader
 
 QUEUES = 2
 COUNT = 1200

@@ -11,10 +11,10 @@ from tests.unit.client.push_stage import committed, numbered, scenario, send
 from tests.unit.client.waiting import until
 
 import cometmq.sync
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
-from cometmq.client.pull_consumer import PullConsumer
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.consumer.pull_consumer import PullConsumer
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
 from cometmq.errors import ClientClosed, ClientError, CometError, ConfigError
 from cometmq.model import Message, MessageQueue
 from cometmq.testing.cluster import embedded_cluster

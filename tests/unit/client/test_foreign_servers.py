@@ -9,7 +9,7 @@ import pytest
 from tests.unit.client.fake import FakeBroker
 
 from cometmq import Admin, Message, Producer
-from cometmq.client.options import ClientOptions
+from cometmq.client.base.options import ClientOptions
 from cometmq.errors import (
     ClientError,
     ConnectFailed,
@@ -19,8 +19,8 @@ from cometmq.errors import (
 )
 from cometmq.net.blocking import BlockingChannel
 from cometmq.sync import Producer as SyncProducer
-from cometmq.wire.codes import RequestCode
-from cometmq.wire.command import RemotingCommand
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
 
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 

@@ -7,10 +7,10 @@ from tests.unit.client.fake import FakeBroker
 from tests.unit.client.scripted import Q0, Reader, scenario
 from tests.unit.client.waiting import until
 
-from cometmq.client.handlers import RetryLater
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.consumer.handling.handlers import RetryLater
+from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.codec.properties import decode_properties
-from cometmq.wire.headers import SendMessageHeader
+from cometmq.wire.header.headers import SendMessageHeader
 
 
 def test_a_message_nobody_takes_back_is_resent() -> None:
@@ -41,7 +41,7 @@ def test_a_message_nobody_takes_back_is_resent() -> None:
 
 def test_a_message_nobody_takes_at_all_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither 36 nor the copy: the offset stays until somebody takes it."""
-    monkeypatch.setattr("cometmq.client.send_back.PAUSE_S", 0.01)
+    monkeypatch.setattr("cometmq.client.consumer.send_back.PAUSE_S", 0.01)
 
     async def story(broker: FakeBroker, consumer: PushConsumer, reader: Reader) -> None:
         for code in (36, 310):

@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.unit.client.extensions.parking.test_parking import eventually
 from tests.unit.client.growing_stage import (
     TOPIC,
     Readers,
@@ -14,7 +15,6 @@ from tests.unit.client.growing_stage import (
     until,
     until_grown,
 )
-from tests.unit.client.test_parking import eventually
 
 from cometmq import (
     Admin,
@@ -24,10 +24,10 @@ from cometmq import (
     ReceivedMessage,
     TransactionOutcome,
 )
-from cometmq.client import growing_admin
-from cometmq.client.parking_admin import ParkedLanes
-from cometmq.client.transaction_producer import TransactionProducer
-from cometmq.core.growing import BUCKET_COUNT, Growth, Phase, bucket_of, group_hash
+from cometmq.client.extensions import growing_admin
+from cometmq.client.extensions.parking.admin import ParkedLanes
+from cometmq.client.transaction.producer import TransactionProducer
+from cometmq.core.extensions.growing import BUCKET_COUNT, Growth, Phase, bucket_of, group_hash
 from cometmq.errors import ConfigError, RequestTimeout
 from cometmq.model import MessageQueue, TopicConfig
 from cometmq.net.env import SystemClock

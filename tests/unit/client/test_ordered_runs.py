@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from tests.unit.client.waiting import until
 
-from cometmq.client.coroutine_dispatcher import RUN_MAX, CoroutineDispatcher
-from cometmq.client.handlers import Outcome
-from cometmq.client.message import ReceivedMessage, split_messages
-from cometmq.client.producer import Producer
-from cometmq.client.pull_consumer import PullConsumer
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.consumer.handling.coroutine_dispatcher import RUN_MAX, CoroutineDispatcher
+from cometmq.client.consumer.handling.handlers import Outcome
+from cometmq.client.consumer.pull_consumer import PullConsumer
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage, split_messages
+from cometmq.client.producer.producer import Producer
 from cometmq.codec.stored_message import encode_message
-from cometmq.core.process_queue import ProcessQueue
+from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.model import Message, MessageQueue
 from cometmq.testing.cluster import embedded_cluster
 
-MODULE = "cometmq.client.coroutine_dispatcher"
+MODULE = "cometmq.client.consumer.handling.coroutine_dispatcher"
 QUEUE = MessageQueue("t", "b", 0)
 COUNT = 10
 

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.client.push_stage import committed, numbered, scenario, send
 from tests.unit.client.waiting import until
 
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
 from cometmq.model import Message, MessageQueue
 
 

@@ -13,7 +13,7 @@ from tests.unit.client.waiting import until
 import cometmq
 import cometmq.client
 import cometmq.sync
-from cometmq.client.background import background
+from cometmq.client.base.background import background
 from cometmq.errors import ClientClosed, ConfigError, NoRoute, RequestTimeout, SendFailed
 from cometmq.model import Message, MessageQueue, SendStatus
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.core.batching import check_batch, split_by_size
-from cometmq.core.consume_retry import fallback_properties
-from cometmq.core.subscription import Sql92, subscription_of
-from cometmq.core.watchdog import Progress, QueueWatch, Verdict
+from cometmq.core.consume.watchdog import Progress, QueueWatch, Verdict
+from cometmq.core.filter.subscription import Sql92, subscription_of
+from cometmq.core.produce.batching import check_batch, split_by_size
+from cometmq.core.retry.consume_retry import fallback_properties
 from cometmq.errors import ConfigError, ExpressionIllegal, LocalProtocolError
 from cometmq.model import Message, MessageQueue
 

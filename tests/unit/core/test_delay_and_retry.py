@@ -2,15 +2,15 @@
 
 import pytest
 
-from cometmq.core.delay import DelayLevels
-from cometmq.core.retry import (
+from cometmq.core.delay.levels import DelayLevels
+from cometmq.core.retry.retry import (
     SendBack,
     decide_send_back,
     goes_to_dlq_on_send,
     level_not_before,
     max_reconsume_times,
 )
-from cometmq.core.retry_policy import (
+from cometmq.core.retry.retry_policy import (
     RetryPolicy,
     customized_policy,
     exponential_policy,

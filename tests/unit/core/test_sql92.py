@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from cometmq.core.java_number import parse_double, parse_integer, parse_long
-from cometmq.core.sql92_compare import are_equal, compare_doubles, compare_literals
-from cometmq.core.sql92_compiler import compile_match
-from cometmq.core.sql92_expression import Expression, compile_expression
-from cometmq.core.sql92_lexer import LENGTH_MAX
-from cometmq.core.sql92_parser import DEPTH_MAX, OPERATORS_MAX
-from cometmq.core.sql92_tree import Kind, Literal
+from cometmq.core.base.java_number import parse_double, parse_integer, parse_long
+from cometmq.core.filter.sql92.compare import are_equal, compare_doubles, compare_literals
+from cometmq.core.filter.sql92.compiler import compile_match
+from cometmq.core.filter.sql92.expression import Expression, compile_expression
+from cometmq.core.filter.sql92.lexer import LENGTH_MAX
+from cometmq.core.filter.sql92.parser import DEPTH_MAX, OPERATORS_MAX
+from cometmq.core.filter.sql92.tree import Kind, Literal
 from cometmq.errors import ConfigError, ExpressionIllegal, NotComparable
 
 THROWN = "thrown"

@@ -161,7 +161,7 @@ async def _cluster(
     store_path: str, name_server_port: int, broker_port: int
 ) -> AsyncIterator[EmbeddedCluster]:
     """A foreign cluster that can come back at its ports."""
-    from cometmq.broker.config import load_config
+    from cometmq.broker.base.config import load_config
     from cometmq.standalone import Standalone
     from cometmq.testing.cluster import SMALL_STORE
 

@@ -13,8 +13,7 @@ from cometmq.model.topic import BrokerData, DataVersion, QueueData, TopicConfig,
 from cometmq.namesrv import NameServer, NameServerConfig
 from cometmq.net.channel import Channel
 from cometmq.testing.simulation import World, simulate
-from cometmq.wire.command import RemotingCommand
-from cometmq.wire.route_bodies import (
+from cometmq.wire.body.route import (
     TopicConfigWrapper,
     TopicList,
     decode_cluster_info,
@@ -27,6 +26,7 @@ from cometmq.wire.route_bodies import (
     encode_register_broker_body,
     encode_topic_route,
 )
+from cometmq.wire.command.command import RemotingCommand
 
 TOPICS = {name: TopicConfig(name, 4, 4) for name in ("T", "U")}
 VERSION = DataVersion(1_700_000_000_000, 1)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import encode_properties
-from cometmq.store.config import StoreConfig
-from cometmq.store.disk import RealDisk
+from cometmq.store.base.config import StoreConfig
+from cometmq.store.base.disk import RealDisk
 from cometmq.store.message_store import MessageStore
 
 DAY_MS = 86_400_000

@@ -22,14 +22,14 @@ from tests.unit.spark.stores import NEW_YEAR_MS, Put, fill, some_days
 from cometmq import arrow
 from cometmq.arrow import COLUMNS
 from cometmq.errors import ConfigError, NoRoute, StoreCorrupt, StoreError, StoreLocked
-from cometmq.spark.pipelines.archive import ArchiveOptions, ArchiveResult, archive
-from cometmq.spark.pipelines.archive_checksum import CHECKED_COLUMNS, Checksum
-from cometmq.spark.pipelines.archive_compact import compact
-from cometmq.spark.pipelines.archive_manifest import SNAPSHOT_EVERY, Manifest
-from cometmq.spark.pipelines.archive_read import Slice, archive_files
-from cometmq.spark.pipelines.archive_source import StoreSource
-from cometmq.spark.pipelines.archive_verify import verify
-from cometmq.spark.progress import Progress
+from cometmq.spark.base.progress import Progress
+from cometmq.spark.pipelines.archive.archive import ArchiveOptions, ArchiveResult, archive
+from cometmq.spark.pipelines.archive.checksum import CHECKED_COLUMNS, Checksum
+from cometmq.spark.pipelines.archive.compact import compact
+from cometmq.spark.pipelines.archive.manifest import SNAPSHOT_EVERY, Manifest
+from cometmq.spark.pipelines.archive.read import Slice, archive_files
+from cometmq.spark.pipelines.archive.source import StoreSource
+from cometmq.spark.pipelines.archive.verify import verify
 
 SMALL = ArchiveOptions(rows_per_file=100)
 POINTS = (
@@ -281,8 +281,8 @@ def test_json_bodies_become_columns(tmp_path: Path) -> None:
     bodies = [b'{"a": 1, "b": "x", "more": [1]}', b"no json", b'{"b":\n "y"}', b"", b'{"a": "z"}']
     puts = [Put("T", 0, body or b" ", 1_700_000_000_000 + n) for n, body in enumerate(bodies)]
     store = fill(tmp_path / "store", puts)
-    from cometmq.spark.pipelines.archive_source import StoreSource as Source
-    from cometmq.spark.pipelines.archive_write import WriteTask, write
+    from cometmq.spark.pipelines.archive.source import StoreSource as Source
+    from cometmq.spark.pipelines.archive.write import WriteTask, write
 
     queue = Source(store, "b").queues("T")[0]
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
@@ -507,7 +507,7 @@ def test_progress_counts_offsets_and_ends_at_the_total(tmp_path: Path) -> None:
 
 def test_no_route_is_passed_on_as_it_is() -> None:
     """What a task meets arrives with its kind and its sentence."""
-    from cometmq.spark.pipelines.tasks import run_tasks
+    from cometmq.spark.pipelines.archive.tasks import run_tasks
 
     def fail(item: int) -> int:
         if item == 1:

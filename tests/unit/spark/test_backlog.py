@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cometmq.spark.pipelines.backlog import (
+from cometmq.spark.pipelines.backlog.backlog import (
     DRAINED,
     DRAINING,
     GROWING,

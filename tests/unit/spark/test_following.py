@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from cometmq.spark.pipelines.following import (
+from cometmq.spark.base.progress import Progress
+from cometmq.spark.base.reach import Reach
+from cometmq.spark.pipelines.base.following import (
     Followed,
     committed_offsets,
     interruptible,
     spark_sentence,
 )
-from cometmq.spark.progress import Progress
-from cometmq.spark.reach import Reach
 
 
 class Query:

@@ -12,12 +12,12 @@ from cometmq.errors import ConfigError, NoRoute, StoreCorrupt, StoreError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.net.tls import Tls
-from cometmq.spark.pipelines.archive_manifest import ArchiveFile, QueueRange
-from cometmq.spark.pipelines.cdc_table import ParquetTable, current_snapshot
-from cometmq.spark.pipelines.extents import Extent, archive_ranges, check_input
-from cometmq.spark.pipelines.inputs import Address, live_options, parse_address
-from cometmq.spark.pipelines.reconcile import duration_s
-from cometmq.spark.pipelines.reconcile_run import Reconciling, check_out
+from cometmq.spark.pipelines.archive.manifest import ArchiveFile, QueueRange
+from cometmq.spark.pipelines.base.extents import Extent, archive_ranges, check_input
+from cometmq.spark.pipelines.base.inputs import Address, live_options, parse_address
+from cometmq.spark.pipelines.cdc.table import ParquetTable, current_snapshot
+from cometmq.spark.pipelines.reconcile.reconcile import duration_s
+from cometmq.spark.pipelines.reconcile.run import Reconciling, check_out
 from cometmq.sync import Admin, Producer
 from cometmq.testing import threaded_cluster
 

@@ -12,7 +12,7 @@ import pytest
 from cometmq.arrow.live import LiveCluster, read_span
 from cometmq.arrow.options import ScanReport, parse_options
 from cometmq.errors import ConfigError, NoRoute, RequestTimeout
-from cometmq.spark.pipelines.ordered_send import (
+from cometmq.spark.pipelines.base.ordered_send import (
     COLUMNS,
     REPLAY_OF,
     Ledger,

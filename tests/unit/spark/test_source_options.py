@@ -10,11 +10,11 @@ from pyspark.sql import types
 from cometmq.arrow.options import COLUMNS
 from cometmq.errors import ConfigError
 from cometmq.net.tls import Tls
-from cometmq.spark.columns import SPARK_TYPES, chosen_columns, schema_text
-from cometmq.spark.live_options import LiveOptions
-from cometmq.spark.sink_options import SinkOptions
-from cometmq.spark.store_options import store_scan_options
-from cometmq.spark.store_source import StoreReader, _paths
+from cometmq.spark.base.columns import SPARK_TYPES, chosen_columns, schema_text
+from cometmq.spark.live.options import LiveOptions
+from cometmq.spark.live.sink_options import SinkOptions
+from cometmq.spark.store.options import store_scan_options
+from cometmq.spark.store.source import StoreReader, _paths
 
 SERVER = {"nameserver": "127.0.0.1:9876"}
 

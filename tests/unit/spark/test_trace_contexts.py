@@ -11,8 +11,8 @@ import pytest
 from tests.golden.wire.captures import load_frames
 from tests.unit.spark.generated_events import traced_messages
 
-from cometmq.spark.pipelines.trace_contexts import BAD, KINDS, SCHEMA, parse_contexts
-from cometmq.wire.framing import decode_frame
+from cometmq.spark.pipelines.trace.contexts import BAD, KINDS, SCHEMA, parse_contexts
+from cometmq.wire.frame.framing import decode_frame
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 

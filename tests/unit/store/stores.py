@@ -6,16 +6,16 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from cometmq.codec.stored_message import StoredMessage, decode_messages
-from cometmq.store.config import StoreConfig
+from cometmq.store.base.config import StoreConfig
+from cometmq.store.base.results import ColdRead, GetResult
 from cometmq.store.message_store import MessageStore
-from cometmq.store.results import ColdRead, GetResult
 from cometmq.testing.disk import SimDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cometmq.store.disk import Disk
-    from cometmq.store.results import RecoveryReport
+    from cometmq.store.base.disk import Disk
+    from cometmq.store.base.results import RecoveryReport
 
 HOST = b"\x0a\x00\x00\x07\x00\x00*\x9f"
 START_MS = 1_700_000_000_000

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.store.stores import HeldWorkers, Rig
 
 from cometmq.errors import StoreClosed, StoreFailed
-from cometmq.store.unsynced import UNSYNCED_FILE_NAME
+from cometmq.store.log.unsynced import UNSYNCED_FILE_NAME
 
 MARK = f"/store/{UNSYNCED_FILE_NAME}"
 

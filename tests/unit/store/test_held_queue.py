@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.store.stores import HOST, START_MS, HeldWorkers, Rig
 
-from cometmq.store.consume_queue import ConsumeQueue, hold, release
-from cometmq.store.results import GetStatus
+from cometmq.store.base.results import GetStatus
+from cometmq.store.queue.consume_queue import ConsumeQueue, hold, release
 
 
 def test_readers_see_no_further_until_the_queue_is_released() -> None:

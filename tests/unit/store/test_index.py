@@ -19,9 +19,9 @@ from cometmq.codec.index import (
     index_file_bytes,
 )
 from cometmq.codec.java_hash import index_key_hash, java_hash, tags_code
-from cometmq.store import index_service
-from cometmq.store.index_file import IndexFile, hash_many
-from cometmq.store.verify import verify_store
+from cometmq.store.index import service as index_service
+from cometmq.store.index.file import IndexFile, hash_many
+from cometmq.store.offline.verify import verify_store
 from cometmq.testing.disk import SimDisk
 
 SLOTS, ENTRIES = 13, 60
@@ -160,7 +160,7 @@ def test_waiting_keys_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a single turn of the timer the waiting list still does not grow for ever."""
     monkeypatch.setattr(index_service, "_WAITING_MAX", 500)
     rig = Rig(commit_log_file_bytes=1 << 20, index_entry_count=20_000, index_slot_count=1000)
-    monkeypatch.setattr("cometmq.store.appender._KEYS_WAITING_MAX", 100)
+    monkeypatch.setattr("cometmq.store.append.appender._KEYS_WAITING_MAX", 100)
     for n in range(3_000):
         rig.now_ms += 1
         put_keys(rig, 1, n)

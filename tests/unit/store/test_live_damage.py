@@ -12,8 +12,8 @@ import pytest
 from tests.unit.store.stores import HeldWorkers, Rig
 
 from cometmq.codec.stored_message import decode_messages_lenient
-from cometmq.store.results import ColdRead, GetResult, GetStatus
-from cometmq.store.verify import verify_store
+from cometmq.store.base.results import ColdRead, GetResult, GetStatus
+from cometmq.store.offline.verify import verify_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

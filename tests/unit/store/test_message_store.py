@@ -8,7 +8,7 @@ from tests.unit.store.stores import HOST, START_MS, HeldWorkers, Rig
 from cometmq.codec.crc import is_record_crc_right
 from cometmq.codec.stored_message import MAGIC_V2, decode_message
 from cometmq.errors import DiskFull, MessageIllegal, StoreClosed, StoreCorrupt, StoreLocked
-from cometmq.store.results import ColdRead, GetResult, GetStatus, TimeBoundary
+from cometmq.store.base.results import ColdRead, GetResult, GetStatus, TimeBoundary
 
 
 def test_put_stores_every_field() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.store.stores import HOST, Rig
 
 if TYPE_CHECKING:
-    from cometmq.store.results import PutItem
+    from cometmq.store.base.results import PutItem
 
 
 def item(number: int, queue_id: int = 0, topic: str = "T", **other: Any) -> PutItem:

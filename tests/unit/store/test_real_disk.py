@@ -17,15 +17,15 @@ import pytest
 from tests.unit.store.stores import InlineWorkers, Rig
 
 from cometmq.errors import DiskFull, StoreCorrupt, StoreLocked
-from cometmq.store.disk import MAP_GRANULARITY, RealDisk
-from cometmq.store.verify import verify_store
+from cometmq.store.base.disk import MAP_GRANULARITY, RealDisk
+from cometmq.store.offline.verify import verify_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HOLD_LOCK = """
     import sys
-    from cometmq.store.disk import RealDisk
+    from cometmq.store.base.disk import RealDisk
     lock = RealDisk().lock(sys.argv[1])
     print("locked", flush=True)
     sys.stdin.read()
@@ -98,7 +98,7 @@ def test_resident_reads(disk: RealDisk, tmp_path: Path) -> None:
 
 def test_residency_unknown(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system without RWF_NOWAIT answers "not known", and is asked once only."""
-    monkeypatch.setattr("cometmq.store.disk._RWF_NOWAIT", 8)
+    monkeypatch.setattr("cometmq.store.base.disk._RWF_NOWAIT", 8)
     asked: list[int] = []
 
     def refuse(*_: Any) -> int:
@@ -185,7 +185,7 @@ def test_full_file_system(disk: RealDisk, tmp_path: Path) -> None:
 CUT_LIVE = """
     import os, sys
     sys.path.insert(0, sys.argv[2])
-    from cometmq.store.disk import RealDisk
+    from cometmq.store.base.disk import RealDisk
     from tests.unit.store.stores import Rig
     rig = Rig(RealDisk(), root=sys.argv[1], window_bytes=16_384)
     log = sys.argv[1] + "/commitlog/" + "0" * 20

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.unit.store.stores import HeldWorkers, Rig
 
-from cometmq.store.checkpoint import SideState, load_side_file
-from cometmq.store.flush import Flusher
+from cometmq.store.base.checkpoint import SideState, load_side_file
+from cometmq.store.log.flush import Flusher
 from cometmq.testing.disk import SimDisk
 
 if TYPE_CHECKING:

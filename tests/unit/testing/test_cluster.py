@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client.producer import Producer
+from cometmq.client.producer.producer import Producer
 from cometmq.errors import ConfigError
 from cometmq.model import Message, SendStatus
 from cometmq.testing.cluster import embedded_cluster, threaded_cluster

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.arrow.options import nearest
-from cometmq.core.dead_letters import REASON_PROPERTIES
+from cometmq.core.retry.dead_letters import REASON_PROPERTIES
 from cometmq.errors import ConfigError, NoRoute
 from cometmq.model.names import DLQ_PREFIX
 from cometmq.model.properties import (
@@ -141,7 +141,7 @@ def select_dead(explained: Any, selection: Selection) -> Any:
     """The rows of `explain` that a selection asks for."""
     from pyspark.sql import functions as sql
 
-    from cometmq.spark.pipelines.archive_read import Slice, select_slice
+    from cometmq.spark.pipelines.archive.read import Slice, select_slice
 
     times = Slice(
         starting_ms=selection.starting_ms,

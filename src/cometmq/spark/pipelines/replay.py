@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cometmq.spark.pipelines.archive_read import Slice, read_archive
-from cometmq.spark.pipelines.ordered_send import (
+from cometmq.spark.pipelines.archive.read import Slice, read_archive
+from cometmq.spark.pipelines.base.ordered_send import (
     Ledger,
     SendResult,
     default_ledger,
@@ -21,7 +21,7 @@ from cometmq.spark.pipelines.ordered_send import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cometmq.spark.progress import Progress
+    from cometmq.spark.base.progress import Progress
 
 __all__ = ["replay", "replay_frame", "replay_preview"]
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
-from cometmq.broker.config import BrokerConfig
 from cometmq.codec.stored_message import decode_messages
-from cometmq.store.disk import Disk
-from cometmq.store.results import GetResult, GetStatus
-from cometmq.store.verify import FindingKind, verify_store
+from cometmq.store.base.disk import Disk
+from cometmq.store.base.results import GetResult, GetStatus
+from cometmq.store.offline.verify import FindingKind, verify_store
 
 if TYPE_CHECKING:
     from cometmq.testing.simulate.hooks import Hooks

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.model import MessageQueue
 from cometmq.testing.loop import Lifetime
 

@@ -9,8 +9,8 @@ import asyncio
 import functools
 from typing import ClassVar, Final
 
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
 from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.testing.simulate.workloads.base import Workload

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar, Final
 
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
 from cometmq.model import Message
 from cometmq.testing.simulate.workloads.base import Workload
 

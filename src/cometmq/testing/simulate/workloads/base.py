@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
-from cometmq.client.push_consumer import PushConsumer
-from cometmq.core.order import SUSPEND_MS
-from cometmq.core.subscription import Sql92
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
+from cometmq.core.consume.order import SUSPEND_MS
+from cometmq.core.filter.subscription import Sql92
 from cometmq.errors import CometError
 from cometmq.model import Message, SendResult, SendStatus
 from cometmq.testing.simulate.broker_part import Place

@@ -9,12 +9,12 @@ import asyncio
 from collections import defaultdict
 from typing import ClassVar, Final
 
-from cometmq.client.instance import ClientInstance
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.offsets import LocalOffsets
-from cometmq.client.producer import Producer
-from cometmq.client.push_consumer import PushConsumer
-from cometmq.core.offset_file import decode_offset_file
+from cometmq.client.base.instance import ClientInstance
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.consumer.queue.offsets import LocalOffsets
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
+from cometmq.core.consume.offset_file import decode_offset_file
 from cometmq.model import Message
 from cometmq.model.group import MessageModel
 from cometmq.testing.simulate.workloads.base import Workload, place_of

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import ClassVar, Final
 
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
 from cometmq.errors import CometError
 from cometmq.gateway.contract import DEAD_LETTER_TOPIC, DUE_MS, GATEWAY_TOPIC, ID, REASON
 from cometmq.gateway.gateway import DelayGateway
 from cometmq.model import Message
-from cometmq.store.verify import FindingKind, verify_store
+from cometmq.store.offline.verify import FindingKind, verify_store
 from cometmq.testing.loop import NodeCrashed
 from cometmq.testing.simulate.broker_part import Group, Seen
 from cometmq.testing.simulate.gateway_faults import GATEWAY

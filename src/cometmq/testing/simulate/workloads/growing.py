@@ -9,11 +9,11 @@ import asyncio
 from collections import defaultdict
 from typing import ClassVar, Final
 
-from cometmq.client.admin import Admin
-from cometmq.client.growing_admin import GrowthStatus
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.admin.admin import Admin
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.extensions.growing_admin import GrowthStatus
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
 from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.testing.simulate.broker_part import QUEUE_COUNT

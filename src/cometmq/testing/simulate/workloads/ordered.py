@@ -9,10 +9,10 @@ import asyncio
 from collections import defaultdict
 from typing import ClassVar, Final, Literal
 
-from cometmq.client.admin import Admin
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.producer import Producer
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.admin.admin import Admin
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
 from cometmq.model import Message
 from cometmq.testing.simulate.workloads.base import Place, Workload, place_of
 

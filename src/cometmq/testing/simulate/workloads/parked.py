@@ -9,12 +9,12 @@ import asyncio
 from collections import defaultdict
 from typing import ClassVar, Final
 
-from cometmq.client.admin import Admin
-from cometmq.client.handlers import RetryLater
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.parking_admin import ParkedLane, ParkedLanes
-from cometmq.client.producer import Producer
-from cometmq.client.push_consumer import PushConsumer
+from cometmq.client.admin.admin import Admin
+from cometmq.client.consumer.handling.handlers import RetryLater
+from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.extensions.parking.admin import ParkedLane, ParkedLanes
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.producer import Producer
 from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.model.names import park_topic

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from cometmq.client.producer import Producer
-from cometmq.client.pull_consumer import PullConsumer
+from cometmq.client.consumer.pull_consumer import PullConsumer
+from cometmq.client.producer.producer import Producer
 from cometmq.model import Message, MessageQueue
 from cometmq.testing.simulate.broker_part import Seen
 from cometmq.testing.simulate.workloads.base import Workload, place_of

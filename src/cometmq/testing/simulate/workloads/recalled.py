@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar, Final
 
-from cometmq.client.producer import Producer
+from cometmq.client.producer.producer import Producer
 from cometmq.model import Message, SendResult
 from cometmq.testing.simulate.broker_part import Seen
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload

@@ -10,8 +10,8 @@ import asyncio
 from collections import Counter
 from typing import ClassVar, Final
 
-from cometmq.client.producer import Producer
-from cometmq.client.staging_async import Staging
+from cometmq.client.extensions.staging.batches import Staging
+from cometmq.client.producer.producer import Producer
 from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.testing.simulate.workloads.base import Workload

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from cometmq.client.producer import Producer
+from cometmq.client.producer.producer import Producer
 from cometmq.model import Message
 from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
 

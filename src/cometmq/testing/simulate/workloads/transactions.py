@@ -10,9 +10,9 @@ import functools
 from collections import Counter
 from typing import ClassVar, Final
 
-from cometmq.client.message import ReceivedMessage
-from cometmq.client.transaction import Said, Transaction, TransactionOutcome
-from cometmq.client.transaction_producer import TransactionProducer
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.transaction.producer import TransactionProducer
+from cometmq.client.transaction.values import Said, Transaction, TransactionOutcome
 from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC

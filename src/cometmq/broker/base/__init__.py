@@ -1,0 +1,5 @@
+"""What every part of the broker shares: its state, configuration, counters and the answers to
+store failures.
+
+Nothing here serves a request.
+"""

@@ -1,0 +1,368 @@
+"""Broker configuration: RocketMQ's property names, from a file, the environment and flags.
+
+Job: turn ``broker.conf`` (Java properties) or TOML, ``COMETMQ_BROKER_*`` variables,
+``NAMESRV_ADDR`` and ``key=value`` flags into one validated `BrokerConfig`.  It must not open
+sockets or the store; reading one configuration file is its only I/O.
+
+Three kinds of keys exist.  *Effective* keys are the fields of `BrokerConfig`.  *Ignored* keys are
+known to RocketMQ (see `cometmq.broker.base.config_keys`) but have no effect here: they are
+accepted and
+listed once at start.  Any other key is refused with the nearest known name.  Later sources win:
+defaults, file, environment, flags.
+
+Environment: ``COMETMQ_BROKER_<KEY>`` with the key in upper case and optional underscores, for
+example ``COMETMQ_BROKER_LISTEN_PORT`` for ``listenPort``; a key that begins with ``broker`` may
+drop it (``COMETMQ_BROKER_NAME`` is ``brokerName``).  ``NAMESRV_ADDR`` is ``namesrvAddr``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from cometmq.broker.base.config_keys import ROCKETMQ_KEYS
+from cometmq.codec.java_properties import format_properties
+from cometmq.core.base.settings import SettingTable, parse_settings, setting_text, unknown_key
+from cometmq.errors import ConfigError
+
+__all__ = [
+    "ENVIRONMENT_PREFIX",
+    "BrokerConfig",
+    "LoadedConfig",
+    "changed_config",
+    "effective_keys",
+    "ignored_keys",
+    "load_config",
+    "parse_assignments",
+]
+
+ENVIRONMENT_PREFIX: Final = "COMETMQ_BROKER_"
+_DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
+    ("brokerRole", "SLAVE"): "replication is not part of this version; use ASYNC_MASTER",
+    ("enableDLegerCommitLog", "true"): "DLedger is not part of this version; leave it false",
+    ("enableControllerMode", "true"): "controller mode is not part of this version; leave it false",
+    ("storeType", "defaultRocksDB"): "RocksDB queues are not supported; use default",
+}
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)]
+Millis = Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=127, pattern=r"^[%|a-zA-Z0-9_.-]+$")]
+FileBytes = Annotated[int, msgspec.Meta(ge=4096, le=_INT32_MAX)]
+Ratio = Annotated[int, msgspec.Meta(ge=1, le=99)]
+
+
+def _java_name(field: str) -> str:
+    """Give the RocketMQ spelling of a field: camel case, with its one irregular name."""
+    if field == "broker_ip1":
+        return "brokerIP1"
+    if field == "check_crc_on_recover":
+        return "checkCRCOnRecover"
+    if field == "enabled_append_prop_crc":
+        return "enabledAppendPropCRC"
+    if field == "force_verify_prop_crc":
+        return "forceVerifyPropCRC"
+    head, *rest = field.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name):
+    """Everything a broker can be told; field names are RocketMQ's keys in snake case.
+
+    Units are RocketMQ's: intervals in milliseconds, `file_reserved_time` in hours, sizes in
+    bytes, ratios in percent.  `listen_port` 0 lets the system choose.  `staged_timeout_minutes`
+    and `rebalance_lock_max_live_time` are our own.
+    """
+
+    # Who we are
+    broker_cluster_name: Name = "DefaultCluster"
+    broker_name: Name = "DEFAULT_BROKER"
+    broker_id: Annotated[int, msgspec.Meta(ge=-1, le=_INT32_MAX)] = 0
+    broker_role: Literal["ASYNC_MASTER", "SYNC_MASTER"] = "ASYNC_MASTER"
+    broker_ip1: str = ""
+    listen_port: Port = 10911
+    bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default; README says how to narrow it
+    ha_listen_port: Port = 0
+    namesrv_addr: str = ""
+    region_id: str = "DefaultRegion"
+    # What clients may do
+    broker_permission: Annotated[int, msgspec.Meta(ge=0, le=7)] = 6
+    auto_create_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    default_topic_queue_nums: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 8
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: Name = "RMQ_SYS_TRACE_TOPIC"
+    trace_on: bool = True
+    revive_queue_num: Count = 8
+    start_accept_send_request_time_stamp: Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)] = 0
+    reject_transaction_message: bool = False
+    lite_pull_message_enable: bool = True
+    store_reply_message_enable: bool = True
+    use_server_side_reset_offset: bool = True
+    # Sizes
+    max_message_size: Annotated[int, msgspec.Meta(ge=1, le=16 * 1024 * 1024)] = 4194304
+    default_query_max_num: Count = 32
+    max_transfer_bytes_on_message_in_memory: Count = 262144
+    max_transfer_count_on_message_in_memory: Count = 32
+    # Timers
+    long_polling_enable: bool = True
+    short_polling_time_mills: Millis = 1000
+    notify_consumer_ids_changed_enable: bool = True
+    channel_expired_timeout: Millis = 120000
+    rebalance_lock_max_live_time: Millis = 60000
+    register_name_server_period: Annotated[int, msgspec.Meta(ge=10000, le=60000)] = 30000
+    register_broker_timeout_mills: Millis = 24000
+    flush_consumer_offset_interval: Millis = 5000
+    consumer_offset_update_version_step: Count = 500
+    flush_delay_offset_interval: Millis = 10000
+    delay_offset_update_version_step: Count = 200
+    message_delay_level: str = _DEFAULT_DELAY_LEVELS
+    timer_wheel_enable: bool = True
+    timer_precision_ms: Millis = 1000
+    timer_roll_window_slot: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)] = 172800
+    timer_max_delay_sec: Count = 31622400
+    timer_flush_interval_ms: Millis = 1000
+    timer_congest_num_each_slot: Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)] = _INT32_MAX
+    recall_message_enable: bool = True
+    transaction_time_out: Millis = 6000
+    transaction_check_max: Count = 15
+    transaction_check_interval: Millis = 30000
+    transaction_op_msg_max_size: Annotated[int, msgspec.Meta(ge=1, le=1048576)] = 4096
+    transaction_op_batch_interval: Millis = 3000
+    staged_timeout_minutes: Count = 1440
+    # Store
+    store_path_root_dir: str = "~/store"
+    store_path_commit_log: str = ""
+    mapped_file_size_commit_log: FileBytes = 1073741824
+    mapped_file_size_timer_log: Annotated[int, msgspec.Meta(ge=4096, le=_INT32_MAX)] = 104857600
+    mapped_file_size_consume_queue: Annotated[int, msgspec.Meta(ge=20, le=_INT32_MAX)] = 6000000
+    flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
+    flush_interval_commit_log: Millis = 500
+    flush_interval_consume_queue: Millis = 1000
+    sync_flush_timeout: Millis = 5000
+    message_index_enable: bool = True
+    max_hash_slot_num: Count = 5000000
+    max_index_num: Count = 20000000
+    file_reserved_time: Annotated[int, msgspec.Meta(ge=1, le=1000000)] = 72
+    delete_when: Annotated[str, msgspec.Meta(pattern=r"^\d{1,2}(;\d{1,2})*$")] = "04"
+    disk_max_used_space_ratio: Annotated[int, msgspec.Meta(ge=10, le=95)] = 75
+    disk_space_clean_forcibly_ratio: Ratio = 85
+    disk_space_warning_level_ratio: Ratio = 90
+    clean_file_forcibly_enable: bool = True
+    clean_resource_interval: Millis = 10000
+    delete_file_batch_max: Annotated[int, msgspec.Meta(ge=1, le=50)] = 10
+    # Filters
+    enable_property_filter: bool = True
+    enable_calc_filter_bit_map: bool = False
+    enable_consume_queue_ext: bool = False
+    mapped_file_size_consume_queue_ext: FileBytes = 50331648
+    expect_consumer_num_use_filter: Count = 32
+    max_error_rate_of_bloom_filter: Ratio = 20
+    filter_data_clean_time_span: Millis = 86400000
+    filter_support_retry: bool = False
+    # Records
+    check_crc_on_recover: bool = True
+    enabled_append_prop_crc: bool = False
+    force_verify_prop_crc: bool = False
+
+    def name_servers(self) -> tuple[str, ...]:
+        """Split `namesrv_addr` into ``host:port`` items, without blanks and repeats."""
+        items = re.split(r"[;,\s]+", self.namesrv_addr)
+        return tuple(dict.fromkeys(item for item in items if item))
+
+    def store_path(self) -> str:
+        """Give the absolute store directory: ``~`` and ``${user.home}`` expanded."""
+        return _absolute(self.store_path_root_dir)
+
+    def commit_log_path(self) -> str | None:
+        """Give the absolute commit-log directory, or None for the one in the store."""
+        return _absolute(self.store_path_commit_log) if self.store_path_commit_log else None
+
+    def advertised_ip(self, local_ip: str) -> str:
+        """Give the address to announce: brokerIP1, else the one listened on, else `local_ip`."""
+        if self.broker_ip1:
+            return self.broker_ip1
+        return local_ip if self.bind_address in _ANY_ADDRESS else self.bind_address
+
+    def to_properties(self) -> dict[str, str]:
+        """Give the value of every effective key as text."""
+        return _TABLE.texts(self)
+
+    def properties_text(self) -> str:
+        """Give all effective keys as ``key=value`` lines, as GET_BROKER_CONFIG answers them."""
+        return format_properties(self.to_properties())
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path.replace("${user.home}", "~")).expanduser().absolute())
+
+
+class LoadedConfig(msgspec.Struct, frozen=True):
+    """A configuration and what was noticed while reading it.
+
+    `ignored` maps keys RocketMQ knows and we accept without effect to the value given.  `path` is
+    the properties file it was read from, to which changes at run time are written.
+    """
+
+    config: BrokerConfig
+    ignored: dict[str, str]
+    path: str | None = None
+
+
+_TABLE: Final = SettingTable(BrokerConfig, ROCKETMQ_KEYS, _REFUSED_VALUES)
+_FIELD_DEFAULTS: Final[dict[str, Any]] = dict(
+    zip(BrokerConfig.__struct_fields__, BrokerConfig.__struct_defaults__, strict=True)
+)
+
+
+def effective_keys() -> dict[str, tuple[str, str]]:
+    """Map each effective key to (default, accepted values), both as text."""
+    return {
+        key: (setting_text(_FIELD_DEFAULTS[field]), _TABLE.accepted(key))
+        for key, field in _TABLE.field_of_key.items()
+    }
+
+
+def ignored_keys() -> tuple[str, ...]:
+    """List the keys RocketMQ knows that are accepted here without effect, sorted."""
+    return tuple(sorted(ROCKETMQ_KEYS - _TABLE.field_of_key.keys(), key=str.lower))
+
+
+def load_config(
+    path: str | None = None,
+    *,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    environment: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> LoadedConfig:
+    """Read, merge and validate a configuration.
+
+    Args:
+        path: a Java properties file, or TOML when it ends in ``.toml``; None for none.
+        overrides: ``key=value`` texts or a mapping; they win over everything else.
+        environment: variables to read; None for the process environment.
+        defaults: values in place of `BrokerConfig`'s own; everything else wins over them.
+
+    Raises:
+        ConfigError: an unreadable file, an unknown key or a value out of its range.
+    """
+    merged: dict[str, tuple[str, Any]] = {
+        key: ("default", value) for key, value in (defaults or {}).items()
+    }
+    if path is not None:
+        merged.update({key: (path, value) for key, value in _read_file(path).items()})
+    variables = os.environ if environment is None else environment
+    merged.update(_from_environment(variables))
+    given = overrides if isinstance(overrides, Mapping) else parse_assignments(overrides)
+    merged.update({key: ("--set", value) for key, value in given.items()})
+    loaded = _validate(merged)
+    if path is None or path.endswith(".toml"):
+        return loaded
+    return msgspec.structs.replace(loaded, path=str(Path(path).absolute()))
+
+
+def parse_assignments(items: Iterable[str]) -> dict[str, str]:
+    """Split ``key=value`` flags.
+
+    Raises:
+        ConfigError: an item without ``=``.
+    """
+    result: dict[str, str] = {}
+    for item in items:
+        key, separator, value = item.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(
+                f"--set {item!r} is not of the form key=value; write listenPort=10911"
+            )
+        result[key.strip()] = value.strip()
+    return result
+
+
+def _read_file(path: str) -> dict[str, Any]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from error
+    return parse_settings(data, path)
+
+
+def _from_environment(variables: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    result: dict[str, tuple[str, str]] = {}
+    if variables.get("NAMESRV_ADDR"):
+        result["namesrvAddr"] = ("NAMESRV_ADDR", variables["NAMESRV_ADDR"])
+    known = {key.lower(): key for key in _TABLE.known()}
+    for variable, value in variables.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        wanted = variable.removeprefix(ENVIRONMENT_PREFIX).replace("_", "").lower()
+        key = known.get(wanted) or known.get("broker" + wanted)
+        if key is None:
+            raise ConfigError(unknown_key(variable, wanted, known.values()))
+        result[key] = (variable, value)
+    return result
+
+
+def changed_config(config: BrokerConfig, changes: Mapping[str, str]) -> BrokerConfig:
+    """Give `config` with other values for some keys, as UPDATE_BROKER_CONFIG brings them.
+
+    Raises:
+        ConfigError: a key that is unknown or has no effect here, or a bad value.
+    """
+    loaded = _validate({key: ("update", value) for key, value in changes.items()})
+    if loaded.ignored:
+        keys = ", ".join(sorted(loaded.ignored))
+        raise ConfigError(f"{keys} has no effect in CometMQ, so it cannot be changed")
+    fields = [_TABLE.field_of_key[key] for key in changes]
+    return msgspec.structs.replace(
+        config, **{field: getattr(loaded.config, field) for field in fields}
+    )
+
+
+def _validate(merged: Mapping[str, tuple[str, Any]]) -> LoadedConfig:
+    values, ignored = _TABLE.check(merged)
+    if not values.get("brokerName"):
+        values["brokerName"] = _host_name()
+    config = msgspec.convert(values, BrokerConfig)
+    _check_together(config)
+    return LoadedConfig(config, ignored)
+
+
+def _check_together(config: BrokerConfig) -> None:
+    """Refuse values that are fine alone but not as a whole."""
+    if config.mapped_file_size_consume_queue % 20:
+        raise ConfigError(
+            f"mappedFileSizeConsumeQueue={config.mapped_file_size_consume_queue} is not accepted: "
+            "expected a multiple of 20, the size of one unit"
+        )
+    if not config.store_path_root_dir.strip():
+        # A script's variable that is not set would put the store into the working directory.
+        raise ConfigError("storePathRootDir is empty; name the directory of the store (--store)")
+    for address in config.name_servers():
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError(
+                f"namesrvAddr={config.namesrv_addr} is not accepted: {address!r} is not host:port; "
+                "expected host:port;host:port with ports 1-65535"
+            )
+    for hour in config.delete_when.split(";"):
+        if int(hour) > 23:
+            raise ConfigError(
+                f"deleteWhen={config.delete_when} is not accepted: expected hours 00-23 joined by ;"
+            )
+
+
+def _host_name() -> str:
+    name = re.sub(r"[^%|a-zA-Z0-9_.-]", "_", platform.node())[:127]
+    return name or "DEFAULT_BROKER"

@@ -1,0 +1,171 @@
+"""What the processors of one broker share: tables, store, identity, and the two change hooks.
+
+Job: hold references and answer small questions about them.  It must not process requests, and it
+must not own timers or sockets: `cometmq.broker.broker` wires those and sets the hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.base.stats import BrokerStats
+from cometmq.codec.ids import UniqIdFactory, encode_host, offset_message_id_prefix
+from cometmq.core.delay.levels import DelayLevels
+from cometmq.core.group.consumer_group import ConsumerGroups, ProducerGroups
+from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.group.group_table import SubscriptionGroupTable
+from cometmq.core.group.queue_locks import QueueLocks
+from cometmq.core.topic.topic_table import TopicTable
+from cometmq.errors import ResponseCode, StoreError
+from cometmq.model.topic import TopicConfig
+from cometmq.net.env import Environment
+from cometmq.net.server import Answer, Handler, ServerConnection
+from cometmq.store.message_store import MessageStore
+from cometmq.wire.command.command import RemotingCommand, encode_response
+from cometmq.wire.header.fast_decode import EndCommand
+
+__all__ = ["FAQ", "BrokerState", "Refusal", "WhenSaved", "answer", "refusing"]
+
+FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""The hint the Java broker appends to some remarks; clients show it to people."""
+
+
+WhenSaved = Callable[[Callable[[StoreError | None], None]], None]
+"""Tells its argument None when what a table holds now is on disk, or why it is not."""
+
+
+def _saved(done: Callable[[StoreError | None], None]) -> None:
+    done(None)
+
+
+class Refusal(Exception):
+    """A check failed: the request is answered with this code and remark."""
+
+    def __init__(self, code: int, remark: str, ext: Mapping[str, str] | None = None) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.ext = ext
+
+
+def answer(
+    request: RemotingCommand | EndCommand,
+    code: int = ResponseCode.SUCCESS,
+    remark: str | None = None,
+    ext: Mapping[str, str] | None = None,
+    body: bytes = b"",
+) -> bytes:
+    """Encode the answer to a request in the request's own header encoding."""
+    return encode_response(
+        request.opaque, request.serialize_type, code, remark, dict(ext) if ext else {}, body
+    )
+
+
+def refusing(handler: Handler) -> Handler:
+    """Turn a handler's `Refusal` into its answer."""
+
+    def serve(request: RemotingCommand, connection: ServerConnection, now_ms: int) -> Answer:
+        try:
+            return handler(request, connection, now_ms)
+        except Refusal as refusal:
+            return answer(request, refusal.code, refusal.remark, refusal.ext)
+
+    return serve
+
+
+class BrokerState:
+    """The shared state; every table has exactly one writer per request, on the event loop."""
+
+    __slots__ = (
+        "address",
+        "config",
+        "consumers",
+        "delay",
+        "disk_usage",
+        "env",
+        "groups",
+        "host",
+        "message_id_prefix",
+        "offsets",
+        "on_groups_changed",
+        "on_topic_changed",
+        "on_topic_deleted",
+        "producers",
+        "queue_locks",
+        "started_ms",
+        "stats",
+        "store",
+        "topics",
+        "topics_written",
+        "uniq_ids",
+        "when_groups_saved",
+        "when_offsets_saved",
+        "when_registered",
+        "when_topics_saved",
+    )
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        env: Environment,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        delay: DelayLevels,
+        address: str,
+    ) -> None:
+        self.config = config
+        self.env = env
+        self.store = store
+        self.topics = topics
+        self.groups = groups
+        self.offsets = offsets
+        self.delay = delay
+        self.consumers: ConsumerGroups[ServerConnection] = ConsumerGroups()
+        self.producers: ProducerGroups[ServerConnection] = ProducerGroups()
+        self.queue_locks = QueueLocks(config.rebalance_lock_max_live_time)
+        self.address = address
+        self.host = encode_host(address)
+        self.message_id_prefix = offset_message_id_prefix(self.host)
+        self.started_ms = env.clock.now_ms()
+        self.stats = BrokerStats(store, env.clock.now_ms, config.broker_cluster_name)
+        self.uniq_ids = UniqIdFactory(
+            address.rpartition(":")[0].strip("[]"),
+            env.chance.getrandbits(16),
+            env.chance.getrandbits(32),
+            env.clock.now_ms,
+        )
+        self.disk_usage: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """(total, used) bytes of the store's file system."""
+        self.on_topic_changed: Callable[[TopicConfig], None] = lambda _: None
+        self.on_topic_deleted: Callable[[str], None] = lambda _: None
+        self.on_groups_changed: Callable[[], None] = lambda: None
+        self.topics_written: Callable[[], int] = lambda: self.topics.revision
+        """The revision of `topics` that is on disk."""
+        self.when_topics_saved: WhenSaved = _saved
+        self.when_groups_saved: WhenSaved = _saved
+        self.when_offsets_saved: WhenSaved = _saved
+        self.when_registered: Callable[[Callable[[], None]], None] = lambda done: done()
+
+    def is_topic_kept(self, topic: str) -> bool:
+        """Say whether a restart would find the topic, maybe with other settings."""
+        return self.topics.made_at(topic) <= self.topics_written()
+
+    def is_topic_saved(self, topic: str) -> bool:
+        """Say whether what the table holds of a topic is on disk."""
+        return self.topics.changed_at(topic) <= self.topics_written()
+
+    def random_queue(self, count: int) -> int:
+        """Choose one of `count` queues; 0 for a topic without queues."""
+        return self.env.chance.randrange(count) if count > 1 else 0
+
+    def ensure_topic(self, topic: str, queue_count: int, now_ms: int) -> TopicConfig:
+        """Give a retry or dead-letter topic, creating and announcing it when missing."""
+        revision = self.topics.revision
+        config = self.topics.ensure(topic, queue_count, now_ms)
+        if self.topics.revision != revision:
+            self.on_topic_changed(config)
+        return config

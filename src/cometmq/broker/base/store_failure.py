@@ -1,0 +1,63 @@
+"""What a request is answered when the disk did not take what it asked for.
+
+Job: the code and the remark of a failed write, and answers that wait for ``topics.json``.  It must
+not write anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.broker.base.state import BrokerState, answer
+from cometmq.errors import DiskFull, MessageIllegal, ResponseCode, StoreClosed, StoreError
+from cometmq.net.server import ServerConnection
+from cometmq.wire.command.command import RemotingCommand
+
+__all__ = ["answer_saved", "store_failure", "when_topic_kept"]
+
+
+def store_failure(state: BrokerState, error: StoreError) -> tuple[int, str]:
+    """Give code and remark for what the store refused; a full disk is measured."""
+    if isinstance(error, MessageIllegal):
+        return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
+    if isinstance(error, StoreClosed):
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
+    if isinstance(error, DiskFull):
+        try:
+            total, used = state.disk_usage()
+        except OSError as fault:
+            measured = f"its use cannot be measured: {fault.strerror}"
+        else:
+            measured = f"{(total - used) >> 20} of {total >> 20} MiB are free"
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}; {measured}"
+    return ResponseCode.SYSTEM_ERROR, str(error)
+
+
+def answer_saved(
+    state: BrokerState,
+    request: RemotingCommand,
+    connection: ServerConnection,
+    frame: bytes,
+    failure: StoreError | None,
+) -> None:
+    """Send `frame`, the answer of a change that is on disk, or what kept it from there."""
+    if failure is not None:
+        frame = answer(request, *store_failure(state, failure))
+    connection.send(frame)
+
+
+def when_topic_kept(
+    state: BrokerState, topic: str, done: Callable[[tuple[int, str] | None], None]
+) -> None:
+    """Tell `done` None when a restart would find the topic, and otherwise code and remark.
+
+    A message is acknowledged only then: after a kill it would lie in a topic nobody knows.
+    """
+    if state.is_topic_kept(topic):
+        done(None)
+        return
+
+    def settle(failure: StoreError | None) -> None:
+        done(None if failure is None else store_failure(state, failure))
+
+    state.when_topics_saved(settle)

@@ -1,0 +1,230 @@
+"""Queue locks of ordered consumers: asking, giving back, and telling those who wait.
+
+Job: LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), and a notice (NOTIFY_CONSUMER_IDS_CHANGED, 40)
+to every client that was refused a queue which is free again; the file of who holds what
+(``config/cometmqQueueLocks.json``).  It must not decide who owns a queue
+(`cometmq.core.group.queue_locks` does).
+
+The notice is the one every client answers by a rebalance at once, so a waiting client asks again
+in milliseconds, where RocketMQ's waits for its next turn.  A client is told only what it waits
+for: once for each refusal, and once for all that was given back within `NOTICE_PAUSE_S`.
+
+A lock is answered when its owner is on disk, so that a broker which is killed and started again
+gives the queue to nobody else before its time; RocketMQ's forgets all locks.  Where the disk takes
+no file a queue gets no other owner: whoever asks is told that it is not theirs, and asks again.
+Owners that the file names go on, for as long as it takes.
+
+Source: AdminBrokerProcessor.lockBatchMQ of RocketMQ 5.4; the notices and the file are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.base.state import BrokerState, WhenSaved, answer
+from cometmq.core.group.queue_locks import HeldQueues
+from cometmq.errors import CodecError, StoreError
+from cometmq.model import MessageQueue
+from cometmq.net.server import Handler, ServerConnection
+from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse
+from cometmq.wire.command.codes import RequestCode as Code
+from cometmq.wire.command.command import RemotingCommand
+
+__all__ = ["QueueLockFile", "QueueLockProcessor"]
+
+NOTICE_PAUSE_S: Final = 0.05
+"""Java gives back queue by queue, and at shutdown commits its offsets only after that."""
+
+
+class _Owner(msgspec.Struct, rename="camel"):
+    """A held queue; ``broker_name`` is as the client named it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    client_id: str
+
+
+class QueueLockFile(msgspec.Struct, rename="camel"):
+    """What ``config/cometmqQueueLocks.json`` holds; owners by consumer group."""
+
+    renewed_until: int
+    locks: dict[str, list[_Owner]]
+    is_ended: bool = False
+
+    @classmethod
+    def of(cls, held: HeldQueues) -> QueueLockFile:
+        """The file for these."""
+        return cls(
+            held.renewed_until_ms,
+            {
+                group: [
+                    _Owner(queue.topic, queue.broker_name, queue.queue_id, client_id)
+                    for queue, client_id in owners.items()
+                ]
+                for group, owners in held.owners.items()
+            },
+            held.is_ended,
+        )
+
+    @classmethod
+    def decode(cls, raw: bytes) -> HeldQueues:
+        """Read the file's bytes.
+
+        Raises:
+            CodecError: they are something else.
+        """
+        try:
+            found = msgspec.json.decode(raw, type=cls)
+        except msgspec.DecodeError as error:
+            raise CodecError(f"no file of queue locks: {error}") from error
+        owners = {
+            group: {MessageQueue(o.topic, o.broker_name, o.queue_id): o.client_id for o in held}
+            for group, held in found.locks.items()
+        }
+        return HeldQueues(owners, found.renewed_until, found.is_ended)
+
+
+class QueueLockProcessor:
+    """The processors of codes 41 and 42; `stop` ends its timers."""
+
+    __slots__ = (
+        "_expiry",
+        "_expiry_ms",
+        "_notice",
+        "_state",
+        "_to_tell",
+        "notice_pause_s",
+        "when_saved",
+        "written",
+    )
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self.written: Callable[[], int] = lambda: state.queue_locks.revision
+        """The revision of the locks that the file has."""
+        self.when_saved: WhenSaved = lambda done: done(None)
+        self._to_tell: dict[str, dict[str, None]] = {}
+        self._notice: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry_ms = 0
+        self.notice_pause_s = NOTICE_PAUSE_S
+
+    def handlers(self) -> dict[int, Handler]:
+        """Map each code to its processor."""
+        return {Code.LOCK_BATCH_MQ: self.lock, Code.UNLOCK_BATCH_MQ: self.unlock}
+
+    def stop(self) -> None:
+        """Tell nobody any more."""
+        for timer in (self._notice, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        self._state.queue_locks.ended(self._state.env.clock.now_ms())
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Copy who holds what; the result encodes the copy."""
+        held = self._state.queue_locks.held()
+        return lambda: msgspec.json.encode(QueueLockFile.of(held))
+
+    def lock(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve LOCK_BATCH_MQ (41): the answer lists the queues that are the client's now."""
+        asked = LockBatchRequest.decode(request.body)
+        granted = self._state.queue_locks.lock(
+            asked.consumer_group, asked.client_id, asked.queues, now_ms
+        )
+        if len(granted) < len(asked.queues):
+            self._watch_expiry(now_ms)
+        if self._are_written(asked.consumer_group, granted) or request.is_oneway:
+            self.when_saved(_nothing)
+            return _granted(request, granted)
+
+        def settle(_: StoreError | None) -> None:
+            # The client keeps what was given to it, and is told of it once the file has it.
+            told = [one for one in granted if self._are_written(asked.consumer_group, [one])]
+            connection.send(_granted(request, told))
+
+        self.when_saved(settle)
+        return None
+
+    def _are_written(self, group: str, queues: Sequence[MessageQueue]) -> bool:
+        return self._state.queue_locks.are_written(group, queues, self.written())
+
+    def unlock(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
+        """Serve UNLOCK_BATCH_MQ (42); what another client holds stays as it is."""
+        asked = LockBatchRequest.decode(request.body)
+        waiting = self._state.queue_locks.unlock(
+            asked.consumer_group, asked.client_id, asked.queues
+        )
+        self._tell_soon(asked.consumer_group, waiting)
+        self.when_saved(_nothing)
+        return answer(request)
+
+    def drop_expired(self, now_ms: int) -> None:
+        """Forget the locks of clients that stopped renewing; whoever waits for one is told."""
+        for group, clients in self._state.queue_locks.expire(now_ms).items():
+            self._tell_soon(group, clients)
+
+    # -- those who wait -------------------------------------------------------------------
+
+    def _watch_expiry(self, now_ms: int) -> None:
+        """Look at the locks when the first that somebody waits for expires unless renewed."""
+        expiry_ms = self._state.queue_locks.next_expiry_ms()
+        if self._expiry is not None:
+            if expiry_ms is not None and expiry_ms >= self._expiry_ms:
+                return
+            self._expiry.cancel()
+            self._expiry = None
+        if expiry_ms is not None:
+            self._expiry_ms = expiry_ms
+            self._expiry = asyncio.get_running_loop().call_later(
+                max(1, expiry_ms - now_ms) / 1000, self._expire
+            )
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now_ms = self._state.env.clock.now_ms()
+        self.drop_expired(now_ms)
+        self._watch_expiry(now_ms)
+
+    def _tell_soon(self, group: str, clients: list[str]) -> None:
+        settings = self._state.groups.get(group)
+        if (
+            not clients
+            or not self._state.config.notify_consumer_ids_changed_enable
+            or (settings is not None and not settings.notify_consumer_ids_changed_enable)
+        ):
+            return
+        self._to_tell.setdefault(group, {}).update(dict.fromkeys(clients))
+        if self._notice is None:
+            self._notice = asyncio.get_running_loop().call_later(self.notice_pause_s, self._tell)
+
+    def _tell(self) -> None:
+        """Have each waiting client rebalance; one that is gone needs no queue."""
+        self._notice = None
+        to_tell, self._to_tell = self._to_tell, {}
+        for group, clients in to_tell.items():
+            online = self._state.consumers.get(group)
+            if online is None:
+                continue
+            for client_id in clients:
+                member = online.find_client(client_id)
+                if member is not None:
+                    member.oneway(
+                        RemotingCommand.request(
+                            Code.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}
+                        )
+                    )
+
+
+def _granted(request: RemotingCommand, queues: Sequence[MessageQueue]) -> bytes:
+    return answer(request, body=LockBatchResponse(tuple(queues)).encode())
+
+
+def _nothing(_: StoreError | None) -> None:
+    """A file that is behind for a moment keeps the next owner waiting, and nothing worse."""

@@ -1,0 +1,238 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer gives a message back for another try, or for good.
+
+Job: load the message, decide (`cometmq.core.retry.retry`), store the copy.  The original stays
+where it
+is.  It must not touch consumer offsets.
+
+Source: AbstractSendMessageProcessor.consumerSendMsgBack of RocketMQ 5.4 (store.md 7.2).  Beyond it
+a group's own retry policy is obeyed, see `cometmq.core.retry.retry_policy`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.broker.base.state import FAQ, BrokerState, answer
+from cometmq.broker.base.store_failure import when_topic_kept
+from cometmq.broker.delay.levels.schedule import ScheduleService
+from cometmq.broker.delay.wheel.intake import Fresh
+from cometmq.broker.delay.wheel.service import TimerService
+from cometmq.broker.pull.lookup import in_worker
+from cometmq.broker.send.send_check import Destination, scheduled, timed
+from cometmq.codec.ids import offset_message_id
+from cometmq.codec.java_hash import tags_code
+from cometmq.codec.properties import encode_properties
+from cometmq.codec.stored_message import StoredMessage, decode_message
+from cometmq.core.retry import retry
+from cometmq.core.retry.retry_policy import policy_of
+from cometmq.errors import CometError, ResponseCode
+from cometmq.model import properties as prop
+from cometmq.model.flags import PERM_WRITE
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.names import dlq_topic, retry_topic
+from cometmq.net.server import ServerConnection
+from cometmq.store.base.results import PutResult
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.headers import ConsumerSendMsgBackHeader
+
+__all__ = ["SendBackProcessor"]
+
+_TIMER_LEFTOVERS: Final = (
+    prop.TIMER_DELAY_SEC,
+    prop.TIMER_DELAY_MS,
+    prop.TIMER_OUT_MS,
+    prop.TIMER_ENQUEUE_MS,
+    prop.TIMER_DEQUEUE_MS,
+    prop.TIMER_ROLL_TIMES,
+)
+
+
+class SendBackProcessor:
+    """The processor of code 36."""
+
+    __slots__ = ("_schedule", "_state", "_timers")
+
+    def __init__(
+        self, state: BrokerState, schedule: ScheduleService, timers: TimerService | None = None
+    ) -> None:
+        self._state = state
+        self._schedule = schedule
+        self._timers = timers
+
+    def send_back(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve CONSUMER_SEND_MSG_BACK (36)."""
+        header = ConsumerSendMsgBackHeader.from_command(request)
+        state = self._state
+        settings = state.groups.find(header.group, now_ms)
+        if settings is None:
+            return answer(
+                request,
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {header.group} {FAQ}",
+            )
+        if not state.config.broker_permission & PERM_WRITE:
+            return answer(
+                request,
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{state.address}] sending message is forbidden",
+            )
+        if settings.retry_queue_count <= 0:
+            return answer(request)
+        topic = state.ensure_topic(retry_topic(header.group), settings.retry_queue_count, now_ms)
+        if not topic.perm & PERM_WRITE:
+            return answer(
+                request,
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.topic}] sending message is forbidden",
+            )
+        offset = header.physical_offset
+
+        def read() -> StoredMessage | None:
+            try:
+                found = state.store.message_at(offset)
+                return None if found is None else decode_message(found)
+            except CometError:
+                return None
+
+        def finish(message: StoredMessage | None) -> bytes | None:
+            if message is None:
+                return answer(
+                    request,
+                    ResponseCode.SYSTEM_ERROR,
+                    f"look message by offset failed, {offset}",
+                )
+            return self._store(request, header, settings, message, connection)
+
+        in_worker(state, request, connection, read, finish)
+        return None
+
+    def _set_pause(self, target: Destination, decision: retry.SendBack, now_ms: int) -> None:
+        """By a delay level; a time of the group's policy that no level has by an exact timer."""
+        state, properties = self._state, target.properties
+        delay_ms = decision.delay_ms
+        level = state.delay.clamp(decision.delay_level)
+        if delay_ms is not None:
+            limit_ms = state.config.timer_max_delay_sec * 1000
+            is_exact = delay_ms <= 0 or delay_ms in state.delay.delays_ms
+            if not is_exact and self._timers is not None and delay_ms <= limit_ms:
+                for name in (prop.DELAY, *_TIMER_LEFTOVERS):
+                    properties.pop(name, None)  # of its way so far: a level would win
+                properties[prop.TIMER_DELIVER_MS] = str(now_ms + delay_ms)
+                target.out_ms = self._timers.rules.out_ms(now_ms + delay_ms)
+                return
+            level = retry.level_not_before(delay_ms, state.delay.delays_ms)
+        properties[prop.DELAY] = str(level)
+        target.delay_level = level
+
+    def _store(
+        self,
+        request: RemotingCommand,
+        header: ConsumerSendMsgBackHeader,
+        settings: SubscriptionGroupConfig,
+        message: StoredMessage,
+        connection: ServerConnection,
+    ) -> bytes | None:
+        now_ms = self._state.env.clock.now_ms()
+        most = retry.max_reconsume_times(settings, header.max_reconsume_times, request.version)
+        decision = retry.decide_send_back(
+            message.reconsume_times,
+            most,
+            header.delay_level,
+            policy_of(settings.group_retry_policy),
+        )
+        target = self._destination(header.group, settings, message, decision, now_ms)
+        # What it is known by, before a delay gives it the place of its wait.
+        topic = target.topic
+        result = self._put(target, message, now_ms)
+        self._state.stats.sent_back(target.properties[prop.RETRY_TOPIC], header.group)
+        self._answer_when_kept(request, connection, topic, result)
+        return None
+
+    def _destination(
+        self,
+        group: str,
+        settings: SubscriptionGroupConfig,
+        message: StoredMessage,
+        decision: retry.SendBack,
+        now_ms: int,
+    ) -> Destination:
+        """Where the copy goes, with its properties: the retry topic after a pause, or dead."""
+        state = self._state
+        properties = dict(message.properties)
+        properties.setdefault(prop.RETRY_TOPIC, message.topic)
+        properties[prop.WAIT] = "false"  # as Java stores every retry, whatever its producer said
+        properties.setdefault(
+            prop.ORIGIN_MESSAGE_ID, offset_message_id(message.store_host, message.physical_offset)
+        )
+        if decision.is_dead:
+            dead = state.ensure_topic(dlq_topic(group), retry.DLQ_QUEUE_COUNT, now_ms)
+            properties[prop.DELAY] = "0"
+            return Destination(dead.topic, 0, properties)
+        queue_id = state.random_queue(settings.retry_queue_count)
+        target = Destination(retry_topic(group), queue_id, properties)
+        self._set_pause(target, decision, now_ms)
+        return target
+
+    def _put(self, target: Destination, message: StoredMessage, now_ms: int) -> PutResult:
+        """Store the copy, and tell who delivers it after its pause."""
+        state, properties = self._state, target.properties
+        tags = properties.get(prop.TAGS)
+        code = tags_code(tags)
+        if target.delay_level > 0:
+            scheduled(target)
+            code = state.delay.deliver_time_ms(target.delay_level, now_ms)
+        elif target.out_ms is not None:
+            timed(target)
+        result = state.store.put(
+            target.topic,
+            target.queue_id,
+            message.body,
+            encode_properties(target.properties),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times + 1,
+            prepared_offset=0,
+            tags_code=code,
+            store_ms=now_ms,
+            index_keys=(properties.get(prop.UNIQ_KEY), properties.get(prop.KEYS), tags),
+        )
+        if target.delay_level > 0:
+            self._schedule.added(target.delay_level, result.queue_offset, now_ms)
+        elif target.out_ms is not None and self._timers is not None:
+            fresh = Fresh(
+                result.queue_offset,
+                result.physical_offset,
+                result.end_offset - result.physical_offset,
+                target.out_ms,
+                target.properties[prop.REAL_TOPIC],
+            )
+            self._timers.added([fresh])
+        return result
+
+    def _answer_when_kept(
+        self, request: RemotingCommand, connection: ServerConnection, topic: str, result: PutResult
+    ) -> None:
+        """The consumer forgets the message once this is answered.
+
+        So the copy has to be as durable as a sent message, and the topic it went to as well.
+        """
+        state = self._state
+
+        def tell(fault: tuple[int, str] | None) -> None:
+            connection.send(answer(request) if fault is None else answer(request, *fault))
+
+        if state.config.flush_disk_type != "SYNC_FLUSH":
+            when_topic_kept(state, topic, tell)
+            return
+
+        def settle(is_durable: bool) -> None:
+            if is_durable:
+                when_topic_kept(state, topic, tell)
+            else:
+                tell((ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT"))
+
+        state.store.when_durable(result.end_offset, settle)

@@ -1,0 +1,461 @@
+"""Delayed delivery: moves messages from SCHEDULE_TOPIC_XXXX to their topics when they are due.
+
+Job: one cursor per delay level, advanced when the head of its queue is due.  It must not decide
+levels (`cometmq.core.delay.levels`) and must not run ahead of what is durable.
+
+What was stored a short while ago is kept and need not be read (`delay_kept`).
+
+A level is a queue in delivery order, since all its messages wait equally long; so only the head
+matters, and one timer for the earliest head serves all levels.  A turn delivers at most
+`BATCH_COUNT` messages of a level and then lets the loop breathe.
+
+The delivered copy (store.md 5.1) keeps body, flags, born host and time, try count and the property
+bytes as they are, DELAY, REAL_TOPIC and REAL_QID included; topic, queue and tag code are the real
+ones.  Progress is stored after delivery and, with SYNC_FLUSH, after the flush of what was
+delivered, so a crash can deliver twice, never not at all.
+
+What still waits in a log file that is to go becomes an exact timer (`delay_moving`): the level goes
+on behind it, as if it had been delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+from cometmq.broker.base.put_again import put_again
+from cometmq.broker.base.state import BrokerState
+from cometmq.broker.delay.levels.unread import DelayKept, KeptRun
+from cometmq.broker.send.shape_look import Keys, make_shape_look
+from cometmq.codec.java_hash import tags_code
+from cometmq.codec.properties import find_property
+from cometmq.codec.stored_message import StoredMessage, decode_messages
+from cometmq.errors import CodecError, MessageIllegal, StoreError
+from cometmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
+from cometmq.model.topic import DataVersion
+from cometmq.store.base.dispatch import index_keys_of
+from cometmq.store.base.results import ColdRead, GetResult, GetStatus, PutItem
+
+__all__ = ["ScheduleService"]
+
+log = logging.getLogger("cometmq.broker")
+
+BATCH_COUNT: Final = 128
+"""Messages of one level delivered in one turn of the loop: below a millisecond of work."""
+BATCH_BYTES: Final = 1024 * 1024
+RETRY_MS: Final = 100
+"""Pause after a failed read or put, as in ScheduleMessageService."""
+FAULT_RETRY_MS: Final = 10_000
+LATE_MS: Final = 5
+"""Wait this much longer than computed, so that a timer that fires early finds its message due."""
+TICK_MAX_MS: Final = 1000
+"""Look at the clock at least this often while something waits: it may have been set forward."""
+
+
+class _Level:
+    """The cursor of one level: `due_ms` is the next look at its head, None when nothing waits.
+
+    `unflushed` holds (next offset, end in the log) of deliveries that may not be durable yet, and
+    `safe_offset` is the progress behind which everything is.  Up to `moved_offset` the messages are
+    timers now, and durable means flushed.
+    """
+
+    __slots__ = (
+        "due_ms",
+        "expected_end",
+        "is_reading",
+        "level",
+        "moved_offset",
+        "next_offset",
+        "queue_id",
+        "safe_offset",
+        "unflushed",
+    )
+
+    def __init__(self, level: int, next_offset: int) -> None:
+        self.level = level
+        self.queue_id = level - 1
+        self.next_offset = next_offset
+        self.safe_offset = next_offset
+        self.unflushed: deque[tuple[int, int]] = deque()
+        self.expected_end = 0
+        self.moved_offset = 0
+        self.due_ms: int | None = None
+        self.is_reading = False
+
+
+class ScheduleService:
+    """The delivery loop; `revision` moves with every delivered message."""
+
+    __slots__ = (
+        "_is_stopped",
+        "_kept",
+        "_levels",
+        "_look",
+        "_state",
+        "_timer",
+        "_timer_ms",
+        "_updates",
+        "revision",
+        "version",
+    )
+
+    def __init__(
+        self,
+        state: BrokerState,
+        offsets: Mapping[int, int] | None = None,
+        version: DataVersion | None = None,
+    ) -> None:
+        self._state = state
+        self._levels = {
+            level: _Level(level, (offsets or {}).get(level, 0))
+            for level in range(1, state.delay.max_level + 1)
+        }
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._is_stopped = False
+        self._kept = DelayKept(state.delay.delay_ms)
+        self._look = make_shape_look(_look_closer, lambda target: target[3])
+        self._updates = 0
+        self.version = version or DataVersion()
+        self.revision = 0
+
+    def offsets(self) -> dict[int, int]:
+        """Map each level that ever delivered to the queue offset a restart goes on from."""
+        return {level: offset for level, offset in self.positions().items() if offset > 0}
+
+    def positions(self) -> dict[int, int]:
+        """Map every level to the queue offset a restart goes on from."""
+        for cursor in self._levels.values():
+            self._settle(cursor)
+            if cursor.unflushed:
+                # What is written down now is behind: it is to be written again.
+                self.revision += 1
+        return {level: cursor.safe_offset for level, cursor in self._levels.items()}
+
+    def start(self) -> None:
+        """Bring the cursors into the range of their queues and look at every head."""
+        now_ms = self._state.env.clock.now_ms()
+        store = self._state.store
+        for cursor in self._levels.values():
+            low = store.min_queue_offset(SCHEDULE_TOPIC, cursor.queue_id)
+            high = store.max_queue_offset(SCHEDULE_TOPIC, cursor.queue_id)
+            if not low <= cursor.next_offset <= high:
+                bounded = min(max(cursor.next_offset, low), high)
+                log.warning(
+                    "delay level %d continues at %d: its stored offset %d is outside %d..%d",
+                    cursor.level,
+                    bounded,
+                    cursor.next_offset,
+                    low,
+                    high,
+                )
+                cursor.next_offset = cursor.safe_offset = bounded
+            cursor.expected_end = high
+            if cursor.next_offset < high:
+                cursor.due_ms = now_ms
+        self._arm(now_ms)
+
+    def stop(self) -> None:
+        """Deliver no more."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def added(self, level: int, queue_offset: int, now_ms: int) -> None:
+        """Note that a message was put into a level's queue."""
+        cursor = self._levels[level]
+        cursor.expected_end = queue_offset + 1
+        if cursor.due_ms is None and not cursor.is_reading:
+            cursor.due_ms = now_ms + self._state.delay.delay_ms(level)
+            self._arm(now_ms)
+
+    def added_run(self, level: int, run: KeptRun, now_ms: int) -> None:
+        """Note messages that were put into a level's queue, with what is put when they are due."""
+        self._kept.add(level, run)
+        self.added(level, run.first_offset + len(run.items) - 1, now_ms)
+
+    def next_offsets(self) -> dict[int, int]:
+        """Map every level to the queue offset of the next message it delivers."""
+        return {level: cursor.next_offset for level, cursor in self._levels.items()}
+
+    def moved(self, level: int, next_offset: int, now_ms: int) -> None:
+        """Go on at an offset: what is before it was appended to the log as timers."""
+        cursor = self._levels.get(level)
+        if cursor is None or next_offset <= cursor.next_offset:
+            return
+        cursor.moved_offset = next_offset
+        self._advance(cursor, next_offset, now_ms)
+        if cursor.next_offset < cursor.expected_end and not cursor.is_reading:
+            cursor.due_ms = now_ms
+            self._arm(now_ms)
+
+    def _arm(self, now_ms: int) -> None:
+        waiting = [cursor.due_ms for cursor in self._levels.values() if cursor.due_ms is not None]
+        if not waiting or self._is_stopped:
+            return
+        due_ms = min(*waiting, now_ms + TICK_MAX_MS)
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        # One more millisecond: the clock is cut to whole ones, and too early means twice.
+        wait_s = (max(0, due_ms - now_ms) + 1) / 1000
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_ms = self._state.env.clock.now_ms()
+        for cursor in self._levels.values():
+            if cursor.due_ms is not None and cursor.due_ms <= now_ms:
+                cursor.due_ms = None
+                try:
+                    if not self._deliver_kept(cursor, now_ms):
+                        self._read(cursor, now_ms)
+                except Exception:
+                    # One level's fault must not stop the others, nor its own next try.
+                    log.exception("delay level %d failed", cursor.level)
+                    cursor.due_ms = now_ms + FAULT_RETRY_MS
+        self._arm(now_ms)
+
+    def _deliver_kept(self, cursor: _Level, now_ms: int) -> bool:
+        """Put what is due of what need not be read; False when the head has to be read."""
+        store, delay, level = self._state.store, self._state.delay, cursor.level
+        visible = store.max_queue_offset(SCHEDULE_TOPIC, cursor.queue_id)
+        left = BATCH_COUNT
+        while left > 0:
+            run = self._kept.at(level, cursor.next_offset)
+            if run is None:
+                break
+            due_ms = delay.deliver_time_ms(level, run.store_ms)
+            wait_ms = delay.due_in_ms(level, due_ms, now_ms)
+            if cursor.next_offset >= visible:
+                # With SYNC_FLUSH: it is put, and not durable yet.
+                wait_ms = max(wait_ms, LATE_MS)
+            if wait_ms > 0:
+                cursor.due_ms = now_ms + wait_ms
+                return True
+            first = cursor.next_offset - run.first_offset
+            share = max(1, len(run.items) * BATCH_BYTES // run.byte_count)
+            items = run.items[first : first + min(left, share, visible - cursor.next_offset)]
+            count = len(store.put_many(items, born_host=run.born_host, store_ms=now_ms))
+            if not count:
+                return False
+            self._advance(cursor, cursor.next_offset + count, now_ms, count)
+            left -= count if count < share else left
+        if left == BATCH_COUNT:
+            return False
+        if cursor.next_offset < cursor.expected_end:
+            cursor.due_ms = now_ms
+        return True
+
+    def _read(self, cursor: _Level, now_ms: int, *, allow_cold: bool = False) -> None:
+        """Read the head of a level and deliver what is due."""
+        try:
+            result = self._state.store.get(
+                SCHEDULE_TOPIC,
+                cursor.queue_id,
+                cursor.next_offset,
+                BATCH_COUNT,
+                BATCH_BYTES,
+                None,
+                allow_cold=allow_cold,
+            )
+        except StoreError as error:
+            log.error("delay level %d cannot be read, next try in 0.1 s: %s", cursor.level, error)
+            cursor.due_ms = now_ms + RETRY_MS
+            return
+        if isinstance(result, ColdRead):
+            cursor.is_reading = True
+            self._state.env.workers.submit(result.warm, lambda _: self._warmed(cursor))
+            return
+        if result.status is not GetStatus.FOUND:
+            self._nothing_read(cursor, result, now_ms)
+            return
+        self._deliver_due(cursor, b"".join(result.chunks), result.next_queue_offset, now_ms)
+
+    def _warmed(self, cursor: _Level) -> None:
+        cursor.is_reading = False
+        if not self._is_stopped:
+            now_ms = self._state.env.clock.now_ms()
+            self._read(cursor, now_ms, allow_cold=True)
+            self._arm(now_ms)
+
+    def _nothing_read(self, cursor: _Level, result: GetResult, now_ms: int) -> None:
+        """Follow a queue that moved (deleted files), or wait for what is not durable yet."""
+        if result.max_queue_offset > cursor.next_offset:
+            self._advance(cursor, max(cursor.next_offset + 1, result.next_queue_offset), now_ms)
+            cursor.due_ms = now_ms
+        elif cursor.next_offset < cursor.expected_end:
+            cursor.due_ms = now_ms + LATE_MS
+
+    def _deliver_due(self, cursor: _Level, data: bytes, read_to: int, now_ms: int) -> None:
+        delay = self._state.delay
+        due: list[StoredMessage] = []
+        wait_ms = 0
+        for message in self._decode(cursor, data, read_to):
+            due_ms = delay.deliver_time_ms(cursor.level, message.store_timestamp_ms)
+            wait_ms = delay.due_in_ms(cursor.level, due_ms, now_ms)
+            if wait_ms > 0:
+                break
+            due.append(message)
+        place = 0
+        while place < len(due):
+            count = self._deliver_run(due, place, now_ms)
+            if not count:
+                # Alone: it is special, or the store says why it takes none.
+                if not self._deliver(cursor, due[place], now_ms):
+                    cursor.due_ms = now_ms + RETRY_MS
+                    return
+                count = 1
+            place += count
+            self._advance(cursor, due[place - 1].queue_offset + 1, now_ms, count)
+        if wait_ms > 0:
+            cursor.due_ms = now_ms + wait_ms
+            return
+        if cursor.next_offset < read_to:
+            self._advance(cursor, read_to, now_ms)
+        if cursor.next_offset < cursor.expected_end:
+            cursor.due_ms = now_ms
+
+    def _decode(self, cursor: _Level, data: bytes, read_to: int) -> list[StoredMessage]:
+        try:
+            return decode_messages(data)
+        except CodecError as error:
+            log.error(
+                "delay level %d: messages %d to %d cannot be decoded and are skipped: %s; "
+                "run cometmq store verify on the store",
+                cursor.level,
+                cursor.next_offset,
+                read_to - 1,
+                error,
+            )
+            return []
+
+    def _advance(self, cursor: _Level, next_offset: int, now_ms: int, count: int = 1) -> None:
+        cursor.next_offset = next_offset
+        cursor.unflushed.append((next_offset, self._state.store.max_physical_offset))
+        self._settle(cursor)
+        self.revision += 1
+        step = self._state.config.delay_offset_update_version_step
+        before = self._updates // step
+        self._updates += count
+        if self._updates // step > before:
+            self.version = self.version.next(now_ms)
+
+    def _settle(self, cursor: _Level) -> None:
+        """Bring `safe_offset` up to what cannot be lost any more."""
+        store, unflushed = self._state.store, cursor.unflushed
+        while unflushed:
+            next_offset, end = unflushed[0]
+            is_moved = next_offset <= cursor.moved_offset
+            if end > (store.flushed_offset if is_moved else store.confirmed_offset):
+                break
+            cursor.safe_offset = next_offset
+            unflushed.popleft()
+
+    def _deliver_run(self, due: list[StoredMessage], start: int, now_ms: int) -> int:
+        """Put the messages from `start` on that one step of the store takes; how many it took."""
+        born_host = due[start].born_host
+        items: list[PutItem] = []
+        for message in islice(due, start, None):
+            item = self._put_item(message)
+            if item is None or message.born_host != born_host:
+                break
+            items.append(item)
+        if len(items) < _RUN_MIN:
+            return 0
+        return len(self._state.store.put_many(items, born_host=born_host, store_ms=now_ms))
+
+    def _put_item(self, message: StoredMessage) -> PutItem | None:
+        """The real message as one of many; None when it must be put alone."""
+        raw = message.raw_properties
+        if message.reconsume_times or message.prepared_transaction_offset or raw[-1:] != b"\x02":
+            return None
+        try:
+            looked = self._look(raw.decode())
+        except UnicodeDecodeError:
+            return None
+        if looked is None:
+            return None
+        keys, (topic, queue_id, code, _) = looked
+        return (
+            topic,
+            queue_id,
+            message.body,
+            raw,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp_ms,
+            code,
+            keys,
+        )
+
+    def _deliver(self, cursor: _Level, message: StoredMessage, now_ms: int) -> bool:
+        """Put the real message; False when it has to be tried again."""
+        raw = message.raw_properties
+        topic = find_property(raw, b"REAL_TOPIC")
+        queue_id = find_property(raw, b"REAL_QID")
+        if topic is None or queue_id is None or not queue_id.isdigit() or topic == _HALF_TOPIC:
+            log.error(
+                "delay level %d: message %d of %s names no deliverable topic and queue: skipped",
+                cursor.level,
+                message.queue_offset,
+                SCHEDULE_TOPIC,
+            )
+            return True
+        prepared_offset = message.prepared_transaction_offset
+        try:
+            put_again(
+                self._state,
+                topic.decode(),
+                int(queue_id),
+                message,
+                raw,
+                now_ms,
+                prepared_offset=prepared_offset,
+            )
+        except MessageIllegal as error:
+            log.error(
+                "delay level %d: message %d cannot be stored and is skipped: %s",
+                cursor.level,
+                message.queue_offset,
+                error,
+            )
+            return True
+        except StoreError as error:
+            log.error("delay level %d waits, next try in 0.1 s: %s", cursor.level, error)
+            return False
+        return True
+
+
+_HALF_TOPIC: Final = HALF_TOPIC.encode()
+_RUN_MIN: Final = 2
+_Target = tuple[str, int, int, str | None]
+"""Topic, queue, code of the tags, tags."""
+
+
+def _look_closer(text: str) -> tuple[Keys, _Target] | None:
+    """Where a message really goes; None when it must be put alone."""
+    raw = text.encode()
+    topic = find_property(raw, b"REAL_TOPIC")
+    queue_id = find_property(raw, b"REAL_QID")
+    keys = index_keys_of(raw)
+    if (
+        topic is None
+        or queue_id is None
+        or keys is None
+        or keys[0] is None
+        or not queue_id.isdigit()
+        or topic == _HALF_TOPIC
+    ):
+        return None
+    uniq_key, names, tags = keys[0], keys[1], keys[2]
+    target = topic.decode(), int(queue_id), tags_code(tags), tags
+    return (uniq_key, names, tags), target

@@ -1,0 +1,207 @@
+"""Messages of a batch that ask for a time: put where they wait, like those that are sent alone.
+
+Job: say of each message of a batch where it goes, refuse what cannot wait, and put messages into
+the timer topic or a level's queue.  It must not answer, nor take batches apart.
+
+RocketMQ's broker looks at the properties of the batch only: a delay level there is refused, and
+messages that ask for a time of their own are delivered at once.  Here each one's time holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from cometmq.broker.base.state import BrokerState, Refusal
+from cometmq.broker.delay.levels.schedule import ScheduleService
+from cometmq.broker.delay.wheel.intake import Fresh
+from cometmq.broker.delay.wheel.service import TimerService
+from cometmq.broker.send.batch_keys import keys_of_text, may_wait
+from cometmq.broker.send.send_check import SendChecks
+from cometmq.codec.java_hash import tags_code
+from cometmq.codec.properties import (
+    PROPERTIES_BYTES_MAX,
+    decode_properties,
+    encode_properties,
+    ensure_trailing_separator,
+)
+from cometmq.codec.timer_moved import without_own
+from cometmq.codec.timer_slots import BadTimer, TimerRules, asked_due_ms, has_timer, precision_of
+from cometmq.errors import ResponseCode
+from cometmq.model import properties as prop
+from cometmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from cometmq.store.base.results import BatchItem, IndexKeys, PutResult
+
+__all__ = ["AT_ONCE", "TIMED", "Item", "WaitingItems", "wait_of"]
+
+AT_ONCE: Final = 0
+TIMED: Final = -1
+"""How a message waits, beside the levels from 1 on."""
+_GROUP_COUNT: Final = 1024
+ADDED_BYTES_MAX: Final = 600
+"""What waiting and delivery add to the properties: topic, queue, times and rolls."""
+_TIMER_NAMES: Final = (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS)
+
+Item = tuple[int, bytes, bytes]
+"""Flag, body and properties of a message in a batch."""
+
+
+def wait_of(properties: bytes, now_ms: int) -> int:
+    """How a message waits that was accepted: a delay level, `TIMED` or `AT_ONCE`."""
+    if not may_wait(properties):
+        return AT_ONCE
+    names = decode_properties(properties)
+    try:
+        level = int(names.get(prop.DELAY, "0"))
+    except ValueError:
+        level = 0
+    if level > 0:
+        return level
+    return TIMED if has_timer(names) and _due_ms(names, now_ms) > now_ms else AT_ONCE
+
+
+class WaitingItems:
+    """Those of one broker; `checks` are the ones of single sends."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        checks: SendChecks,
+        schedule: ScheduleService,
+        timers: TimerService | None,
+    ) -> None:
+        self._state = state
+        self._checks = checks
+        self._schedule = schedule
+        self._timers = timers
+        config = state.config
+        # With timers switched off what was accepted before waits until they are on again.
+        self._rules = TimerRules(
+            precision_of(config.timer_precision_ms), config.timer_roll_window_slot
+        )
+
+    def check(self, items: Sequence[Item], now_ms: int, what: str) -> list[int]:
+        """How each message waits.
+
+        Raises:
+            Refusal: one asks for what it cannot have; the text says which, of `what`.
+        """
+        return [
+            self._check_one(number, properties, now_ms, what) if may_wait(properties) else AT_ONCE
+            for number, (_, _, properties) in enumerate(items)
+        ]
+
+    def _check_one(self, number: int, properties: bytes, now_ms: int, what: str) -> int:
+        names = decode_properties(properties)
+        try:
+            if prop.TIMER_DEL_UNIQKEY in names:
+                raise Refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    "the message is illegal: it recalls another one; recalls travel alone",
+                )
+            level, out_ms = self._checks.wait(names, now_ms)
+            if len(properties) + ADDED_BYTES_MAX > PROPERTIES_BYTES_MAX:
+                raise Refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the message is illegal: its properties have {len(properties)} bytes, "
+                    f"{PROPERTIES_BYTES_MAX - ADDED_BYTES_MAX} are allowed when it waits",
+                )
+        except Refusal as refusal:
+            raise Refusal(
+                refusal.code, f"message {number} of the {what}: {refusal.remark}"
+            ) from None
+        return level or (AT_ONCE if out_ms is None else TIMED)
+
+    def queue_of(self, wait: int) -> tuple[str, int]:
+        """Topic and queue in which messages wait."""
+        if wait == TIMED:
+            return TIMER_TOPIC, 0
+        return SCHEDULE_TOPIC, self._state.delay.clamp(wait) - 1
+
+    def put_all(
+        self, topic: str, queue_id: int, items: Sequence[Item], now_ms: int, **how: Any
+    ) -> PutResult:
+        """Put the messages of a batch, each where it waits, or into the queue.
+
+        Those that wait alike are put together and in order, all of them or none; a disk that fills
+        up between two such groups refuses the rest, and the sender is told that it failed.  The
+        queue offset is that of the first message, wherever it is.
+
+        Raises:
+            Refusal: a message cannot wait as it asks; nothing was stored.
+            StoreError: as `MessageStore.put_batch`.
+        """
+        waits = self.check(items, now_ms, "batch")
+        places = [0] * len(items)
+        first = end = 0
+        for wait in dict.fromkeys(waits):
+            numbers = [number for number, one in enumerate(waits) if one == wait]
+            for begin in range(0, len(numbers), _GROUP_COUNT):
+                group = numbers[begin : begin + _GROUP_COUNT]
+                result = self.put(
+                    topic, queue_id, wait, [items[number] for number in group], now_ms, **how
+                )
+                for number, place in zip(group, result.physical_offsets, strict=True):
+                    places[number] = place
+                if group[0] == 0:
+                    first = result.queue_offset
+                end = result.end_offset
+        return PutResult(places[0], first, end, tuple(places))
+
+    def put(
+        self, topic: str, queue_id: int, wait: int, items: Sequence[Item], now_ms: int, **how: Any
+    ) -> PutResult:
+        """Put messages for a queue where they wait, all of them or none.
+
+        `how` is that of `MessageStore.put_batch`.  A delay counts from now.  Raises as it does.
+        """
+        if wait == AT_ONCE:
+            plain = [(*item, *_keys(item[2])) for item in items]
+            return self._state.store.put_batch(topic, queue_id, plain, store_ms=now_ms, **how)
+        made: list[BatchItem] = []
+        outs: list[int] = []
+        where = f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02".encode()
+        level = 0 if wait == TIMED else self._state.delay.clamp(wait)
+        rules = self._rules if self._timers is None else self._timers.rules
+        for flag, body, properties in items:
+            names = decode_properties(properties)
+            code, keys = _keys(properties)
+            if level:
+                for name in _TIMER_NAMES:
+                    names.pop(name, None)
+                names[prop.DELAY] = str(level)
+                raw = encode_properties(names) + where
+                code = self._state.delay.deliver_time_ms(level, now_ms)
+            else:
+                out_ms = rules.out_ms(_due_ms(names, now_ms))
+                outs.append(out_ms)
+                raw = ensure_trailing_separator(without_own(properties))
+                raw += b"TIMER_OUT_MS\x01%d\x02" % out_ms + where
+            made.append((flag, body, raw, code, keys))
+        target, target_id = self.queue_of(wait)
+        result = self._state.store.put_batch(target, target_id, made, store_ms=now_ms, **how)
+        if level:
+            self._schedule.added(level, result.queue_offset + len(items) - 1, now_ms)
+        elif self._timers is not None:
+            ends = (*result.physical_offsets, result.end_offset)
+            self._timers.added(
+                [
+                    Fresh(result.queue_offset + number, place, end - place, outs[number], topic)
+                    for number, (place, end) in enumerate(pairwise(ends))
+                ]
+            )
+        return result
+
+
+def _due_ms(names: dict[str, str], now_ms: int) -> int:
+    try:
+        return max(now_ms, asked_due_ms(names, now_ms))
+    except BadTimer:
+        # It was a number when it was accepted.
+        return now_ms
+
+
+def _keys(properties: bytes) -> tuple[int, IndexKeys]:
+    keys = keys_of_text(properties.decode("utf-8", "replace"))
+    return tags_code(keys[2]), keys

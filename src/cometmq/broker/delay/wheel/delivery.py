@@ -1,0 +1,159 @@
+"""Delivers timed messages: what is ready, in order of its time, into its own topic.
+
+Job: hold what was read (`ready`) and what was kept unread (`timer_near`), put what is due in runs,
+and leave it here when the store takes none.  It must not read nor place.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.delay.wheel.near import Near
+from cometmq.errors import MessageIllegal, StoreError
+from cometmq.model.names import TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.broker.base.state import BrokerState
+    from cometmq.broker.delay.wheel.fetch import Ready, Waiting
+    from cometmq.broker.delay.wheel.open_slots import OpenSlots
+    from cometmq.store.base.results import PutItem
+
+__all__ = ["TimerDelivery"]
+
+log = logging.getLogger("cometmq.broker")
+
+RUN_COUNT: Final = 128
+"""Messages delivered in one turn of the loop."""
+READY_MAX: Final = 16_384
+READY_BYTES_MAX: Final = 32 << 20
+
+
+class TimerDelivery:
+    """That of one broker; `put_again(end)` is told how far the timer topic reaches after a roll."""
+
+    def __init__(
+        self, state: BrokerState, slots: OpenSlots, put_again: Callable[[int], None]
+    ) -> None:
+        self._state = state
+        self._slots = slots
+        self._put_again = put_again
+        self._heap: list[tuple[int, int, Ready]] = []
+        """Due time, a number that no other has, the message."""
+        self._numbers = 0
+        self._bytes = 0
+        self.near = Near(READY_MAX, READY_BYTES_MAX)
+        self.at: Callable[[str], None] = lambda name: None
+        self.delivered_count = 0
+        """Messages put into their topics, or rolled, since the start."""
+
+    def has_room(self) -> bool:
+        """Whether more is to be read."""
+        return len(self._heap) < READY_MAX and self._bytes < READY_BYTES_MAX
+
+    def ready(self, ready: Ready) -> None:
+        """Take a message that was read."""
+        self._numbers += 1
+        heapq.heappush(self._heap, (ready.due_ms, self._numbers, ready))
+        self._bytes += ready.unit.size
+
+    def left(self) -> list[Waiting]:
+        """Units of what is not delivered."""
+        return [ready.unit for _, _, ready in self._heap] + self.near.left()
+
+    def next_due_ms(self) -> float:
+        """When the first message that is here is due; never for none."""
+        return min(self._heap[0][0] if self._heap else inf, self.near.next_due_ms())
+
+    def deliver(self, now_ms: int) -> bool:
+        """Put what is due, a run of it; whether all of it was put."""
+        run = self._take_due(now_ms)
+        slots = self._slots
+        if slots.recalls:
+            due, run = run, []
+            for ready in due:
+                if slots.is_recalled(ready):
+                    slots.done_with([ready.unit])
+                else:
+                    run.append(ready)
+        if not run:
+            return True
+        self.at("timer.before_put")
+        done = self._put(run, now_ms)
+        self.at("timer.put")
+        slots.done_with([ready.unit for ready in islice(run, done)])
+        self.delivered_count += done
+        for ready in islice(run, done, None):
+            self.ready(ready)
+        return done == len(run)
+
+    def _take_due(self, now_ms: int) -> list[Ready]:
+        heap, near = self._heap, self.near
+        run: list[Ready] = []
+        while (room := RUN_COUNT - len(run)) > 0:
+            # What was read was sent before its slot was loaded, so it goes before what was kept.
+            if heap and heap[0][0] <= min(now_ms, near.next_due_ms()):
+                ready = heapq.heappop(heap)[2]
+                self._bytes -= ready.unit.size
+                run.append(ready)
+            elif near.next_due_ms() <= now_ms:
+                run += near.take(room)
+            else:
+                break
+        return run
+
+    def _put(self, run: list[Ready], now_ms: int) -> int:
+        """Put a run in order; how many are done with."""
+        stamp = b"TIMER_DEQUEUE_MS\x01%d\x02" % now_ms
+        store = self._state.store
+        done = 0
+        while done < len(run):
+            host = run[done].born_host
+            items: list[PutItem] = []
+            for ready in islice(run, done, None):
+                topic, queue_id, body, raw, flag, sys_flag, born_ms, code, keys = ready.item
+                if ready.born_host != host or ready.reconsume_times or topic == TIMER_TOPIC:
+                    break
+                raw += ready.enqueued + stamp
+                items.append((topic, queue_id, body, raw, flag, sys_flag, born_ms, code, keys))
+            if items:
+                done += len(store.put_many(items, born_host=host, store_ms=now_ms))
+                if done == len(run):
+                    break
+            # What is special, or does not fit the window: one by one.
+            if not self._put_one(run[done], stamp, now_ms):
+                break
+            done += 1
+        return done
+
+    def _put_one(self, ready: Ready, stamp: bytes, now_ms: int) -> bool:
+        topic, queue_id, body, raw, flag, sys_flag, born_ms, code, keys = ready.item
+        try:
+            result = self._state.store.put(
+                topic,
+                queue_id,
+                body,
+                raw + ready.enqueued + stamp,
+                flag=flag,
+                sys_flag=sys_flag,
+                born_ms=born_ms,
+                born_host=ready.born_host,
+                reconsume_times=ready.reconsume_times,
+                tags_code=code,
+                store_ms=now_ms,
+                index_keys=keys,
+            )
+        except MessageIllegal as error:
+            log.error("a timed message for %s cannot be stored and is skipped: %s", topic, error)
+            return True
+        except StoreError as error:
+            log.error("timed messages wait, next try in 0.1 s: %s", error)
+            return False
+        if topic == TIMER_TOPIC:
+            self._put_again(result.queue_offset + 1)
+        return True

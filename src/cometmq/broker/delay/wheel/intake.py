@@ -1,0 +1,199 @@
+"""Follows the timer topic: which timed messages are to be placed next.
+
+Job: hand over each message of queue 0 of ``rmq_sys_wheel_timer`` once, in order, when readers may
+see it.  What this broker has just put is known and not read; what it had before is read.  It must
+not know slots.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.base.state import BrokerState
+from cometmq.codec.properties import find_property
+from cometmq.codec.stored_message import decode_messages
+from cometmq.errors import CodecError, StoreError
+from cometmq.model.names import TIMER_TOPIC
+from cometmq.store.base.results import ColdRead, GetStatus, PutItem
+
+__all__ = ["Fresh", "TimerIntake"]
+
+log = logging.getLogger("cometmq.broker")
+
+TAKE_COUNT: Final = 256
+"""Messages taken up in one turn."""
+FRESH_MAX: Final = 65_536
+RETRY_MS: Final = 100
+
+
+class Fresh(msgspec.Struct, gc=False, frozen=True):
+    """A message of the timer topic."""
+
+    queue_offset: int
+    place: int
+    """Physical offset of its record."""
+    size: int
+    out_ms: int
+    topic: str
+    recalls: str | None = None
+    """The key it recalls, None for a message."""
+    due_ms: int = 0
+    item: PutItem | None = None
+    """What delivers it, for its own topic; None when it has to be read again."""
+    born_host: bytes = b""
+
+
+class TimerIntake:
+    """One cursor; `place(messages, now_ms)` is called for runs, `soon` when reading has ended."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        next_offset: int,
+        place: Callable[[list[Fresh], int], None],
+        soon: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._place = place
+        self._soon = soon
+        self._fresh: deque[list[Fresh]] = deque()
+        self._fresh_count = 0
+        self._expected_end = 0
+        self._is_reading = False
+        self._is_warm = False
+        self._retry_ms = 0
+        self.next_offset = next_offset
+        """The next message to take up."""
+
+    def start(self) -> None:
+        """Begin with what is there."""
+        self.expect(self._state.store.max_queue_offset(TIMER_TOPIC, 0))
+
+    def expect(self, end: int) -> None:
+        """Note that messages up to a queue offset were put."""
+        self._expected_end = max(self._expected_end, end)
+
+    def added(self, run: list[Fresh]) -> None:
+        """Note messages that were just put, with queue offsets in a row."""
+        if self._fresh_count < FRESH_MAX:
+            self._fresh.append(run)
+            self._fresh_count += len(run)
+        self.expect(run[-1].queue_offset + 1)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages were put that are not taken up (or not visible yet)."""
+        return self.next_offset < self._expected_end
+
+    def message_count(self) -> int:
+        """Visible messages that are not taken up."""
+        return max(0, self._state.store.max_queue_offset(TIMER_TOPIC, 0) - self.next_offset)
+
+    def take_up(self, now_ms: int) -> bool:
+        """Hand over the next messages; whether there are more at once."""
+        if now_ms < self._retry_ms:
+            return False
+        visible = self._state.store.max_queue_offset(TIMER_TOPIC, 0)
+        run = self._known(visible)
+        if run:
+            self._place(run, now_ms)
+            self.next_offset += len(run)
+        elif self.next_offset < visible:
+            return self._read_more(now_ms)
+        return self.next_offset < visible
+
+    def _known(self, visible: int) -> list[Fresh]:
+        """The next messages that need not be read, below a queue offset."""
+        fresh = self._fresh
+        found: list[Fresh] = []
+        following = self.next_offset
+        end = min(visible, following + TAKE_COUNT)
+        while fresh:
+            run = fresh[0]
+            start = following - run[0].queue_offset
+            if 0 <= start < len(run):
+                if following >= end:
+                    break
+                taken = run[start : start + end - following]
+                following += len(taken)
+                found += taken
+                start += len(taken)
+            if start < len(run):
+                # Behind what has to be read first, or more than is taken at once.
+                break
+            fresh.popleft()
+            self._fresh_count -= len(run)
+        return found
+
+    def _read_more(self, now_ms: int) -> bool:
+        """Read what was not put in this life; whether to go on at once."""
+        if self._is_reading:
+            return False
+        try:
+            # What a worker has just read is there, also where the disk cannot tell.
+            found = self._state.store.get(
+                TIMER_TOPIC, 0, self.next_offset, TAKE_COUNT, allow_cold=self._is_warm
+            )
+            self._is_warm = False
+        except StoreError as error:
+            log.error("the timer topic cannot be read, next try in 0.1 s: %s", error)
+            self._retry_ms = now_ms + RETRY_MS
+            return False
+        if isinstance(found, ColdRead):
+            self._is_reading = True
+            self._state.env.workers.submit(found.warm, self._warmed)
+            return False
+        if found.status is not GetStatus.FOUND:
+            # Its files have expired: what was there is gone.
+            is_moved = found.next_queue_offset > self.next_offset
+            self.next_offset = max(self.next_offset, found.next_queue_offset)
+            return is_moved
+        self._hand_over(b"".join(found.chunks), found.next_queue_offset, now_ms)
+        return True
+
+    def _warmed(self, result: object) -> None:
+        self._is_reading = False
+        self._is_warm = True
+        self._soon()
+
+    def _hand_over(self, data: bytes, read_to: int, now_ms: int) -> None:
+        try:
+            messages = decode_messages(data)
+        except CodecError as error:
+            log.error(
+                "messages %d to %d of %s cannot be decoded and are skipped: %s; run cometmq store"
+                " verify on the store",
+                self.next_offset,
+                read_to - 1,
+                TIMER_TOPIC,
+                error,
+            )
+            messages = []
+        run: list[Fresh] = []
+        for message in messages:
+            raw = message.raw_properties
+            out = find_property(raw, b"TIMER_OUT_MS")
+            topic = find_property(raw, b"REAL_TOPIC")
+            if out is None or topic is None or not out.isdigit():
+                log.error(
+                    "message %d of %s has no time: skipped", message.queue_offset, TIMER_TOPIC
+                )
+                continue
+            recalls = find_property(raw, b"TIMER_DEL_UNIQKEY")
+            run.append(
+                Fresh(
+                    message.queue_offset,
+                    message.physical_offset,
+                    message.total_size,
+                    int(out),
+                    topic.decode("utf-8", "replace"),
+                    None if recalls is None else recalls.decode("utf-8", "replace"),
+                )
+            )
+        self._place(run, now_ms)
+        self.next_offset = max(self.next_offset, read_to)

@@ -1,0 +1,144 @@
+"""RECALL_MESSAGE (370): a timed message is taken back before it is delivered.
+
+Job: check the handle and put the message that recalls, as ``RecallMessageProcessor`` of RocketMQ
+5.4.0 does: a timed message of the same slot that names the other by TIMER_DEL_UNIQKEY.  It must not
+look for the message: success says that it will not be delivered if it was not.
+
+The answer comes when the recall is as durable as an ordinary send.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.base.store_failure import store_failure
+from cometmq.broker.delay.wheel.service import TimerService
+from cometmq.broker.send.send import SendProcessor
+from cometmq.broker.send.send_check import Destination
+from cometmq.codec.recall import RecallHandle, decode_recall_handle
+from cometmq.errors import CodecError, ResponseCode, StoreError
+from cometmq.model import properties as prop
+from cometmq.model.flags import PERM_WRITE
+from cometmq.net.server import Handler, ServerConnection
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.headers import RecallMessageHeader, SendMessageHeader
+
+__all__ = ["RecallProcessor"]
+
+RECALL_TAG: Final = "_RECALL_TAG_"
+_ONEWAY: Final = 2
+
+
+class RecallProcessor:
+    """Serves one broker."""
+
+    def __init__(
+        self, state: BrokerState, send: SendProcessor, timers: TimerService | None
+    ) -> None:
+        self._state = state
+        self._send = send
+        self._timers = timers
+
+    def handlers(self) -> dict[int, Handler]:
+        """The codes served here."""
+        return {RequestCode.RECALL_MESSAGE: refusing(self.recall)}
+
+    def recall(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve RECALL_MESSAGE."""
+        state = self._state
+        header = RecallMessageHeader.from_command(request)
+        self._check_state(now_ms)
+        config = state.topics.get(header.topic)
+        if config is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"recall failed, the topic[{header.topic}] not exist",
+            )
+        handle = self._handle(header, now_ms)
+        properties = {
+            prop.TAGS: RECALL_TAG,
+            prop.TIMER_DEL_UNIQKEY: handle.uniq_key,
+            prop.UNIQ_KEY: handle.uniq_key,
+            prop.TIMER_DELIVER_MS: str(handle.time_ms),
+            prop.BORN_TIMESTAMP: str(now_ms),
+        }
+        if header.producer_group:
+            properties[prop.PRODUCER_GROUP] = header.producer_group
+        assert self._timers is not None
+        rules = self._timers.rules
+        target = Destination(handle.topic, 0, properties, out_ms=rules.out_ms(handle.time_ms))
+        sent = SendMessageHeader(
+            producer_group=header.producer_group or "",
+            topic=handle.topic,
+            default_topic="",
+            default_topic_queue_nums=0,
+            queue_id=0,
+            sys_flag=0,
+            born_timestamp_ms=now_ms,
+            flag=0,
+        )
+        try:
+            result = self._send.put(target, sent, config, b"0", connection.peer_host, now_ms)
+        except StoreError as error:
+            raise Refusal(*store_failure(state, error)) from None
+        ext = {"msgId": handle.uniq_key, "MSG_REGION": state.config.region_id}
+        if state.config.flush_disk_type != "SYNC_FLUSH" or request.flag & _ONEWAY:
+            return answer(request, ext=ext)
+
+        def settle(is_durable: bool) -> None:
+            code = ResponseCode.SUCCESS if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
+            connection.send(answer(request, code, ext=ext))
+
+        state.store.when_durable(result.end_offset, settle)
+        return None
+
+    def _check_state(self, now_ms: int) -> None:
+        config = self._state.config
+        if not config.recall_message_enable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                "recall failed, operation is forbidden: recallMessageEnable is false",
+            )
+        if self._timers is None:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "recall failed: accurate timer message is not enabled, timerWheelEnable is false",
+            )
+        if (
+            now_ms < config.start_accept_send_request_time_stamp
+            or not config.broker_permission & PERM_WRITE
+        ):
+            raise Refusal(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "recall failed, broker service not available"
+            )
+
+    def _handle(self, header: RecallMessageHeader, now_ms: int) -> RecallHandle:
+        try:
+            handle = decode_recall_handle(header.recall_handle)
+        except CodecError as error:
+            raise Refusal(ResponseCode.ILLEGAL_OPERATION, str(error)) from None
+        config = self._state.config
+        if header.topic != handle.topic:
+            raise Refusal(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"recall failed, topic not match: the handle is of {handle.topic}, the request "
+                f"says {header.topic}",
+            )
+        if handle.broker_name != config.broker_name:
+            raise Refusal(
+                ResponseCode.ILLEGAL_OPERATION,
+                "recall failed, broker service not available: the handle is of "
+                f"{handle.broker_name}, this is {config.broker_name}",
+            )
+        left_ms = handle.time_ms - now_ms
+        if left_ms <= 0 or left_ms >= config.timer_max_delay_sec * 1000:
+            raise Refusal(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"recall failed, timestamp invalid: the time of the message is {left_ms} ms ahead, "
+                "it is recalled until its second begins",
+            )
+        return handle

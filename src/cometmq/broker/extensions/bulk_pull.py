@@ -1,0 +1,247 @@
+"""BULK_PULL: one request, one span of a queue, up to some MiB of records as they lie in the log.
+
+Job: decide whether a span is worth it, have a worker gather it, one at a time for each connection,
+and answer.  It must not block the loop: units and records are read by workers only.
+
+Everything else is an ordinary pull: few messages, none (long polling), offsets out of range, an
+operator's reset, a first record that needs repair.  So a span has no statuses of its own, and the
+checks are those of pull.py.
+
+What one connection may cost: a span is gathered only while less than UNSENT_BYTES_MAX lies unread
+at the connection, and REQUESTS_MAX further requests may wait; one more is refused with SYSTEM_BUSY.
+A peer that takes nothing is cut by the server after a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cometmq.broker.base.state import BrokerState, Refusal, answer
+from cometmq.errors import ResponseCode
+from cometmq.model.flags import PULL_COMMIT_OFFSET
+from cometmq.net.env import let_go
+from cometmq.store.read.span_reader import Span, SpanWish
+from cometmq.wire.command.command import RemotingCommand, encode_response_parts
+from cometmq.wire.extensions.bulk_pull import (
+    BYTES_DEFAULT,
+    BYTES_MAX,
+    BulkPullHeader,
+    BulkPullResponseHeader,
+)
+
+if TYPE_CHECKING:
+    from cometmq.broker.pull.filters import RecordFilter
+    from cometmq.broker.pull.pull import Frame, PullProcessor
+    from cometmq.model.group import SubscriptionGroupConfig
+    from cometmq.model.topic import TopicConfig
+    from cometmq.net.server import ServerConnection
+
+__all__ = ["REQUESTS_MAX", "UNSENT_BYTES_MAX", "BulkPullProcessor"]
+
+REQUESTS_MAX: Final = 4096
+"""Bulk pulls of one connection that wait, a kilobyte each: a consumer has one for each queue."""
+UNSENT_BYTES_MAX: Final = 4 << 20
+"""With one span being gathered, a slow reader holds at most this and BYTES_MAX of our memory."""
+_COUNT_MAX: Final = 1 << 20
+_HEAD_BYTES: Final = 1024
+"""Room for the frame's head in front of a span; a head has about 350 bytes."""
+_WINDOW_CHECK_S: Final = 10.0
+
+
+class _Job(NamedTuple):
+    """One request that passed its checks."""
+
+    request: RemotingCommand
+    header: BulkPullHeader
+    topic: TopicConfig
+    group: SubscriptionGroupConfig
+    codes: frozenset[int] | None
+    filtered: RecordFilter | None
+
+
+class _Lane:
+    """The bulk pulls of one connection, one after the other."""
+
+    __slots__ = ("connection", "is_busy", "waiting")
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self.connection = connection
+        self.waiting: deque[_Job] = deque()
+        self.is_busy = False
+
+
+class BulkPullProcessor:
+    """The processor of code 31001."""
+
+    __slots__ = ("_lanes", "_pull", "_state", "_timer")
+
+    def __init__(self, state: BrokerState, pull: PullProcessor) -> None:
+        self._state = state
+        self._pull = pull
+        self._lanes: dict[ServerConnection, _Lane] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def pull(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> Frame:
+        """Serve BULK_PULL (31001); None when a worker gathers a span."""
+        header = BulkPullHeader.from_command(request)
+        state, store = self._state, self._state.store
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        there = store.max_queue_offset(topic, queue_id) - header.queue_offset
+        if (
+            min(there, header.max_msg_nums) <= store.config.transfer_count_max
+            or header.queue_offset < store.min_queue_offset(topic, queue_id)
+            or request.flag & 2
+            or state.offsets.has_reset(group, topic, queue_id)
+        ):
+            return self._pull.pull_with(request, header, connection, now_ms)
+        try:
+            topic_config, group_config, codes, filtered = self._pull.check(
+                header, connection, now_ms
+            )
+        except Refusal as refusal:
+            return answer(request, refusal.code, refusal.remark, refusal.ext)
+        if filtered is not None and codes is not None:
+            # A retry topic by tags and the filters of its messages' topics: rare, and short.
+            return self._pull.pull_with(request, header, connection, now_ms)
+        lane = self._lanes.get(connection)
+        if lane is None:
+            lane = self._lanes[connection] = _Lane(connection)
+            connection.when_drained = lambda: self._next(lane)
+        if len(lane.waiting) >= REQUESTS_MAX:
+            return answer(
+                request,
+                ResponseCode.SYSTEM_BUSY,
+                f"{len(lane.waiting)} bulk pulls of this connection wait already, {REQUESTS_MAX}"
+                " may; read their answers first",
+            )
+        if header.sys_flag & PULL_COMMIT_OFFSET:
+            header.sys_flag &= ~PULL_COMMIT_OFFSET
+            state.offsets.commit(group, topic, queue_id, header.commit_offset, now_ms)
+        lane.waiting.append(_Job(request, header, topic_config, group_config, codes, filtered))
+        self._next(lane)
+        return None
+
+    def drop_connection(self, connection: ServerConnection) -> None:
+        """Forget the requests of a lost connection."""
+        lane = self._lanes.pop(connection, None)
+        if lane is not None:
+            lane.waiting.clear()
+            connection.when_drained = None
+
+    def stop(self) -> None:
+        """Forget everything."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for lane in self._lanes.values():
+            lane.waiting.clear()
+        self._lanes.clear()
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _next(self, lane: _Lane) -> None:
+        """Begin with the next request, unless one is under way or too much lies unread."""
+        if lane.is_busy or not lane.waiting or lane.connection.unsent_bytes > UNSENT_BYTES_MAX:
+            return
+        lane.is_busy = True
+        job = lane.waiting.popleft()
+        header, store = job.header, self._state.store
+        wanted_bytes = header.max_msg_bytes
+        max_bytes = BYTES_DEFAULT if not wanted_bytes or wanted_bytes < 0 else wanted_bytes
+        wish = SpanWish(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            store.max_queue_offset(header.topic, header.queue_id),
+            store.confirmed_offset,
+            min(header.max_msg_nums, _COUNT_MAX),
+            min(max_bytes, BYTES_MAX),
+            _HEAD_BYTES,
+            bool(header.with_sizes),
+        )
+        spans, wanted = store.spans, job.filtered
+
+        def read() -> Span | None:
+            if wanted is None:
+                return spans.read(wish, job.codes)
+            return spans.read_matching(
+                wish, wanted.matches, wanted.hint, wanted.needles, let_go=let_go
+            )
+
+        self._state.env.workers.submit(
+            read,
+            lambda found: self._gathered(lane, job, found),
+        )
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_WINDOW_CHECK_S, self._drop_windows)
+
+    def _gathered(self, lane: _Lane, job: _Job, found: Span | BaseException | None) -> None:
+        lane.is_busy = False
+        connection = lane.connection
+        if connection.is_closed or connection not in self._lanes:
+            return
+        frame: Frame | memoryview
+        if isinstance(found, BaseException):
+            frame = answer(
+                job.request,
+                ResponseCode.SYSTEM_ERROR,
+                f"a span of {job.header.topic}, queue {job.header.queue_id} from offset"
+                f" {job.header.queue_offset} cannot be read: {found}",
+            )
+        elif found is None:
+            # What stands there needs a closer look than a span takes.
+            now_ms = self._state.env.clock.now_ms()
+            frame = self._pull.pull_with(job.request, job.header, connection, now_ms)
+        else:
+            frame = self._answer(job, found)
+            self._state.store.spans.keep_buffer(found.data)
+        if frame is not None:
+            connection.send(frame)
+        # Behind the flush that `send` has asked for: only then is known what lies unread.
+        asyncio.get_running_loop().call_soon(self._next, lane)
+
+    def _answer(self, job: _Job, span: Span) -> memoryview | list[bytes | memoryview]:
+        """The frame around a span, its head written in front of it without a copy."""
+        header, store = job.header, self._state.store
+        stats = self._state.stats
+        body = memoryview(span.data)[span.start : span.end]
+        if span.record_count:
+            code, remark = ResponseCode.SUCCESS, "FOUND"
+            stats.got(
+                header.topic,
+                header.consumer_group,
+                header.queue_id,
+                span.record_count,
+                len(body) - span.sizes_bytes,
+                span.following,
+            )
+        else:
+            code, remark = ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE"
+            stats.missed_pulls += 1
+        fields = BulkPullResponseHeader(
+            0,
+            span.following,
+            store.min_queue_offset(header.topic, header.queue_id),
+            store.max_queue_offset(header.topic, header.queue_id),
+            topic_sys_flag=job.topic.topic_sys_flag,
+            group_sys_flag=job.group.group_sys_flag,
+            msg_count=span.record_count,
+            sizes_bytes=span.sizes_bytes,
+        )
+        request = job.request
+        parts = encode_response_parts(
+            request.opaque, request.serialize_type, code, remark, fields.to_ext(), [body]
+        )
+        head = parts[0]
+        if len(head) > span.start:
+            return parts
+        begin = span.start - len(head)
+        span.data[begin : span.start] = head
+        return memoryview(span.data)[begin : span.end]
+
+    def _drop_windows(self) -> None:
+        self._timer = None
+        if self._state.store.spans.drop_idle():
+            self._timer = asyncio.get_running_loop().call_later(_WINDOW_CHECK_S, self._drop_windows)

@@ -1,0 +1,597 @@
+"""Publishes staged batches: one after the other, each in slices, each wholly or not at all.
+
+Job: the way from a publish request to its answer, and its continuation after a crash.  It must
+not hold up the loop: a slice is at most a thousand messages, and others have their turn between
+two slices.
+
+1. The tokens are checked and what they staged is on stable storage (SYNC_FLUSH).
+2. The queues it touches are held: readers see no offset from here on, neither the batch nor what
+   others send to those queues meanwhile (it is stored and answered as always).
+3. The decision is written.  From here on the batch is published, whatever happens.
+4. Slices: a record that announces it, then its messages, as ordinary ones.  Messages with a time
+   go to the timer topic or a level's queue, a slice of their own, and wait there; what is due
+   before the batch is done goes to queues that are held.
+5. Done is written, and flushed in either flush mode.  The queues are released: with
+   asynchronous flush when done is written, with SYNC_FLUSH when it is flushed.
+6. The ledger's file, the answer: PUBLISHED, or how many messages the disk has damaged since they
+   were staged.  Those are left out, logged and told once; a publish again is told ALREADY.
+
+One batch at a time: two in work would share queues, and the end of the first would show a part of
+the second.  After a crash `resume` finds how far the messages got (`staging_ledger`), holds the
+same queues before anybody reads, and goes on with step 4.
+
+`at` is called with the name of each step just before and after it: tests let the process end
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from cometmq.broker.base.state import BrokerState, Refusal
+from cometmq.broker.base.store_failure import store_failure
+from cometmq.broker.delay.waiting_items import AT_ONCE, WaitingItems
+from cometmq.broker.extensions.staging.items import StagedSlices, read_items, read_slices
+from cometmq.broker.extensions.staging.ledger import (
+    Decision,
+    Done,
+    Ledger,
+    Record,
+    Slice,
+    Unfinished,
+    encode_record,
+)
+from cometmq.broker.extensions.staging.tokens import (
+    StagedBlock,
+    StagedToken,
+    StagedTokens,
+    blocks_of,
+)
+from cometmq.broker.send.batch_keys import BatchLook
+from cometmq.codec.batch import decode_batch
+from cometmq.codec.properties import find_property
+from cometmq.codec.stored_message import decode_message
+from cometmq.errors import CometError, MessageIllegal, ResponseCode, StoreError
+from cometmq.model import flags
+from cometmq.model.names import STAGED_DECISION_TOPIC
+from cometmq.store.base.results import BatchItem, IndexKeys, PutResult
+from cometmq.wire.extensions.staging import PublishBody, PublishStatus
+
+__all__ = ["Outcome", "Publisher"]
+
+log = logging.getLogger("cometmq.broker")
+
+RETRY_S: Final = 0.1
+"""Pause after the disk refused a slice, as delayed delivery has it."""
+FLUSH_RETRY_S: Final = 0.5
+
+Outcome: TypeAlias = tuple[str, int] | Refusal
+"""Status and rows, or why not."""
+Answer: TypeAlias = Callable[[Outcome], None]
+
+
+class _Publication:
+    """A batch on its way into its queues."""
+
+    __slots__ = (
+        "answers",
+        "block",
+        "blocks",
+        "decision",
+        "item",
+        "limits",
+        "lost",
+        "physical_offset",
+        "queue_offset",
+        "slices",
+        "tokens",
+    )
+
+    def __init__(self, sink_batch: Decision, tokens: Sequence[StagedToken]) -> None:
+        self.decision = sink_batch
+        self.tokens = tokens
+        self.blocks: list[StagedBlock] = blocks_of(tokens)
+        self.block = 0
+        """The block that is appended now."""
+        self.item = 0
+        """The next message of it."""
+        self.slices: StagedSlices | None = None
+        """Its messages from there on, once they are read; the next slice is the last one."""
+        self.limits: list[tuple[str, int]] = []
+        """Queues that are held."""
+        self.lost = 0
+        """Messages that could not be read or stored again."""
+        self.queue_offset = 0
+        """Of the decision's record."""
+        self.physical_offset = 0
+        self.answers: list[Answer] = []
+
+
+class _Request:
+    """A publish that waits for its turn."""
+
+    __slots__ = ("answer", "batch_id", "body", "sink")
+
+    def __init__(self, sink: str, batch_id: int, body: PublishBody, answer: Answer) -> None:
+        self.sink = sink
+        self.batch_id = batch_id
+        self.body = body
+        self.answer = answer
+
+
+class Publisher:
+    """The publications of a broker; all methods belong to the loop.
+
+    Args:
+        grown: called with topic and queue id when readers of a queue see more at once.
+        settled: called when the ledger has something new to be written.
+    """
+
+    __slots__ = (
+        "_current",
+        "_grown",
+        "_is_stopped",
+        "_is_sync_flush",
+        "_ledger",
+        "_look",
+        "_settled",
+        "_state",
+        "_tokens",
+        "_waiting",
+        "_waiting_items",
+        "at",
+    )
+
+    def __init__(
+        self,
+        state: BrokerState,
+        tokens: StagedTokens,
+        ledger: Ledger,
+        grown: Callable[[str, int], None],
+        settled: Callable[[], None],
+        waiting: WaitingItems,
+    ) -> None:
+        self._state = state
+        self._tokens = tokens
+        self._ledger = ledger
+        self._grown = grown
+        self._settled = settled
+        self._waiting_items = waiting
+        self._is_sync_flush = state.config.flush_disk_type == "SYNC_FLUSH"
+        self._waiting: deque[_Request] = deque()
+        self._current: _Publication | None = None
+        self._is_stopped = False
+        self._look = BatchLook()
+        self.at: Callable[[str], None] = lambda _: None
+        """Called at each step; for tests of crashes."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is being published."""
+        return self._current is not None
+
+    def is_publishing(self, sink: str) -> bool:
+        """Whether it is one of this sink."""
+        return self._current is not None and self._current.decision.sink == sink
+
+    @property
+    def decision_next(self) -> int:
+        """From which offset on the decision queue has to be read by the next start."""
+        current = self._current
+        if current is not None and current.queue_offset >= 0:
+            return current.queue_offset
+        return self._state.store.end_of_queue(STAGED_DECISION_TOPIC, 0)
+
+    def stop(self) -> None:
+        """Go no further; the next start does."""
+        self._is_stopped = True
+
+    # -- requests --------------------------------------------------------------------------
+
+    def publish(self, sink: str, batch_id: int, body: PublishBody, answer: Answer) -> None:
+        """Publish a batch when it is its turn, and answer when that is durable."""
+        current = self._current
+        if current is not None and current.queue_offset >= 0:
+            decision = current.decision
+            if (decision.sink, decision.batch_id) == (sink, batch_id):
+                current.answers.append(lambda outcome: answer(_seen_again(outcome)))
+                return
+        self._waiting.append(_Request(sink, batch_id, body, answer))
+        self._next()
+
+    def prepare(self, sink: str, batch_id: int, body: PublishBody, answer: Answer) -> None:
+        """Answer READY when the tokens are whole and on stable storage."""
+        if batch_id <= self._ledger.last_batch(sink):
+            answer((PublishStatus.ALREADY, self._rows_of(sink, batch_id)))
+            return
+        tokens = self._tokens.check(sink, batch_id, body.tokens)
+        rows = sum(token.rows for token in tokens)
+        self._when_staged_durable(tokens, (PublishStatus.READY, rows), answer)
+
+    def _rows_of(self, sink: str, batch_id: int) -> int:
+        entry = self._ledger.sinks.get(sink)
+        return entry.rows if entry is not None and entry.batch_id == batch_id else 0
+
+    def _when_staged_durable(
+        self, tokens: Sequence[StagedToken], outcome: Outcome, answer: Answer
+    ) -> None:
+        end = max((block.end_offset for block in blocks_of(tokens)), default=0)
+
+        def settle(is_durable: bool) -> None:
+            answer(outcome if is_durable else _NOT_FLUSHED)
+
+        self._state.store.when_durable(end, settle)
+
+    def _next(self) -> None:
+        """Begin with the next request that asks for anything."""
+        while self._current is None and self._waiting and not self._is_stopped:
+            request = self._waiting.popleft()
+            if request.batch_id <= self._ledger.last_batch(request.sink):
+                rows = self._rows_of(request.sink, request.batch_id)
+                self._tokens.drop(self._tokens.up_to(request.sink, request.batch_id))
+                request.answer((PublishStatus.ALREADY, rows))
+                continue
+            try:
+                self._begin(request)
+            except Refusal as refusal:
+                request.answer(refusal)
+
+    def _begin(self, request: _Request) -> None:
+        tokens = self._tokens.check(request.sink, request.batch_id, request.body.tokens)
+        decision = Decision(
+            request.sink,
+            request.batch_id,
+            sum(token.rows for token in tokens),
+            self._state.env.clock.now_ms(),
+            request.body.home or self._state.config.broker_name,
+            request.body.plan,
+            request.body.tokens,
+            {},
+        )
+        current = _Publication(decision, tokens)
+        current.queue_offset = -1
+        current.answers.append(request.answer)
+        self._current = current
+
+        def staged(outcome: Outcome) -> None:
+            if isinstance(outcome, Refusal):
+                self._give_up(current, outcome)
+            elif not self._is_stopped:
+                self._decide(current)
+
+        if self._is_sync_flush:
+            # What readers cannot see yet could not be read here either.
+            self._when_staged_durable(tokens, (PublishStatus.READY, 0), staged)
+        else:
+            staged((PublishStatus.READY, 0))
+
+    def _give_up(self, current: _Publication, refusal: Refusal) -> None:
+        """Before the decision: nothing has happened."""
+        self._release(current)
+        self._current = None
+        self._answer(current, refusal)
+        self._next()
+
+    def _answer(self, current: _Publication, outcome: Outcome) -> None:
+        answers, current.answers = current.answers, []
+        for answer in answers:
+            answer(outcome)
+
+    # -- deciding and appending ------------------------------------------------------------
+
+    def _decide(self, current: _Publication) -> None:
+        store = self._state.store
+        limits: dict[str, dict[str, int]] = {}
+        try:
+            for topic, queue_id in dict.fromkeys(
+                (block.topic, block.queue_id) for block in current.blocks
+            ):
+                limit = store.hold_queue(topic, queue_id)
+                current.limits.append((topic, queue_id))
+                limits.setdefault(topic, {})[str(queue_id)] = limit
+            made = current.decision
+            current.decision = Decision(
+                made.sink,
+                made.batch_id,
+                made.rows,
+                made.decided_ms,
+                made.home,
+                made.plan,
+                made.tokens,
+                limits,
+            )
+            self.at("before decision")
+            result = self._put(current.decision)
+        except StoreError as error:
+            self._give_up(current, Refusal(*store_failure(self._state, error)))
+            return
+        current.queue_offset = result.queue_offset
+        current.physical_offset = result.physical_offset
+        self._ledger.sinks[current.decision.sink] = current.decision.entry(is_complete=False)
+        self.at("after decision")
+        self._go_on()
+
+    def _put(self, record: Record) -> PutResult:
+        return self._state.store.put(
+            STAGED_DECISION_TOPIC,
+            0,
+            encode_record(record),
+            b"",
+            born_ms=self._state.env.clock.now_ms(),
+            born_host=self._state.host,
+            store_ms=self._state.env.clock.now_ms(),
+        )
+
+    def _go_on(self) -> None:
+        """One more slice, in a later turn of the loop."""
+        if not self._is_stopped:
+            asyncio.get_running_loop().call_soon(self._append)
+
+    def _append(self) -> None:
+        current = self._current
+        if current is None or self._is_stopped:
+            return
+        try:
+            if current.block == len(current.blocks):
+                self._finish(current)
+                return
+            if current.slices is None:
+                self._read(current)
+                return
+            self._append_slice(current, current.blocks[current.block], current.slices)
+        except StoreError as error:
+            self._stuck(current, error)
+            return
+        self._go_on()
+
+    def _read(self, current: _Publication) -> None:
+        """Let a worker read and take apart the next block."""
+        block = current.blocks[current.block]
+        store = self._state.store
+
+        def done(result: StagedSlices | BaseException) -> None:
+            if isinstance(result, CometError):
+                # It was whole when it was staged: the disk has damaged it since.
+                log.error(
+                    "batch %d of %s: block at physical offset %d cannot be read, its %d messages"
+                    " are lost: %s",
+                    current.decision.batch_id,
+                    current.decision.sink,
+                    block.physical_offset,
+                    block.rows - current.item,
+                    result,
+                )
+                current.lost += block.rows - current.item
+                current.block += 1
+                current.item = 0
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                result.slices.reverse()
+                current.slices = result
+            self._go_on()
+
+        first, now_ms = current.item, self._state.env.clock.now_ms()
+        self._state.env.workers.submit(lambda: read_slices(store, block, first, now_ms), done)
+
+    def _append_slice(self, current: _Publication, block: StagedBlock, left: StagedSlices) -> None:
+        store, topic, queue_id = self._state.store, block.topic, block.queue_id
+        if left.slices:
+            first, count, packed, wait = left.slices[-1]
+            target = (topic, queue_id) if wait == AT_ONCE else self._waiting_items.queue_of(wait)
+            queue_offset = store.end_of_queue(*target)
+            self._put(Slice(current.block, first, count, *target, queue_offset))
+            self.at("slice announced")
+            how: dict[str, Any] = {
+                "sys_flag": self._sys_flag(topic),
+                "born_ms": left.born_ms,
+                "born_host": left.born_host,
+            }
+            now_ms = self._state.env.clock.now_ms()
+            try:
+                if wait != AT_ONCE:
+                    items = decode_batch(packed)
+                    self._waiting_items.put(topic, queue_id, wait, items, now_ms, **how)
+                else:
+                    self._put_slice(topic, queue_id, packed, {**how, "store_ms": now_ms})
+            except MessageIllegal as error:
+                current.lost += count
+                log.error(
+                    "batch %d of %s: %d messages for %s cannot be stored and are skipped: %s",
+                    current.decision.batch_id,
+                    current.decision.sink,
+                    count,
+                    topic,
+                    error,
+                )
+            self.at("slice appended")
+            left.slices.pop()
+            current.item = first + count
+        if not left.slices:
+            current.block += 1
+            current.item = 0
+            current.slices = None
+
+    def _put_slice(self, topic: str, queue_id: int, packed: bytes, how: dict[str, Any]) -> None:
+        store, look = self._state.store, self._look.find
+        if store.put_packed(topic, queue_id, packed, look, **how) is None:
+            store.put_batch(topic, queue_id, _items(packed, look), **how)
+
+    def _sys_flag(self, topic: str) -> int:
+        config = self._state.topics.get(topic)
+        is_multi = config is not None and config.topic_filter_type == "MULTI_TAG"
+        return flags.MULTI_TAGS if is_multi else 0
+
+    def _stuck(self, current: _Publication, error: StoreError) -> None:
+        """The disk takes nothing now: whoever waits is told, and it goes on when it does."""
+        code, remark = store_failure(self._state, error)
+        decision = current.decision
+        if current.answers:
+            log.error(
+                "batch %d of %s is decided and waits: %s", decision.batch_id, decision.sink, error
+            )
+        self._answer(
+            current,
+            Refusal(
+                code,
+                f"{remark}; batch {decision.batch_id} of {decision.sink} is decided, no consumer "
+                "sees it yet, and it is finished when the disk takes it: publish again to wait "
+                "for that",
+            ),
+        )
+        if not self._is_stopped:
+            asyncio.get_running_loop().call_later(RETRY_S, self._append)
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def _finish(self, current: _Publication) -> None:
+        self.at("before done")
+        result = self._put(Done(current.decision.sink, current.decision.batch_id))
+        self.at("after done")
+        if not self._is_sync_flush:
+            self._release(current)
+        self.when_durable(result.end_offset, lambda: self._complete(current))
+
+    def when_durable(self, end_offset: int, done: Callable[[], None]) -> None:
+        """Call back when the log is on stable storage up to here, however long that takes."""
+
+        def settle(is_durable: bool) -> None:
+            if self._is_stopped:
+                return
+            if is_durable:
+                done()
+                return
+            loop = asyncio.get_running_loop()
+            loop.call_later(FLUSH_RETRY_S, self.when_durable, end_offset, done)
+
+        if not self._is_stopped:
+            self._state.store.when_durable(end_offset, settle)
+
+    def _complete(self, current: _Publication) -> None:
+        decision = current.decision
+        self._release(current)
+        self._current = None
+        entry = self._ledger.complete(decision)
+        self._tokens.drop(self._tokens.up_to(decision.sink, decision.batch_id))
+        self._ledger.settle(decision.sink, entry, self.decision_next)
+        self.at("before ledger file")
+        self._settled()
+        self.at("before answer")
+        outcome: Outcome = PublishStatus.PUBLISHED, decision.rows
+        if current.lost:
+            outcome = Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"batch {decision.batch_id} of {decision.sink} is published without "
+                f"{current.lost} of its {decision.rows} messages: they were damaged after they "
+                "were staged, or cannot be stored; the broker's log names them, send them again",
+            )
+        self._answer(current, outcome)
+        self._next()
+
+    def _release(self, current: _Publication) -> None:
+        limits, current.limits = current.limits, []
+        for topic, queue_id in limits:
+            self._state.store.release_queue(topic, queue_id)
+        for topic, queue_id in limits:
+            self._grown(topic, queue_id)
+
+    # -- after a crash ---------------------------------------------------------------------
+
+    def resume(self, unfinished: Unfinished) -> None:
+        """Take up a batch that was decided and not finished; before anybody reads.  Blocks."""
+        decision = unfinished.decision
+        tokens: list[StagedToken] = []
+        for claim in decision.tokens:
+            token = self._tokens.get(claim.token)
+            if token is None or (token.rows, token.crc) != (claim.rows, claim.crc):
+                log.error(
+                    "batch %d of %s is decided, and token %s of it is damaged or gone: the "
+                    "messages that were not appended before the crash are lost",
+                    decision.batch_id,
+                    decision.sink,
+                    claim.token,
+                )
+                tokens = []
+                break
+            tokens.append(token)
+        current = _Publication(decision, tokens)
+        current.queue_offset = unfinished.queue_offset
+        current.physical_offset = unfinished.physical_offset
+        if tokens:
+            self._find_place(current, unfinished)
+        for topic, limits in decision.limits.items():
+            for queue_id, limit in limits.items():
+                self._state.store.hold_queue(topic, int(queue_id), limit)
+                current.limits.append((topic, int(queue_id)))
+        self._current = current
+        log.warning(
+            "batch %d of %s was being published when the broker ended: going on with message %d "
+            "of block %d of %d",
+            decision.batch_id,
+            decision.sink,
+            current.item,
+            current.block,
+            len(current.blocks),
+        )
+
+    def start(self) -> None:
+        """Go on with what was taken up."""
+        if self._current is not None:
+            self._go_on()
+
+    def _find_place(self, current: _Publication, unfinished: Unfinished) -> None:
+        """Where appending goes on: behind what the last slice has in its queue."""
+        last = unfinished.last
+        if last is None:
+            return
+        store = self._state.store
+        block = current.blocks[last.block]
+        items = read_items(store, block)[last.first : last.first + last.count]
+        units = store.units(last.topic, last.queue_id, last.queue_offset, last.count)
+        count = 0
+        for item, unit in zip(items, units, strict=False):
+            found = store.message_at(unit.physical_offset)
+            if unit.physical_offset < unfinished.last_end or found is None:
+                break
+            if not _is_same(item, found):
+                break
+            count += 1
+        current.block = last.block
+        current.item = last.first + count
+        if current.item >= block.rows:
+            current.block += 1
+            current.item = 0
+
+
+def _is_same(item: tuple[int, bytes, bytes], found: memoryview) -> bool:
+    """Whether a stored record is this message; the broker may have added a property to it."""
+    message = decode_message(found)
+    name = b"UNIQ_KEY"
+    return message.body == item[1] and find_property(message.raw_properties, name) == find_property(
+        item[2], name
+    )
+
+
+def _items(
+    packed: bytes, look: Callable[[Sequence[bytes]], tuple[list[int], list[IndexKeys]]]
+) -> list[BatchItem]:
+    """The messages of a slice in the form the store takes always."""
+    items = decode_batch(packed)
+    codes, keys = look([properties for _, _, properties in items])
+    return [(*item, code, key) for item, code, key in zip(items, codes, keys, strict=True)]
+
+
+def _seen_again(outcome: Outcome) -> Outcome:
+    """What a second publish of a batch is told."""
+    return outcome if isinstance(outcome, Refusal) else (PublishStatus.ALREADY, outcome[1])
+
+
+_NOT_FLUSHED: Final = Refusal(
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    "what was staged is not on stable storage yet, syncFlushTimeout has passed; nothing was "
+    "published: try again, and look at the disk when it happens again",
+)

@@ -1,0 +1,392 @@
+"""The broker's own tables on disk, in the files and the JSON a Java broker uses.
+
+Job: which table goes into which file, loading them at start, writing them at their pace: topics
+and groups on every change, consumer offsets every ``flushConsumerOffsetInterval``, delay offsets
+every ``flushDelayOffsetInterval``, SQL92 filters every ten seconds, all of them at the stop.  It
+must not decide what they hold.
+
+======================== ======================================================
+config/topics.json            dataVersion, topicConfigTable
+config/subscriptionGroup.json dataVersion, forbiddenTable, subscriptionGroupTable
+config/consumerOffset.json    dataVersion, groupTopicMap, offsetTable
+config/delayOffset.json       dataVersion, offsetTable
+config/consumerFilter.json    filterDataByTopic
+config/transactionMetrics     dataVersion, transactionCount (`transaction_counts`)
+config/timermetrics           dataVersion, timingCount (`timer_counts`)
+config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging_ledger`)
+config/cometmqQueueLocks.json renewedUntil, locks: our own (`queue_locks`)
+======================== ======================================================
+
+The file rule is that of `cometmq.broker.files.config_file`.  Keys that are not ours (a newer
+RocketMQ's,
+say) are written back as they were read; files that are not in this list are never touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.base.topic_counts import CountsFile, decode_counts
+from cometmq.broker.clients.queue_locks import QueueLockFile, QueueLockProcessor
+from cometmq.broker.delay.levels.schedule import ScheduleService
+from cometmq.broker.delay.wheel.counts import TIMING_COUNT, TimerCounts
+from cometmq.broker.extensions.staging.ledger import LedgerFile
+from cometmq.broker.extensions.staging.service import StagingService
+from cometmq.broker.files.config_file import ConfigFile, Saved, load_config_file
+from cometmq.broker.files.foreign_keys import ForeignKeys
+from cometmq.broker.pull.filters import FilterService
+from cometmq.broker.transaction.counts import TRANSACTION_COUNT, TransactionCounts
+from cometmq.core.filter.consumer_filter import ConsumerFilter, decode_filter_file
+from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.group.group_table import SubscriptionGroupTable
+from cometmq.core.group.queue_locks import HeldQueues, QueueLocks
+from cometmq.core.topic.topic_table import TopicTable
+from cometmq.errors import StoreCorrupt
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.topic import DataVersion, TopicConfig
+from cometmq.net.env import Workers
+from cometmq.store.base.disk import Disk, make_durable_directory
+from cometmq.wire.body.bodies import (
+    GroupConfigWrapper,
+    data_version_to_json,
+    decode_consumer_offsets,
+    decode_delay_offsets,
+    decode_group_config_wrapper,
+    decode_topic_config_wrapper,
+    encode_group_config_wrapper,
+    group_config_to_json,
+    topic_config_to_json,
+)
+
+__all__ = ["BrokerFiles", "group_snapshot"]
+
+log = logging.getLogger("cometmq.broker")
+
+_SETTLE_STEP_S = 0.005
+_STAGING = "cometmqStaging.json"
+_LOCKS = "cometmqQueueLocks.json"
+_FILTERS = "consumerFilter.json"
+_FILTERS_INTERVAL_MS = 10_000
+"""RocketMQ writes them at this pace, and by default (transactionMetricFlushInterval) its counts of
+half messages."""
+_TRANSACTIONS = "transactionMetrics"
+_TIMERS = "timermetrics"
+T = TypeVar("T")
+Encode = Callable[[], bytes]
+
+
+def _consumer_offset_snapshot(table: ConsumerOffsetTable) -> Encode:
+    offsets = {key: dict(queues) for key, queues in table.all().items()}
+    version = table.version
+
+    def encode() -> bytes:
+        topics_of: dict[str, list[str]] = {}
+        for key in offsets:
+            topic, _, group = key.partition("@")
+            topics_of.setdefault(group, []).append(topic)
+        return msgspec.json.encode(
+            {
+                "dataVersion": data_version_to_json(version),
+                "groupTopicMap": topics_of,
+                "offsetTable": offsets,
+            }
+        )
+
+    return encode
+
+
+def group_snapshot(table: SubscriptionGroupTable) -> Encode:
+    """Copy the groups; the result encodes the copy (also the answer to code 201)."""
+    wrapper = GroupConfigWrapper(
+        dict(table.all()),
+        table.version,
+        {group: dict(topics) for group, topics in table.forbidden.items()},
+    )
+    return lambda: encode_group_config_wrapper(wrapper)
+
+
+def _topic_snapshot(table: TopicTable) -> Encode:
+    topics, version = dict(table.all()), table.version
+
+    def encode() -> bytes:
+        return msgspec.json.encode(
+            {
+                "dataVersion": data_version_to_json(version),
+                "topicConfigTable": {
+                    name: topic_config_to_json(config) for name, config in topics.items()
+                },
+            }
+        )
+
+    return encode
+
+
+def _delay_snapshot(schedule: ScheduleService) -> Encode:
+    offsets, version = schedule.offsets(), schedule.version
+    return lambda: msgspec.json.encode(
+        {"dataVersion": data_version_to_json(version), "offsetTable": offsets}
+    )
+
+
+class BrokerFiles:
+    """The files of one broker; load first, then `attach` what was built from them."""
+
+    __slots__ = (
+        "_disk",
+        "_files",
+        "_folder",
+        "_foreign",
+        "_timers",
+        "_workers",
+        "are_topics_sound",
+        "config",
+    )
+
+    def __init__(self, config: BrokerConfig, disk: Disk, workers: Workers) -> None:
+        self.config = config
+        self._disk = disk
+        self._workers = workers
+        self._folder = f"{config.store_path()}/config"
+        self._files: dict[str, ConfigFile] = {}
+        self._foreign = {
+            "topics.json": ForeignKeys(
+                ("dataVersion", "topicConfigTable"),
+                "topicConfigTable",
+                topic_config_to_json(TopicConfig("")),
+            ),
+            "subscriptionGroup.json": ForeignKeys(
+                ("dataVersion", "forbiddenTable", "subscriptionGroupTable"),
+                "subscriptionGroupTable",
+                (*group_config_to_json(SubscriptionGroupConfig("")), "subscriptionDataSet"),
+            ),
+            "consumerOffset.json": ForeignKeys(("dataVersion", "groupTopicMap", "offsetTable")),
+            "delayOffset.json": ForeignKeys(("dataVersion", "offsetTable")),
+            _FILTERS: ForeignKeys(("filterDataByTopic",)),
+            _TRANSACTIONS: ForeignKeys(("dataVersion", TRANSACTION_COUNT)),
+            _TIMERS: ForeignKeys(("dataVersion", TIMING_COUNT)),
+            _STAGING: ForeignKeys(LedgerFile.__struct_encode_fields__),
+            _LOCKS: ForeignKeys(QueueLockFile.__struct_encode_fields__),
+        }
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.are_topics_sound = True
+        """Whether topics.json itself was read, so that what it lacks was deleted."""
+
+    # -- loading --------------------------------------------------------------------------
+
+    def load_topics(self) -> TopicTable:
+        """Read topics.json.  Blocks.
+
+        Raises:
+            StoreCorrupt: the file and its .bak are damaged; the same holds for the others.
+        """
+        path = f"{self._folder}/topics.json"
+        found = self._load("topics.json", decode_topic_config_wrapper)
+        # A damaged one has been set aside by now, and its .bak may lack the newest topics.
+        self.are_topics_sound = self._disk.exists(path)
+        return TopicTable() if found is None else TopicTable(found.topics, found.data_version)
+
+    def load_groups(self) -> SubscriptionGroupTable:
+        """Read subscriptionGroup.json.  Blocks."""
+        auto_create = self.config.auto_create_subscription_group
+        found = self._load("subscriptionGroup.json", decode_group_config_wrapper)
+        if found is None:
+            return SubscriptionGroupTable(auto_create=auto_create)
+        return SubscriptionGroupTable(
+            found.groups, found.data_version, auto_create=auto_create, forbidden=found.forbidden
+        )
+
+    def load_consumer_offsets(self) -> ConsumerOffsetTable:
+        """Read consumerOffset.json.  Blocks."""
+        step = self.config.consumer_offset_update_version_step
+        found = self._load("consumerOffset.json", decode_consumer_offsets)
+        if found is None:
+            return ConsumerOffsetTable(version_step=step)
+        return ConsumerOffsetTable(found.offsets, found.data_version, version_step=step)
+
+    def load_delay_offsets(self) -> tuple[dict[int, int], DataVersion]:
+        """Read delayOffset.json.  Blocks."""
+        found = self._load("delayOffset.json", decode_delay_offsets)
+        return ({}, DataVersion()) if found is None else found
+
+    def load_filters(self) -> list[ConsumerFilter] | None:
+        """Read consumerFilter.json; None where nobody ever filtered.  Blocks.
+
+        Consumers bring their filters again: without the file they cost more, nothing is lost.
+        """
+        try:
+            return self._load(_FILTERS, decode_filter_file)
+        except StoreCorrupt as error:
+            log.warning("going on without the SQL filters of before: %s", error)
+            return None
+
+    def load_transaction_counts(self) -> CountsFile | None:
+        """Read transactionMetrics; None where no transaction ever was.  Blocks.
+
+        The open half messages are counted anew anyway.
+        """
+        try:
+            return self._load(_TRANSACTIONS, lambda raw: decode_counts(raw, TRANSACTION_COUNT))
+        except StoreCorrupt as error:
+            log.warning("going on without the counts of half messages of before: %s", error)
+            return None
+
+    def load_timer_counts(self) -> CountsFile | None:
+        """Read timermetrics; None where no timer ever was.  Blocks.
+
+        The pending messages are counted anew anyway.
+        """
+        try:
+            return self._load(_TIMERS, lambda raw: decode_counts(raw, TIMING_COUNT))
+        except StoreCorrupt as error:
+            log.warning("going on without the counts of timers of before: %s", error)
+            return None
+
+    def load_staging(self) -> LedgerFile | None:
+        """Read cometmqStaging.json; None where nothing was ever staged.  Blocks."""
+        return self._load(_STAGING, LedgerFile.decode)
+
+    def load_queue_locks(self) -> HeldQueues | None:
+        """Read cometmqQueueLocks.json; None where nobody ever locked a queue.  Blocks.
+
+        Without the file locks are lost by a restart, as RocketMQ's are.
+        """
+        try:
+            return self._load(_LOCKS, QueueLockFile.decode)
+        except StoreCorrupt as error:
+            log.warning("going on without the queue locks of before: %s", error)
+            return None
+
+    def _load(self, name: str, decode: Callable[[bytes], T]) -> T | None:
+        # Its files are synced; its own name would be lost with the power of a first life.
+        make_durable_directory(self._disk, self._folder)
+
+        def decode_and_remember(raw: bytes) -> T:
+            found = decode(raw)
+            self._foreign[name].remember(raw)
+            return found
+
+        return load_config_file(self._disk, f"{self._folder}/{name}", decode_and_remember)
+
+    # -- writing --------------------------------------------------------------------------
+
+    def attach(
+        self,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        schedule: ScheduleService,
+    ) -> None:
+        """Say what the files hold from now on."""
+        self._add("topics.json", lambda: topics.revision, lambda: _topic_snapshot(topics))
+        self._add("subscriptionGroup.json", lambda: groups.revision, lambda: group_snapshot(groups))
+        self._add(
+            "consumerOffset.json",
+            lambda: offsets.revision,
+            lambda: _consumer_offset_snapshot(offsets),
+        )
+        self._add("delayOffset.json", lambda: schedule.revision, lambda: _delay_snapshot(schedule))
+
+    def attach_filters(self, filters: FilterService) -> None:
+        """The same for SQL92 filters."""
+        self._add(_FILTERS, lambda: filters.table.revision, filters.snapshot)
+
+    def attach_transactions(self, counts: TransactionCounts) -> None:
+        """The same for the open half messages of each topic."""
+        self._add(_TRANSACTIONS, lambda: counts.revision, counts.snapshot)
+
+    def attach_timers(self, counts: TimerCounts) -> None:
+        """The same for the pending timers of each topic; after its file was loaded."""
+        self._add(_TIMERS, lambda: counts.revision, counts.snapshot)
+
+    def attach_staging(self, staging: StagingService) -> None:
+        """The same for staged batches, whose ledger is written when it has something new."""
+        self._add(_STAGING, lambda: staging.ledger.revision, staging.snapshot)
+        file = self._files[_STAGING]
+        staging.attach(lambda: file.is_saved, file.save_if_changed)
+
+    def attach_queue_locks(self, locks: QueueLocks, processor: QueueLockProcessor) -> None:
+        """The same for the locks of queues, whose file is written before a lock is answered."""
+        self._add(_LOCKS, lambda: locks.revision, processor.snapshot)
+        file = self._files[_LOCKS]
+        processor.written = lambda: file.written
+        processor.when_saved = file.when_saved
+
+    def _add(self, name: str, revision: Callable[[], int], snapshot: Callable[[], Encode]) -> None:
+        path = f"{self._folder}/{name}"
+        foreign = self._foreign[name]
+
+        def complete() -> Encode:
+            encode = snapshot()
+            return lambda: foreign.add_to(encode())
+
+        self._files[name] = ConfigFile(self._disk, self._workers, path, revision, complete)
+
+    def start(self) -> None:
+        """Begin the periodic writes."""
+        for name in self._files:
+            self._schedule(name)
+
+    def _schedule(self, name: str) -> None:
+        # Topics and groups are written on change; this repeats what a full disk refused.
+        interval_ms = self.config.flush_consumer_offset_interval
+        if name == "delayOffset.json":
+            interval_ms = self.config.flush_delay_offset_interval
+        elif name in (_FILTERS, _TRANSACTIONS, _TIMERS):
+            interval_ms = _FILTERS_INTERVAL_MS
+        self._timers[name] = asyncio.get_running_loop().call_later(
+            interval_ms / 1000, self._due, name
+        )
+
+    def _due(self, name: str) -> None:
+        self._schedule(name)
+        self._files[name].save_if_changed()
+
+    def topics_written(self) -> int:
+        """The revision of the topics that topics.json has."""
+        return self._files["topics.json"].written
+
+    def when_saved(self, name: str) -> Callable[[Saved], None]:
+        """The file's `ConfigFile.when_saved`."""
+        return self._files[name].when_saved
+
+    def topics_changed(self) -> None:
+        """Write topics.json soon."""
+        self._files["topics.json"].save_if_changed()
+
+    def groups_changed(self) -> None:
+        """Write subscriptionGroup.json soon."""
+        self._files["subscriptionGroup.json"].save_if_changed()
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait for the writes that workers have begun."""
+        waited_s = 0.0
+        while waited_s < timeout_s and any(file.is_writing for file in self._files.values()):
+            await asyncio.sleep(_SETTLE_STEP_S)
+            waited_s += _SETTLE_STEP_S
+
+    def cancel(self) -> None:
+        """End the periodic writes."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def stop(self) -> None:
+        """Write what changed.  Blocks.
+
+        Raises:
+            StoreError, OSError: the first file the disk did not take; the others were tried.
+        """
+        failures: list[Exception] = []
+        for file in self._files.values():
+            try:
+                file.save_now()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]

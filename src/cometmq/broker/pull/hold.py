@@ -1,0 +1,292 @@
+"""Long polling: pulls that found nothing wait here for a message or for their time.
+
+Job: park pulls by queue and say which to run again.  It must not read the store or write answers;
+its owner passes a function that runs a parked pull once more.
+
+A pull runs again when
+
+- a message whose tag code it wants became visible in its queue (`arrived`); all wake-ups of one
+  turn of the loop run together at its end, so that a burst of sends is answered by one pull with
+  many messages, not by many pulls with one; a pull with an SQL92 filter goes on waiting when its
+  owner finds that nothing of the burst matches;
+- an operator moved its group's offset in its queue (`offset_moved`);
+- its time is up;
+- the sweep sees that its queue has grown past it, wanted or not, so that a filtered consumer
+  moves on, and a wake-up that was lost costs at most one sweep.
+
+There is one timer for all of them: at the earliest of the deadlines and the next sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from cometmq.broker.pull.filters import RecordFilter
+from cometmq.net.env import Clock
+from cometmq.net.server import ServerConnection
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.headers import PullMessageHeader
+
+__all__ = ["PARKED_PULLS_MAX", "PARKED_PULLS_PER_CONNECTION_MAX", "ParkedPull", "PullHold"]
+
+log = logging.getLogger("cometmq.broker")
+
+SWEEP_INTERVAL_MS: Final = 5000
+"""PullRequestHoldService of RocketMQ 5.4 re-checks at this pace."""
+PARKED_PULLS_MAX: Final = 100_000
+"""Java's pullThreadPoolQueueCapacity; each parked pull is about 1 KiB of memory."""
+PARKED_PULLS_PER_CONNECTION_MAX: Final = 16_384
+"""A client parks one pull per queue; this is a bound on what one connection may cost."""
+
+
+class ParkedPull:
+    """One waiting pull; `codes` None wants every message of the queue."""
+
+    __slots__ = (
+        "codes",
+        "connection",
+        "deadline_ms",
+        "filter",
+        "header",
+        "is_waiting",
+        "queue_id",
+        "queue_offset",
+        "request",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        request: RemotingCommand,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        codes: frozenset[int] | None,
+        deadline_ms: int,
+        filtered: RecordFilter | None = None,
+    ) -> None:
+        self.request = request
+        self.header = header
+        self.connection = connection
+        self.topic = header.topic
+        self.queue_id = header.queue_id
+        self.queue_offset = header.queue_offset
+        self.codes = codes
+        self.deadline_ms = deadline_ms
+        self.filter = filtered
+        self.is_waiting = True
+
+
+class PullHold:
+    """The parked pulls of a broker.
+
+    Args:
+        clock: for deadlines.
+        run: called with each pull that is to run again; it is no longer parked then.
+        max_queue_offset: gives the end of a queue, for the sweep.
+        watch: told of each queue that gets its first (True) or loses its last (False) pull.
+        has_wanted: says of a pull with a filter whether it is to run after an arrival.
+    """
+
+    __slots__ = (
+        "_by_connection",
+        "_by_queue",
+        "_clock",
+        "_count",
+        "_deadlines",
+        "_examined",
+        "_has_wanted",
+        "_max_queue_offset",
+        "_next_sweep_ms",
+        "_run",
+        "_sequence",
+        "_timer",
+        "_timer_ms",
+        "_wake_scheduled",
+        "_watch",
+        "_woken",
+    )
+
+    def __init__(
+        self,
+        clock: Clock,
+        run: Callable[[ParkedPull], None],
+        max_queue_offset: Callable[[str, int], int],
+        watch: Callable[[str, int, bool], None],
+        has_wanted: Callable[[ParkedPull], bool] = lambda _: True,
+    ) -> None:
+        self._clock = clock
+        self._run = run
+        self._max_queue_offset = max_queue_offset
+        self._watch = watch
+        self._has_wanted = has_wanted
+        self._examined: dict[ParkedPull, None] = {}
+        self._by_queue: dict[tuple[str, int], dict[ParkedPull, None]] = {}
+        self._by_connection: dict[ServerConnection, dict[ParkedPull, None]] = {}
+        self._deadlines: list[tuple[int, int, ParkedPull]] = []
+        self._sequence = 0
+        self._count = 0
+        self._woken: list[ParkedPull] = []
+        self._wake_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._next_sweep_ms = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def is_full(self, connection: ServerConnection) -> bool:
+        """Say whether no further pull may wait, of all or of this connection."""
+        if self._count >= PARKED_PULLS_MAX:
+            return True
+        own = self._by_connection.get(connection)
+        return own is not None and len(own) >= PARKED_PULLS_PER_CONNECTION_MAX
+
+    def park(self, pull: ParkedPull) -> None:
+        """Let a pull wait."""
+        key = (pull.topic, pull.queue_id)
+        waiting = self._by_queue.get(key)
+        if waiting is None:
+            self._watch(pull.topic, pull.queue_id, True)
+            waiting = self._by_queue[key] = {}
+        waiting[pull] = None
+        self._by_connection.setdefault(pull.connection, {})[pull] = None
+        self._count += 1
+        self._sequence += 1
+        heapq.heappush(self._deadlines, (pull.deadline_ms, self._sequence, pull))
+        self._arm()
+
+    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+        """Note that a message became visible; `next_offset` is the one after it."""
+        waiting = self._by_queue.get((topic, queue_id))
+        if waiting is None:
+            return
+        for pull in list(waiting):
+            if pull.queue_offset < next_offset and (pull.codes is None or tags_code in pull.codes):
+                if pull.filter is not None:
+                    self._examined[pull] = None
+                    continue
+                self._take(pull)
+                self._woken.append(pull)
+        self._wake()
+
+    def _wake(self) -> None:
+        if (self._woken or self._examined) and not self._wake_scheduled:
+            self._wake_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run_woken)
+
+    def grown(self, topic: str, queue_id: int) -> None:
+        """Run every pull of a queue whose readers see many messages at once, of whatever tags."""
+        for pull in list(self._by_queue.get((topic, queue_id), ())):
+            self._take(pull)
+            self._woken.append(pull)
+        self._wake()
+
+    def offset_moved(self, group: str, topic: str, queue_id: int) -> None:
+        """Run the pulls of a group whose offset an operator moved, so that they learn of it."""
+        # The latest first: the first to run is told, and a client that has pulled anew (after a
+        # seek, say) no longer listens to what it asked before.
+        for pull in reversed(list(self._by_queue.get((topic, queue_id), ()))):
+            if pull.header.consumer_group == group:
+                self._take(pull)
+                self._run_one(pull)
+
+    def drop_connection(self, connection: ServerConnection) -> None:
+        """Forget the pulls of a lost connection."""
+        for pull in list(self._by_connection.get(connection, {})):
+            self._take(pull)
+
+    def drop_topic(self, topic: str) -> None:
+        """Run the pulls of a deleted topic, so that they learn of it."""
+        for key in [key for key in self._by_queue if key[0] == topic]:
+            for pull in list(self._by_queue[key]):
+                self._take(pull)
+                self._run_one(pull)
+
+    def stop(self) -> None:
+        """Forget every pull and the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._by_queue.clear()
+        self._by_connection.clear()
+        self._deadlines.clear()
+        self._woken.clear()
+        self._examined.clear()
+        self._count = 0
+
+    def _take(self, pull: ParkedPull) -> None:
+        pull.is_waiting = False
+        key = (pull.topic, pull.queue_id)
+        waiting = self._by_queue[key]
+        del waiting[pull]
+        if not waiting:
+            del self._by_queue[key]
+            self._watch(pull.topic, pull.queue_id, False)
+        own = self._by_connection[pull.connection]
+        del own[pull]
+        if not own:
+            del self._by_connection[pull.connection]
+        self._count -= 1
+
+    def _run_woken(self) -> None:
+        self._wake_scheduled = False
+        woken, self._woken = self._woken, []
+        for pull in woken:
+            self._run_one(pull)
+        examined, self._examined = self._examined, {}
+        for pull in examined:
+            if pull.is_waiting and self._has_wanted(pull):
+                self._take(pull)
+                self._run_one(pull)
+
+    def _run_one(self, pull: ParkedPull) -> None:
+        """Run a pull; a fault in one must not leave the others unanswered."""
+        try:
+            self._run(pull)
+        except Exception:
+            log.exception("a held pull of %s failed", pull.connection.peer)
+            pull.connection.close()
+
+    def _arm(self) -> None:
+        """Set the timer to the earliest deadline or sweep; an earlier one set before stays."""
+        now_ms = self._clock.now_ms()
+        if self._timer is None and self._next_sweep_ms <= now_ms:
+            self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
+        due_ms = min(self._deadlines[0][0], self._next_sweep_ms)
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        wait_s = max(0, due_ms - now_ms) / 1000
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_ms = self._clock.now_ms()
+        deadlines = self._deadlines
+        while deadlines and (not deadlines[0][2].is_waiting or deadlines[0][0] <= now_ms):
+            pull = heapq.heappop(deadlines)[2]
+            if pull.is_waiting:
+                self._take(pull)
+                self._run_one(pull)
+        if now_ms >= self._next_sweep_ms:
+            self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
+            self._sweep()
+        if deadlines:
+            self._arm()
+
+    def _sweep(self) -> None:
+        for (topic, queue_id), waiting in list(self._by_queue.items()):
+            end = self._max_queue_offset(topic, queue_id)
+            for pull in list(waiting):
+                if pull.is_waiting and pull.queue_offset < end:
+                    self._take(pull)
+                    self._run_one(pull)
+        if len(self._deadlines) > 2 * self._count + 64:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].is_waiting]
+            heapq.heapify(self._deadlines)

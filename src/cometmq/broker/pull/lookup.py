@@ -1,0 +1,135 @@
+"""Single messages: by commit-log offset (VIEW_MESSAGE_BY_ID) and by key (QUERY_MESSAGE).
+
+Job: read in a worker, since such messages are as a rule old and cold, and answer when it is done.
+It must not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from cometmq.broker.base.state import BrokerState, answer
+from cometmq.errors import CometError, ResponseCode, StoreError
+from cometmq.net.server import ServerConnection
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.fast_decode import EndCommand
+from cometmq.wire.header.headers import QueryMessageHeader, ViewMessageHeader
+
+__all__ = ["LookupProcessor", "in_worker"]
+
+T = TypeVar("T")
+_UNIQUE_KEY_COUNT_MAX = 32
+
+
+def in_worker(
+    state: BrokerState,
+    request: RemotingCommand | EndCommand,
+    connection: ServerConnection,
+    work: Callable[[], T],
+    finish: Callable[[T], bytes | None],
+) -> None:
+    """Run `work` in a worker and answer with what `finish` makes of its result, on the loop."""
+
+    def done(result: T | BaseException) -> None:
+        if isinstance(result, BaseException):
+            kind = "" if isinstance(result, CometError) else f"{type(result).__name__}: "
+            frame: bytes | None = answer(request, ResponseCode.SYSTEM_ERROR, f"{kind}{result}")
+        else:
+            try:
+                frame = finish(result)
+            except CometError as error:
+                frame = answer(request, ResponseCode.SYSTEM_ERROR, str(error))
+        if frame is not None and not request.is_oneway and not connection.is_closed:
+            connection.send(frame)
+
+    state.env.workers.submit(work, done)
+
+
+class LookupProcessor:
+    """The processors of codes 12 and 33."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def view(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> None:
+        """Serve VIEW_MESSAGE_BY_ID (33)."""
+        offset = ViewMessageHeader.from_command(request).physical_offset
+        store = self._state.store
+
+        def read() -> bytes | None:
+            try:
+                found = store.message_at(offset)
+            except CometError:
+                return None
+            return None if found is None else bytes(found)
+
+        def finish(found: bytes | None) -> bytes:
+            if found is None:
+                return answer(
+                    request,
+                    ResponseCode.SYSTEM_ERROR,
+                    f"can not find message by the offset, {offset}",
+                )
+            return answer(request, body=found)
+
+        in_worker(self._state, request, connection, read, finish)
+
+    def query(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve QUERY_MESSAGE (12)."""
+        header = QueryMessageHeader.from_command(request)
+        most = header.max_num
+        if header.unique_key_query:
+            most = self._state.config.default_query_max_num
+        most = max(0, min(most, self._state.config.default_query_max_num * 2))
+        kind = header.index_type or ("U" if header.unique_key_query else "K")
+        store = self._state.store
+        # Two steps: what waits for the index belongs to the loop, the files to the worker.
+        try:
+            look_up = store.prepare_query_index(
+                header.topic,
+                header.key,
+                most,
+                header.begin_timestamp_ms,
+                header.end_timestamp_ms,
+                kind,
+            )
+        except StoreError as error:
+            return answer(request, ResponseCode.SYSTEM_ERROR, str(error))
+
+        def read() -> tuple[bytes, int, int]:
+            found = look_up()
+            records = []
+            for offset in found.physical_offsets:
+                try:
+                    record = store.message_at(offset)
+                except CometError:
+                    continue
+                if record is not None:
+                    records.append(bytes(record))
+            body = b"".join(records)
+            return body, found.last_update_timestamp_ms, found.last_update_physical_offset
+
+        def finish(found: tuple[bytes, int, int]) -> bytes:
+            body, updated_ms, updated_offset = found
+            if not body:  # Java tells the state of the index only together with messages
+                updated_ms = updated_offset = 0
+            ext = {
+                "indexLastUpdatePhyoffset": str(updated_offset),
+                "indexLastUpdateTimestamp": str(updated_ms),
+            }
+            if not body:
+                return answer(
+                    request,
+                    ResponseCode.QUERY_NOT_FOUND,
+                    "can not find message, maybe time range not correct",
+                    ext,
+                )
+            return answer(request, ext=ext, body=body)
+
+        in_worker(self._state, request, connection, read, finish)
+        return None

@@ -1,0 +1,395 @@
+"""PULL_MESSAGE and LITE_PULL_MESSAGE: reading queues, with long polling.
+
+Job: check a pull in the order of store.md 9.5, read, answer with the status table of wire.md 3.4,
+or park the pull until there is something to answer.  It must not block: bytes that are not in
+memory are read by a worker, and the pull is answered when they are there.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from cometmq.broker.base.state import FAQ, BrokerState, Refusal, answer
+from cometmq.broker.pull.filters import FilterService, RecordFilter
+from cometmq.broker.pull.hold import ParkedPull, PullHold
+from cometmq.core.filter.tag_filter import filter_codes, is_tag_type, parse_subscription
+from cometmq.errors import RemoteProtocolError, ResponseCode, StoreError
+from cometmq.model.flags import (
+    PERM_READ,
+    PULL_COMMIT_OFFSET,
+    PULL_LITE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
+from cometmq.model.group import SubscriptionGroupConfig
+from cometmq.model.topic import TopicConfig
+from cometmq.net.server import ServerConnection
+from cometmq.store.base.results import ColdRead, GetResult, GetStatus
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.fast_encode import encode_pull_response
+from cometmq.wire.header.headers import PullMessageHeader
+
+__all__ = ["PullProcessor"]
+
+Frame = bytes | list[bytes | memoryview] | None
+
+_FORBIDDEN_BROKER: Final = {"forbiddenType": "1"}
+_FORBIDDEN_GROUP: Final = {"forbiddenType": "2"}
+_FORBIDDEN_TOPIC: Final = {"forbiddenType": "3"}
+_FORBIDDEN_BROADCAST: Final = {"forbiddenType": "4"}
+_FORBIDDEN_SUBSCRIPTION: Final = {"forbiddenType": "5"}
+
+_CODE_OF_STATUS: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+"""Two statuses are missing: NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE depend on the offset
+asked for (0: wait there, else: moved)."""
+_BYTES_MAX: Final = 12 * 1024 * 1024
+"""What a client may ask for in maxMsgBytes: a frame ends at 16 MiB."""
+
+
+@lru_cache(maxsize=4096)
+def _parsed_codes(topic: str, expression: str | None) -> frozenset[int] | None:
+    return filter_codes(parse_subscription(topic, expression))
+
+
+class PullProcessor:
+    """The processors of codes 11 and 361 and the pulls that wait."""
+
+    __slots__ = ("_filters", "_state", "hold")
+
+    def __init__(self, state: BrokerState, filters: FilterService) -> None:
+        self._state = state
+        self._filters = filters
+        store = state.store
+        self.hold = PullHold(
+            state.env.clock,
+            self._run_parked,
+            store.max_queue_offset,
+            lambda topic, queue_id, is_first: (
+                store.watch(topic, queue_id) if is_first else store.unwatch(topic, queue_id)
+            ),
+            self._has_wanted,
+        )
+
+    def pull(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> Frame:
+        """Serve a pull; None when it was parked or waits for cold bytes."""
+        header = PullMessageHeader.from_command(request)
+        return self._serve(request, header, connection, now_ms, may_park=True)
+
+    def pull_with(
+        self,
+        request: RemotingCommand,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        now_ms: int,
+    ) -> Frame:
+        """The same for a header that was read already."""
+        return self._serve(request, header, connection, now_ms, may_park=True)
+
+    # -- checks ---------------------------------------------------------------------------
+
+    def check(
+        self, header: PullMessageHeader, connection: ServerConnection, now_ms: int
+    ) -> tuple[TopicConfig, SubscriptionGroupConfig, frozenset[int] | None, RecordFilter | None]:
+        """Check in Java's order; give topic, group, the wanted tag codes (None: all), the filter.
+
+        Raises Refusal with the answer's code and remark.
+        """
+        state = self._state
+        if not state.config.broker_permission & PERM_READ:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{state.address}] pulling message is forbidden",
+                _FORBIDDEN_BROKER,
+            )
+        if header.sys_flag & PULL_LITE and not state.config.lite_pull_message_enable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{state.address}] for lite pull consumer is forbidden",
+                _FORBIDDEN_BROKER,
+            )
+        group = state.groups.find(header.consumer_group, now_ms)
+        if group is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
+            )
+        if not group.consume_enable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {header.consumer_group}",
+                _FORBIDDEN_GROUP,
+            )
+        topic = state.topics.get(header.topic)
+        if topic is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please! {FAQ}",
+            )
+        if not topic.perm & PERM_READ:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] pulling message is forbidden",
+                _FORBIDDEN_TOPIC,
+            )
+        if not 0 <= header.queue_id < topic.read_queue_count:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_count}] "
+                f"consumer:[/{connection.peer}]",
+            )
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            return topic, group, *self._wanted_of_request(header)
+        return topic, group, *self._wanted_of_heartbeat(header, group)
+
+    def _wanted_of_request(
+        self, header: PullMessageHeader
+    ) -> tuple[frozenset[int] | None, RecordFilter | None]:
+        if not is_tag_type(header.expression_type):
+            return None, self._filters.of_request(header)
+        try:
+            codes = _parsed_codes(header.topic, header.subscription)
+        except RemoteProtocolError as error:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed: {error}",
+            ) from error
+        return codes, self._filters.of_retry(header.topic)
+
+    def _wanted_of_heartbeat(
+        self, header: PullMessageHeader, group: SubscriptionGroupConfig
+    ) -> tuple[frozenset[int] | None, RecordFilter | None]:
+        online = self._state.consumers.get(header.consumer_group)
+        if online is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
+            )
+        if online.is_broadcast and not group.consume_broadcast_enable:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+                _FORBIDDEN_BROADCAST,
+            )
+        if self._state.groups.is_read_forbidden(header.consumer_group, header.topic):
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] is forbidden for "
+                f"topic[{header.topic}]",
+                _FORBIDDEN_SUBSCRIPTION,
+            )
+        subscription = online.subscriptions.get(header.topic)
+        if subscription is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
+            )
+        if subscription.sub_version < header.sub_version:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        if not is_tag_type(subscription.expression_type):
+            return None, self._filters.of_group(header, subscription)
+        # The heartbeat processor computed the codes from the tags.
+        return subscription.code_set or None, self._filters.of_retry(header.topic)
+
+    # -- serving --------------------------------------------------------------------------
+
+    def _serve(
+        self,
+        request: RemotingCommand,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        now_ms: int,
+        *,
+        may_park: bool,
+        allow_cold: bool = False,
+    ) -> Frame:
+        state = self._state
+        try:
+            topic, group, codes, filtered = self.check(header, connection, now_ms)
+        except Refusal as refusal:
+            return answer(request, refusal.code, refusal.remark, refusal.ext)
+        if may_park and header.sys_flag & PULL_COMMIT_OFFSET:
+            header.sys_flag &= ~PULL_COMMIT_OFFSET  # once, however often this pull runs
+            key = header.consumer_group, header.topic, header.queue_id
+            if not state.offsets.has_reset(*key):
+                state.offsets.commit(*key, header.commit_offset, now_ms)
+        reset = state.offsets.tell_reset(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            connection.peer,
+        )
+        if reset is not None:
+            return self._reset_answer(request, header, topic, group, reset)
+        config = state.config
+        wanted_bytes = header.max_msg_bytes
+        try:
+            result = state.store.get(
+                header.topic,
+                header.queue_id,
+                header.queue_offset,
+                header.max_msg_nums,
+                _BYTES_MAX if not wanted_bytes or wanted_bytes < 0 else wanted_bytes,
+                codes,
+                None if filtered is None else filtered.matches,
+                None if filtered is None else filtered.hint,
+                () if filtered is None else filtered.needles,
+                allow_cold=allow_cold,
+            )
+        except StoreError as error:
+            return answer(request, ResponseCode.SYSTEM_ERROR, str(error))
+        if isinstance(result, ColdRead):
+            self._warm(request, header, connection, result, may_park)
+            return None
+        status = result.status
+        code = _CODE_OF_STATUS.get(status)
+        if code is None:
+            code = ResponseCode.PULL_OFFSET_MOVED
+            if header.queue_offset == 0:
+                code = ResponseCode.PULL_NOT_FOUND
+        if (
+            code is ResponseCode.PULL_NOT_FOUND
+            and may_park
+            and header.sys_flag & PULL_SUSPEND
+            and not request.flag & 2
+            and not self.hold.is_full(connection)
+        ):
+            timeout_ms = max(0, header.suspend_timeout_ms)
+            if not config.long_polling_enable:
+                timeout_ms = config.short_polling_time_mills
+            deadline_ms = now_ms + timeout_ms
+            self.hold.park(ParkedPull(request, header, connection, codes, deadline_ms, filtered))
+            return None
+        if code is ResponseCode.SUCCESS:
+            state.stats.got(
+                header.topic,
+                header.consumer_group,
+                header.queue_id,
+                result.count,
+                result.byte_count,
+                result.next_queue_offset,
+            )
+        else:
+            state.stats.missed_pulls += 1
+        return self._answer(request, code, result, topic, group)
+
+    def _answer(
+        self,
+        request: RemotingCommand,
+        code: int,
+        result: GetResult,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+    ) -> Frame:
+        return encode_pull_response(
+            request.opaque,
+            request.serialize_type,
+            code,
+            result.status.name,
+            result.next_queue_offset,
+            result.min_queue_offset,
+            result.max_queue_offset,
+            result.chunks,
+            result.byte_count,
+            topic_sys_flag=topic.topic_sys_flag,
+            group_sys_flag=group.group_sys_flag,
+        )
+
+    def _reset_answer(
+        self,
+        request: RemotingCommand,
+        header: PullMessageHeader,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+        reset_offset: int,
+    ) -> Frame:
+        """Tell a consumer that an operator moved its offset."""
+        store = self._state.store
+        return encode_pull_response(
+            request.opaque,
+            request.serialize_type,
+            ResponseCode.PULL_OFFSET_MOVED,
+            "OFFSET_RESET",
+            reset_offset,
+            store.min_queue_offset(header.topic, header.queue_id),
+            store.max_queue_offset(header.topic, header.queue_id),
+            topic_sys_flag=topic.topic_sys_flag,
+            group_sys_flag=group.group_sys_flag,
+        )
+
+    # -- later ----------------------------------------------------------------------------
+
+    def _has_wanted(self, pull: ParkedPull) -> bool:
+        """Say whether a parked pull with a filter has something to tell its consumer now.
+
+        What does not match it is passed over: the next look begins behind, and so does the
+        consumer when the pull is answered.
+        """
+        filtered, header = pull.filter, pull.header
+        if filtered is None:
+            return True
+        try:
+            found = self._state.store.get(
+                pull.topic,
+                pull.queue_id,
+                header.queue_offset,
+                1,
+                match=filtered.matches,
+                hint=filtered.hint,
+                needles=filtered.needles,
+            )
+        except StoreError:
+            return True
+        if isinstance(found, ColdRead) or found.status is not GetStatus.NO_MATCHED_MESSAGE:
+            return isinstance(found, ColdRead) or found.status is not GetStatus.OFFSET_OVERFLOW_ONE
+        header.queue_offset = found.next_queue_offset
+        return found.next_queue_offset < found.max_queue_offset
+
+    def _run_parked(self, pull: ParkedPull) -> None:
+        """Run a parked pull once more; this time it is answered whatever is found."""
+        self._serve_later(
+            pull.request, pull.header, pull.connection, allow_cold=False, may_park=False
+        )
+
+    def _warm(
+        self,
+        request: RemotingCommand,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        cold: ColdRead,
+        may_park: bool,
+    ) -> None:
+        self._state.env.workers.submit(
+            cold.warm,
+            lambda _: self._serve_later(
+                request, header, connection, allow_cold=True, may_park=may_park
+            ),
+        )
+
+    def _serve_later(
+        self,
+        request: RemotingCommand,
+        header: PullMessageHeader,
+        connection: ServerConnection,
+        *,
+        allow_cold: bool,
+        may_park: bool,
+    ) -> None:
+        if connection.is_closed:
+            return
+        now_ms = self._state.env.clock.now_ms()
+        frame = self._serve(
+            request, header, connection, now_ms, may_park=may_park, allow_cold=allow_cold
+        )
+        if frame is not None and not request.flag & 2:
+            connection.send(frame)

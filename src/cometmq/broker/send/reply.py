@@ -1,0 +1,176 @@
+"""SEND_REPLY_MESSAGE: brings the answer of a consumer to the client that asked.
+
+Job: find the asking client by REPLY_TO_CLIENT, push the reply to it, store it, answer the
+replier.  It must not wait: the push is a call whose answer comes by callback.
+
+The reply is stored whether the push succeeds or not (``storeReplyMessageEnable``), and a failed
+push is answered 1 with the place of the stored message (ReplyMessageProcessor of RocketMQ 5.4).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from cometmq.broker.base.state import BrokerState, Refusal
+from cometmq.broker.send.send import SendProcessor
+from cometmq.broker.send.send_check import Destination, SendChecks
+from cometmq.codec.ids import decode_host
+from cometmq.codec.properties import decode_properties, encode_properties_text
+from cometmq.errors import ResponseCode, StoreError
+from cometmq.model import properties as prop
+from cometmq.model.topic import TopicConfig
+from cometmq.net.server import ServerConnection
+from cometmq.store.base.results import PutResult
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.fast_encode import SendResponseEncoder
+from cometmq.wire.header.headers import PushReplyHeader, SendMessageHeader
+
+__all__ = ["ReplyProcessor"]
+
+log = logging.getLogger("cometmq.broker")
+
+PUSH_TIMEOUT_MS: Final = 10_000
+"""Broker2Client waits this long for the asking client."""
+
+
+class ReplyProcessor:
+    """The processor of codes 324 and 325."""
+
+    __slots__ = ("_answers", "_checks", "_send", "_state")
+
+    def __init__(self, state: BrokerState, send: SendProcessor) -> None:
+        self._state = state
+        self._send = send
+        self._checks = SendChecks(state)
+        self._answers = SendResponseEncoder(state.config.region_id, trace_on=state.config.trace_on)
+
+    def reply(
+        self, request: RemotingCommand, connection: ServerConnection, now_ms: int
+    ) -> bytes | None:
+        """Serve SEND_REPLY_MESSAGE (324) and its V2 (325)."""
+        header = SendMessageHeader.from_command(request)
+        try:
+            config = self._checks.topic(header, connection, now_ms)
+            self._checks.body(request.body)
+        except Refusal as refusal:
+            return self._answers.encode_refusal(
+                request.opaque, request.serialize_type, refusal.code, refusal.remark
+            )
+        asker_id = decode_properties(header.properties).get(prop.REPLY_TO_CLIENT)
+        if asker_id is None:
+            return self._finish(
+                request,
+                header,
+                config,
+                connection,
+                f"reply message properties[{prop.REPLY_TO_CLIENT}] is null",
+            )
+        asker = self._state.producers.find_client(asker_id)
+        if asker is None:
+            return self._finish(
+                request,
+                header,
+                config,
+                connection,
+                f"push reply message fail, channel of <{asker_id}> not found.",
+            )
+
+        def pushed(response: RemotingCommand | None) -> None:
+            is_taken = response is not None and response.code == ResponseCode.SUCCESS
+            remark = None if is_taken else f"push reply message to {asker_id}fail."
+            frame = self._finish(request, header, config, connection, remark)
+            if not request.is_oneway:
+                connection.send(frame)
+
+        asker.call(self._push(request, header, connection, now_ms), PUSH_TIMEOUT_MS, pushed)
+        return None
+
+    def _properties(self, header: SendMessageHeader) -> dict[str, str]:
+        """Give the reply's properties with region and trace switch, as on any send."""
+        config = self._state.config
+        properties = decode_properties(header.properties)
+        properties[prop.MSG_REGION] = config.region_id
+        properties[prop.TRACE_ON] = "true" if config.trace_on else "false"
+        return properties
+
+    def _push(
+        self,
+        request: RemotingCommand,
+        header: SendMessageHeader,
+        connection: ServerConnection,
+        now_ms: int,
+    ) -> RemotingCommand:
+        properties = self._properties(header)
+        properties[prop.PUSH_REPLY_TIME] = str(now_ms)
+        push = PushReplyHeader(
+            header.producer_group,
+            header.topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            header.queue_id,
+            header.sys_flag,
+            header.born_timestamp_ms,
+            header.flag,
+            decode_host(connection.peer_host),
+            self._state.address,
+            now_ms,
+            encode_properties_text(properties),
+            header.reconsume_times,
+            header.unit_mode,
+        )
+        return RemotingCommand.request(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push.to_ext(), request.body
+        )
+
+    def _finish(
+        self,
+        request: RemotingCommand,
+        header: SendMessageHeader,
+        config: TopicConfig,
+        connection: ServerConnection,
+        remark: str | None,
+    ) -> bytes:
+        """Store the reply and answer the replier; `remark` says why the push failed."""
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._state.random_queue(config.write_queue_count)
+        stored = self._store(request, header, config, connection, queue_id)
+        code = ResponseCode.SUCCESS if remark is None else ResponseCode.SYSTEM_ERROR
+        message_id, queue_offset = "0", 0
+        if stored is not None:
+            message_id = f"{self._state.message_id_prefix}{stored.physical_offset:016X}"
+            queue_offset = stored.queue_offset
+        return self._answers.encode_full(
+            request.opaque,
+            request.serialize_type,
+            code,
+            queue_id,
+            queue_offset,
+            message_id,
+            None,
+            remark=remark,
+        )
+
+    def _store(
+        self,
+        request: RemotingCommand,
+        header: SendMessageHeader,
+        config: TopicConfig,
+        connection: ServerConnection,
+        queue_id: int,
+    ) -> PutResult | None:
+        """Keep the reply; it was delivered by then, so a store that is full only logs."""
+        if not self._state.config.store_reply_message_enable:
+            return None
+        properties = self._properties(header)
+        target = Destination(header.topic, queue_id, properties)
+        now_ms = self._state.env.clock.now_ms()
+        try:
+            return self._send.put(
+                target, header, config, request.body, connection.peer_host, now_ms
+            )
+        except (StoreError, Refusal) as error:
+            log.warning("a reply to %s was not stored: %s", header.topic, error)
+            return None

@@ -1,0 +1,208 @@
+"""Finds out at a start which transactions are open, from what the store holds.
+
+Job: read half messages and op messages from where their group stands, and the log's end for
+committed messages whose op message was not written any more.  It must not write.
+
+Half messages lie in queue 0 of ``RMQ_SYS_TRANS_HALF_TOPIC``, op messages, which name ended ones, in
+queue 0 of ``RMQ_SYS_TRANS_OP_HALF_TOPIC``; the offsets of group ``CID_RMQ_SYS_TRANS`` say from
+where on they matter (store.md 6).
+
+Op messages are written some seconds after what they name, so a crash loses some.  A committed
+message names its half message itself, in PREPARED_TX_OFFSET, and so does one that was given up.
+This broker writes all it knows with each op message: what none names is behind the last one in
+the log.  A few op messages more are allowed for a Java broker, whose batches overlap.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cometmq.codec.properties import find_property
+from cometmq.codec.stored_message import (
+    RecordHeader,
+    StoredMessage,
+    decode_message,
+    decode_messages,
+    read_record_header,
+)
+from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
+from cometmq.core.transaction.open_transactions import (
+    HalfMessage,
+    OpenHalves,
+    decode_op_body,
+    half_of,
+)
+from cometmq.errors import CodecError, StoreError
+from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
+from cometmq.store.base.results import GetResult, GetStatus
+from cometmq.store.message_store import MessageStore
+
+__all__ = ["TRANSACTION_GROUP", "LoadedTransactions", "load_transactions"]
+
+log = logging.getLogger("cometmq.broker")
+
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""TransactionalMessageUtil.buildConsumerGroup: whose offsets tell how far the check has come."""
+_READ_COUNT: Final = 1024
+_READ_BYTES: Final = 1 << 22
+_OP_SLACK: Final = 4
+"""So many op messages before the last one the search for committed messages begins."""
+
+
+class LoadedTransactions(msgspec.Struct):
+    """What was found."""
+
+    halves: OpenHalves
+    half_next: int
+    """Offset of the group in the half queue."""
+    op_next: int
+    """Offset of the group in the op queue."""
+    ops: deque[tuple[int, int]]
+    """Queue offset and highest named half offset of each op message from `op_next` on."""
+    found_ended: list[int]
+    """Places of half messages that are ended without an op message that says so."""
+
+
+def load_transactions(store: MessageStore, offsets: ConsumerOffsetTable) -> LoadedTransactions:
+    """Read everything from where the group stands.  Blocks; before the broker serves."""
+    half_next = _position(store, offsets, HALF_TOPIC)
+    op_next = _position(store, offsets, OP_HALF_TOPIC)
+    ops: deque[tuple[int, int]] = deque()
+    ended: set[int] = set()
+    last_ops: deque[int] = deque(maxlen=_OP_SLACK)
+    for message in _messages(store, OP_HALF_TOPIC, op_next):
+        named = decode_op_body(message.body)
+        ops.append((message.queue_offset, max(named, default=-1)))
+        ended.update(queue_offset for queue_offset in named if queue_offset >= half_next)
+        last_ops.append(message.physical_offset)
+    loaded = LoadedTransactions(OpenHalves(), half_next, op_next, ops, [])
+    _take_halves(store, loaded, ended)
+    first = loaded.halves.first()
+    if first is not None:
+        begin = max(first.physical_offset, last_ops[0] if last_ops else 0)
+        _drop_settled(store, loaded, begin)
+    return loaded
+
+
+def _position(store: MessageStore, offsets: ConsumerOffsetTable, topic: str) -> int:
+    """Where the group goes on, within what is there."""
+    stored = offsets.query(TRANSACTION_GROUP, topic, 0)
+    low, high = store.min_queue_offset(topic, 0), store.max_queue_offset(topic, 0)
+    if stored is not None and not low <= stored <= high:
+        log.warning(
+            "%s continues in %s at %d: its stored offset %d is outside %d..%d",
+            TRANSACTION_GROUP,
+            topic,
+            min(max(stored, low), high),
+            stored,
+            low,
+            high,
+        )
+    return low if stored is None else min(max(stored, low), high)
+
+
+def _take_halves(store: MessageStore, loaded: LoadedTransactions, ended: set[int]) -> None:
+    """Fill the table; what was put back takes the place of what it was before."""
+    halves = loaded.halves
+    newest: dict[int, HalfMessage] = {}
+    by_id: dict[bytes, HalfMessage] = {}
+    for message in _messages(store, HALF_TOPIC, loaded.half_next):
+        raw = message.raw_properties
+        half = half_of(
+            message.queue_offset, message.physical_offset, message.born_timestamp_ms, raw
+        )
+        uniq_key = find_property(raw, b"UNIQ_KEY") or b""
+        earlier = newest.get(half.first_offset)
+        if earlier is None and half.check_count:
+            # Java does not say which one it put back; it has the same id and fewer checks.
+            known = by_id.get(uniq_key)
+            if known is not None and known.check_count < half.check_count:
+                earlier = known
+        if half.queue_offset not in ended:
+            if earlier is not None:
+                halves.replace(earlier, half)
+                if earlier.queue_offset not in ended:
+                    loaded.found_ended.append(earlier.queue_offset)
+            else:
+                halves.add(half)
+                if half.first_offset >= 0:
+                    # Its first place is no longer read, and its producer may still name it.
+                    halves.known_at(half, half.first_offset)
+        elif earlier is not None and halves.at(earlier.queue_offset) is not None:
+            # Ended at its newer place before the op message for the older one was written.
+            halves.remove(earlier)
+            loaded.found_ended.append(earlier.queue_offset)
+        newest[half.first_offset if half.first_offset >= 0 else half.queue_offset] = half
+        if uniq_key:
+            by_id[uniq_key] = half
+
+
+def _drop_settled(store: MessageStore, loaded: LoadedTransactions, begin: int) -> None:
+    """Take out what a committed or given-up message in the log's end names."""
+    by_place = {
+        half.physical_offset: half
+        for queue_offset in loaded.halves.offsets()
+        if (half := loaded.halves.at(queue_offset)) is not None
+    }
+    place, end = begin, store.max_physical_offset
+    file_bytes = store.config.commit_log_file_bytes
+    while place < end:
+        try:
+            record = store.message_at(place)
+            if record is None:
+                place = (place // file_bytes + 1) * file_bytes
+                continue
+            header = read_record_header(record)
+        except (StoreError, CodecError) as error:
+            log.error(
+                "the log cannot be read at %d for transactions that were committed behind it: %s;"
+                " their producers are asked again",
+                place,
+                error,
+            )
+            return
+        half = by_place.get(header.prepared_transaction_offset)
+        if half is not None and _settles(header, record):
+            del by_place[half.physical_offset]
+            loaded.halves.remove(half)
+            loaded.found_ended.append(half.queue_offset)
+        place += header.total_size
+
+
+def _settles(header: RecordHeader, record: memoryview) -> bool:
+    """Whether a record that names a half message, or the offset 0, is what became of it."""
+    if header.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
+        return True
+    is_named = header.prepared_transaction_offset > 0
+    return is_named and decode_message(record).topic == TRANS_CHECK_MAX_TIME_TOPIC
+
+
+def _messages(store: MessageStore, topic: str, start: int) -> Iterator[StoredMessage]:
+    """All readable messages of queue 0 from an offset on."""
+    place, end = start, store.max_queue_offset(topic, 0)
+    while place < end:
+        try:
+            found = store.get(topic, 0, place, _READ_COUNT, _READ_BYTES, allow_cold=True)
+        except StoreError as error:
+            log.error("%s cannot be read at %d: %s", topic, place, error)
+            return
+        if not isinstance(found, GetResult) or found.next_queue_offset <= place:
+            return
+        if found.status is GetStatus.FOUND:
+            try:
+                yield from decode_messages(b"".join(found.chunks))
+            except CodecError as error:
+                log.error(
+                    "%s: messages %d to %d cannot be decoded: %s; run cometmq store verify",
+                    topic,
+                    place,
+                    found.next_queue_offset - 1,
+                    error,
+                )
+        place = found.next_queue_offset

@@ -1,0 +1,1 @@
+"""Commands about topics, groups, dead letters, parked messages and store directories."""

@@ -1,0 +1,258 @@
+"""`cometmq consume`: the messages of a topic on stdout, body by body or as JSON lines."""
+
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
+from cometmq.cli.terminal.output import json_text
+from cometmq.cli.terminal.streams import utf8
+from cometmq.cli.terminal.values import NAME, Finite, moment_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from cometmq.client import PullConsumer
+    from cometmq.client.message.message import ReceivedMessage
+    from cometmq.model import MessageQueue
+
+__all__ = ["consume", "moment_of"]
+
+ONLOOKER_GROUP: Final = "TOOLS_CONSUMER"
+"""RocketMQ's own for tools: every broker has it, also where groups are not made by themselves."""
+POLL_MS: Final = 500
+"""How soon --wait and --until-end are looked at again; messages themselves come at once."""
+
+
+@click.command(short_help="Print the messages of a topic as they come.")
+@click.argument("topic", type=NAME)
+@name_server_option
+@click.option(
+    "-g",
+    "--group",
+    type=NAME,
+    help="Join this consumer group and commit what was printed; without it nothing is committed.",
+)
+@click.option(
+    "-t", "--tags", callback=utf8, default="*", show_default=True, help="Tag expression: 'A || B'."
+)
+@click.option(
+    "--sql", callback=utf8, help="SQL92 filter over properties: \"amount > 100 AND TAGS = 'new'\"."
+)
+@click.option(
+    "--from",
+    "start",
+    default="last",
+    show_default=True,
+    metavar="first|last|TIME",
+    help="Where to begin; TIME is 2026-01-31T12:00:00+00:00 or ms since 1970. "
+    "A group with stored offsets goes on from there.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("--until-end", is_flag=True, help="Stop where the topic ends now. Not with --group.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=Finite(min=0.1),
+    metavar="SECONDS",
+    help="Stop when nothing came for so long.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.pass_context
+def consume(
+    ctx: click.Context,
+    topic: str,
+    name_server: str,
+    group: str | None,
+    tags: str,
+    sql: str | None,
+    start: str,
+    count: int | None,
+    until_end: bool,
+    wait_s: float | None,
+    as_json: bool,
+) -> int:
+    """Print the messages of TOPIC as they come: the body, or with --json everything.
+
+    Ends with Ctrl-C, SIGTERM, --count, --until-end or --wait; exit code 4 when --count was asked
+    for and fewer came.
+
+    \b
+    cometmq consume Orders --from first --until-end
+    cometmq consume Orders --group auditors --tags 'new || changed' --json
+    cometmq consume Orders --sql "amount > 100 AND region = 'eu'"
+    """
+    set_up_logging(ctx)
+    if until_end and group:
+        raise click.UsageError(
+            "--until-end looks at every queue, a group holds only some; use --wait"
+        )
+    if sql is not None and tags != "*":
+        raise click.UsageError("--tags and --sql do not go together; write TAGS = 'A' in --sql")
+    from cometmq.cli.terminal.exit_codes import NOT_FOUND
+    from cometmq.core.filter.subscription import Sql92
+    from cometmq.net.loop import run
+
+    wanted = tags if sql is None else Sql92(sql)
+    reading = _Reading(topic, wanted, moment_of(start, "--from"), count, until_end, wait_s, as_json)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell's background job begins so, and the loop would leave SIGTERM ignored as well.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run(
+        _stoppable(
+            reading.in_group(name_server, group) if group else reading.onlooking(name_server)
+        )
+    )
+    return NOT_FOUND if count is not None and reading.printed < count else 0
+
+
+async def _stoppable(reading: "Coroutine[None, None, None]") -> None:
+    """SIGTERM ends the command as Ctrl-C does: what was printed is committed."""
+    # The handler of Ctrl-C is the loop's own by now: it cancels this very task.
+    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        await reading
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def moment_of(text: str, option: str) -> str | int:
+    """`first`, `last`, or a time in ms since 1970; a time without zone is local."""
+    if text in {"first", "last"}:
+        return text
+    moment = moment_ms(text)
+    if moment is None:
+        raise click.UsageError(
+            f"{option} {text!r} is not first, last, ms since 1970 or a time like "
+            "2026-01-31T12:00:00+00:00"
+        )
+    return moment
+
+
+class _Reading:
+    """One run: what to print and when to stop."""
+
+    def __init__(
+        self,
+        topic: str,
+        wanted: str,
+        start: str | int,
+        count: int | None,
+        until_end: bool,
+        wait_s: float | None,
+        as_json: bool,
+    ) -> None:
+        self.printed = 0
+        self._topic = topic
+        self._wanted = wanted
+        self._start = start
+        self._count = count
+        self._until_end = until_end
+        self._wait_s = wait_s
+        self._as_json = as_json
+
+    async def in_group(self, name_server: str, group: str) -> None:
+        """Share the topic with the group's other members and commit."""
+        from asyncio import CancelledError
+
+        from cometmq.client import PullConsumer
+
+        async with PullConsumer(
+            group,
+            {self._topic: self._wanted},
+            name_server=name_server,
+            consume_from=self._start,
+            **security_options(),
+        ) as consumer:
+            # A program may wait for its topic; at a terminal it is more likely misspelt.
+            await consumer.fetch_queues(self._topic)
+            try:
+                await self._read(consumer, {})
+            except CancelledError:
+                # Only waits are interrupted, so all that was handed out is printed.
+                await consumer.shutdown()
+                raise
+
+    async def onlooking(self, name_server: str) -> None:
+        """Read every queue without leaving a trace in any group's offsets."""
+        from cometmq.client import PullConsumer
+
+        consumer = PullConsumer(
+            ONLOOKER_GROUP,
+            name_server=name_server,
+            consume_from=self._start,
+            auto_commit=False,
+            **security_options(),
+        )
+        async with consumer:
+            queues = await consumer.fetch_queues(self._topic)
+            ends = await consumer.end_offsets(queues) if self._until_end else {}
+            begins = await self._begins(consumer, queues)
+            await consumer.assign(queues, self._wanted)
+            for queue, queue_offset in begins.items():
+                await consumer.seek(queue, queue_offset)
+            await self._read(consumer, ends)
+
+    async def _begins(
+        self, consumer: "PullConsumer", queues: "Sequence[MessageQueue]"
+    ) -> "dict[MessageQueue, int]":
+        if self._start == "first":
+            return await consumer.begin_offsets(queues)
+        if self._start == "last":
+            return await consumer.end_offsets(queues)
+        assert isinstance(self._start, int)
+        return await consumer.offsets_for_times(dict.fromkeys(queues, self._start))
+
+    async def _read(self, consumer: "PullConsumer", ends: "dict[MessageQueue, int]") -> None:
+        last_come = time.monotonic()
+        while not await self._is_done(consumer, ends):
+            left = 1000 if self._count is None else min(1000, self._count - self.printed)
+            messages = await consumer.poll(POLL_MS, left)
+            for message in messages:
+                if message.queue_offset < ends.get(message.message_queue, sys.maxsize):
+                    self._print(message)
+            sys.stdout.flush()
+            now = time.monotonic()
+            if messages:
+                last_come = now
+            elif self._wait_s is not None and now - last_come >= self._wait_s:
+                return
+
+    async def _is_done(self, consumer: "PullConsumer", ends: "dict[MessageQueue, int]") -> bool:
+        if self._count is not None and self.printed >= self._count:
+            return True
+        if not self._until_end:
+            return False
+        for queue, end in ends.items():
+            if await consumer.position(queue) < end:
+                return False
+        return True
+
+    def _print(self, message: "ReceivedMessage") -> None:
+        self.printed += 1
+        text = message.body.decode("utf-8", "backslashreplace")
+        if not self._as_json:
+            print(text)
+            return
+        queue = message.message_queue
+        print(
+            json_text(
+                {
+                    "topic": message.topic,
+                    "broker_name": queue.broker_name,
+                    "queue_id": queue.queue_id,
+                    "queue_offset": message.queue_offset,
+                    "message_id": message.message_id,
+                    "tags": message.tags,
+                    "keys": message.keys,
+                    "properties": message.properties,
+                    "born_timestamp_ms": message.born_timestamp_ms,
+                    "store_timestamp_ms": message.store_timestamp_ms,
+                    "reconsume_times": message.reconsume_times,
+                    "body": text,
+                }
+            )
+        )

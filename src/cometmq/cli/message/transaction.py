@@ -1,0 +1,163 @@
+"""`cometmq transaction`: which transactions are open, and why; those given up asked about again."""
+
+from datetime import UTC, datetime
+
+import click
+
+from cometmq.cli.terminal.options import (
+    admin_client,
+    json_option,
+    name_server_option,
+    set_up_logging,
+    timeout_option,
+)
+from cometmq.cli.terminal.values import NAME
+
+__all__ = ["transaction"]
+
+
+@click.group(short_help="List open transactions; have given up ones checked again.")
+def transaction() -> None:
+    """List open transactions; have those checked again that were given up."""
+
+
+@transaction.command("list", short_help="Half messages that wait for their end, and why.")
+@name_server_option
+@click.option("--group", "only_group", type=NAME, help="Only this producer group.")
+@click.option(
+    "--given-up", "is_given_up", is_flag=True, help="Those no broker asks about any more."
+)
+@timeout_option
+@json_option
+@click.pass_context
+def list_transactions(
+    ctx: click.Context,
+    name_server: str,
+    only_group: str | None,
+    is_given_up: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Half messages that wait for their end: why, how old, checks so far, and the next check.
+
+    The next check is the earliest time; there is none while no producer of the group is online.
+    With --given-up, those nobody decided in time; `resume` has them checked again.
+    """
+    set_up_logging(ctx)
+    if is_given_up:
+        _list_given_up(name_server, only_group, timeout_s, as_json=as_json)
+        return
+    from cometmq.cli.terminal.output import print_listing
+    from cometmq.client.admin.open_transactions import OpenTransaction
+    from cometmq.net.env import SystemClock
+    from cometmq.net.loop import run
+
+    async def collect() -> list[OpenTransaction]:
+        async with admin_client(name_server, timeout_s) as admin:
+            return await admin.open_transactions()
+
+    now_ms = SystemClock().now_ms()
+    rows = [
+        {
+            "broker": one.broker_name,
+            "transaction": one.transaction_id,
+            "group": one.group,
+            "topic": one.topic,
+            "keys": one.keys,
+            "age_s": max(0, now_ms - one.born_ms) // 1000,
+            "checks": one.checks,
+            "next_check": "" if one.next_check_ms is None else _utc(one.next_check_ms),
+            "why": one.why,
+        }
+        for one in run(collect())
+        if only_group in (None, one.group)
+    ]
+    print_listing(rows, as_json=as_json, empty="no open transactions")
+
+
+def _list_given_up(
+    name_server: str, only_group: str | None, timeout_s: float, *, as_json: bool
+) -> None:
+    from cometmq.cli.terminal.output import print_listing
+    from cometmq.client.admin.given_up import GivenUpTransaction, given_up_transactions
+    from cometmq.net.loop import run
+
+    async def collect() -> list[GivenUpTransaction]:
+        async with admin_client(name_server, timeout_s) as admin:
+            return await given_up_transactions(admin.queue_reader())
+
+    rows = [
+        {
+            "broker": one.queue.broker_name,
+            "transaction": one.transaction_id,
+            "group": one.group,
+            "topic": one.topic,
+            "keys": one.keys,
+            "sent": _utc(one.born_ms),
+            "given_up": _utc(one.given_up_ms),
+        }
+        for one in run(collect())
+        if only_group in (None, one.group)
+    ]
+    print_listing(rows, as_json=as_json, empty="no transaction was given up")
+
+
+@transaction.command("resume", short_help="Have given up transactions checked again.")
+@click.argument("transactions", type=NAME, metavar="TRANSACTION...", nargs=-1, required=True)
+@name_server_option
+@timeout_option
+@click.pass_context
+def resume(
+    ctx: click.Context, transactions: tuple[str, ...], name_server: str, timeout_s: float
+) -> int:
+    """Have the producers of given up transactions asked again, from the first check on.
+
+    TRANSACTION is an id that `list --given-up` prints.  Whether it is delivered is for the check of
+    its producers to say.  A broker resumes each once; what it refuses is named, and the others are
+    resumed all the same.
+
+    \b
+    cometmq transaction list --given-up
+    cometmq transaction resume C000020232D5950215B46EA2A96F0002
+    """
+    set_up_logging(ctx)
+    from cometmq.cli.terminal.exit_codes import FAILED, NOT_FOUND
+    from cometmq.cli.terminal.output import note
+    from cometmq.client.admin.given_up import given_up_transactions, resume_transaction
+    from cometmq.errors import RemoteError
+    from cometmq.net.loop import run
+
+    async def resume_all() -> int:
+        code = 0
+        async with admin_client(name_server, timeout_s) as admin:
+            reader = admin.queue_reader()
+            known = await given_up_transactions(reader)
+            for name in dict.fromkeys(transactions):
+                # The newest, where one was resumed and given up again.
+                one = next(
+                    (
+                        one
+                        for one in reversed(known)
+                        if name in (one.transaction_id, one.offset_message_id)
+                    ),
+                    None,
+                )
+                if one is None:
+                    note(f"{name}: no broker gave it up; see `cometmq transaction list --given-up`")
+                    code = code or NOT_FOUND
+                    continue
+                try:
+                    await resume_transaction(reader, one)
+                except RemoteError as error:
+                    note(f"{name}: {error}")
+                    code = FAILED
+                else:
+                    click.echo(f"{name}: a producer of {one.group} will be asked again")
+        return code
+
+    return run(resume_all())
+
+
+def _utc(time_ms: int) -> str:
+    """A time as a person reads it and a script sorts it."""
+    return datetime.fromtimestamp(time_ms // 1000, tz=UTC).isoformat()

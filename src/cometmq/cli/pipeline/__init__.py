@@ -1,0 +1,1 @@
+"""`cometmq pipeline`: the Spark pipelines, a command each."""

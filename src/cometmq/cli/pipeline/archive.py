@@ -1,0 +1,339 @@
+"""`cometmq pipeline archive`: topics to Parquet, checked, compacted and shown."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cometmq.cli.pipeline.options import finish, open_progress, open_session, spark_options
+from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
+from cometmq.cli.terminal.values import Finite
+
+if TYPE_CHECKING:
+    from cometmq.spark.base.progress import Progress, Summary
+    from cometmq.spark.base.report import Report
+    from cometmq.spark.pipelines.archive.archive import ArchiveResult
+    from cometmq.spark.pipelines.archive.source import Source
+
+__all__ = ["archive", "archive_report", "archive_summary", "now_ms"]
+
+
+def now_ms() -> int:
+    """The clock of the machine that runs the command."""
+    return time.time_ns() // 1_000_000  # noqa: TID251 - stamps commits of this very machine
+
+
+_topic_option = click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC",
+    multiple=True,
+    help="This topic only; may be repeated. Default: all but the system's.",
+)
+_store_option = click.option(
+    "--store",
+    "store_path",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Read this store directory instead of asking a cluster.",
+)
+_broker_option = click.option(
+    "--broker",
+    default="broker-a",
+    show_default=True,
+    metavar="NAME",
+    help="The name of the broker whose store it is; a store does not know it.",
+)
+
+
+class _ArchiveGroup(click.Group):
+    """What works without a command of its own takes its folder as an option."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Say so where a folder stands in a command's place."""
+        if self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(
+                f"No such command {args[0]!r}; commands are {', '.join(self.list_commands(ctx))}. "
+                "To archive, give the folder as --to DIR.",
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    "archive",
+    cls=_ArchiveGroup,
+    invoke_without_command=True,
+    short_help="Topics to Parquet, exactly once.",
+)
+@name_server_option
+@_topic_option
+@_store_option
+@_broker_option
+@click.option("--to", "root", metavar="DIR", type=click.Path(file_okay=False), help="The archive.")
+@click.option("--rows-per-file", type=click.IntRange(1), default=500_000, show_default=True)
+@click.option("--compression", default="zstd", show_default=True, help="Or snappy, lz4, gzip.")
+@click.option("--json-schema", metavar="DDL", help="Columns out of JSON bodies: 'a int, b string'.")
+@click.option("--json-prefix", metavar="TEXT", default="", help="Before the JSON columns' names.")
+@click.option("--skip-corrupt", is_flag=True, help="Leave out what does not decode, and count it.")
+@click.option("--allow-gaps", is_flag=True, help="Go on where messages expired unarchived.")
+@click.option(
+    "--compact-at",
+    type=click.IntRange(0),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="Merge small files where a date and topic has so many; 0: never.",
+)
+@click.option("--every", type=Finite(0.1), metavar="SECONDS", help="Again and again.")
+@spark_options
+@click.pass_context
+def archive(
+    ctx: click.Context,
+    name_server: str,
+    topics: tuple[str, ...],
+    store_path: str | None,
+    broker: str,
+    root: str | None,
+    rows_per_file: int,
+    compression: str,
+    json_schema: str | None,
+    json_prefix: str,
+    skip_corrupt: bool,
+    allow_gaps: bool,
+    compact_at: int,
+    every: float | None,
+    master: str,
+    conf: tuple[str, ...],
+    report_path: str | None,
+    as_json: bool,
+) -> int:
+    """Topics to Parquet files by date and topic, exactly once.
+
+    Archives what is stored and not yet in the archive, commit by commit; a run that was killed is
+    gone on with by the next. The files are in DIR/date=.../topic=.../, what is in them in
+    DIR/_manifest.
+    """
+    if ctx.invoked_subcommand is not None:
+        return 0
+    set_up_logging(ctx)
+    if root is None:
+        raise click.UsageError("Missing option '--to DIR': the folder to archive to.", ctx)
+    from cometmq.spark.pipelines.archive.archive import ArchiveOptions, check_folder
+    from cometmq.spark.pipelines.archive.archive import archive as run_archive
+    from cometmq.spark.pipelines.archive.compact import compact as run_compact
+    from cometmq.spark.pipelines.base.following import in_one_sentence
+
+    options = ArchiveOptions(
+        rows_per_file=rows_per_file,
+        compression=compression,
+        mode="DROPMALFORMED" if skip_corrupt else "FAILFAST",
+        json_schema=json_schema,
+        json_prefix=json_prefix,
+        allow_gaps=allow_gaps,
+    )
+    options.check()
+    check_folder(root)
+    source = make_source(name_server, store_path, broker)
+    chosen = list(topics) or source.topics()
+    source.bounds([queue for topic in chosen for queue in source.queues(topic)])
+    spark = open_session("archive", master, conf)
+    code = 0
+    while True:
+        with in_one_sentence(), open_progress(ctx, "archive") as progress:
+            result = run_archive(
+                spark, source, root, topics or None, options, now_ms=now_ms, progress=progress
+            )
+            if compact_at:
+                run_compact(
+                    spark,
+                    root,
+                    rows_per_file=rows_per_file,
+                    files_min=compact_at,
+                    compression=compression,
+                    now_ms=now_ms,
+                )
+        summary = archive_summary(result, source.text, progress.seconds)
+        report = archive_report(result, summary, progress)
+        code = max(code, finish(summary, as_json=as_json, report=report, report_path=report_path))
+        if every is None:
+            return code
+        time.sleep(every)
+
+
+def make_source(name_server: str, store_path: str | None, broker: str) -> Source:
+    """The cluster or the store that the options name."""
+    from cometmq.client.base.security import with_environment
+    from cometmq.spark.pipelines.archive.source import LiveSource, StoreSource
+
+    if store_path is not None:
+        from pathlib import Path
+
+        return StoreSource(str(Path(store_path).absolute()), broker)
+    return LiveSource(name_server, tuple(sorted(with_environment(security_options()).items())))
+
+
+def archive_summary(result: ArchiveResult, source: str, seconds: float) -> Summary:
+    """What a run did, for both readers."""
+    from cometmq.spark.base.progress import Summary
+
+    return Summary(
+        "archive",
+        {
+            "source": source,
+            "archive": result.root,
+            "rows": result.rows,
+            "files": result.files,
+            "file_bytes": result.size_bytes,
+            "commits": result.commits,
+            "topics": sorted(result.rows_by_topic),
+            "expired": result.expired,
+            "corrupt": result.corrupt,
+            "json_failed": result.json_failed,
+            "seconds": seconds,
+            "rows_per_second": round(result.rows / seconds) if seconds else 0,
+        },
+    )
+
+
+def archive_report(result: ArchiveResult, summary: Summary, progress: Progress) -> Report:
+    """The page: facts, rows by topic and date, rate, queues."""
+    from cometmq.spark.base.report import Report
+
+    report = Report(f"Archive {result.root}")
+    report.summary(summary)
+    report.heading("Rows")
+    report.bar_chart("By topic", sorted(result.rows_by_topic.items()), unit="rows")
+    report.bar_chart("By date", sorted(result.rows_by_date.items()), unit="rows")
+    report.rate_chart(progress)
+    report.heading("Next queue offset to archive")
+    rows: list[dict[str, Any]] = [
+        {"queue": str(queue), "next_offset": position}
+        for queue, position in sorted(result.positions.items())
+    ]
+    report.table(rows)
+    return report
+
+
+@archive.command("verify", short_help="Compare an archive with its manifest and its source.")
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
+@name_server_option
+@_topic_option
+@_store_option
+@_broker_option
+@click.option("--offline", is_flag=True, help="Check the archive alone, ask no broker.")
+@spark_options
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    directory: str,
+    name_server: str,
+    topics: tuple[str, ...],
+    store_path: str | None,
+    broker: str,
+    offline: bool,
+    master: str,
+    conf: tuple[str, ...],
+    report_path: str | None,
+    as_json: bool,
+) -> int:
+    """Compare counts, offsets and checksums of archive DIR with its manifest and its source.
+
+    Exit code 1 when anything differs. Messages that have expired at the broker cannot be compared
+    and are counted.
+    """
+    set_up_logging(ctx)
+    from cometmq.spark.base.progress import Summary
+    from cometmq.spark.base.report import Report
+    from cometmq.spark.pipelines.archive.manifest import Manifest
+    from cometmq.spark.pipelines.archive.verify import verify as run_verify
+    from cometmq.spark.pipelines.base.following import in_one_sentence
+
+    Manifest(directory).read()
+    source = None if offline else make_source(name_server, store_path, broker)
+    if source is not None:
+        source.topics()
+    spark = open_session("archive verify", master, conf)
+    with in_one_sentence(), open_progress(ctx, "verify") as progress:
+        result = run_verify(spark, directory, source, topics=topics or None, progress=progress)
+    facts = {
+        "archive": directory,
+        "source": "not asked" if source is None else source.text,
+        "files": result.files,
+        "rows": result.rows,
+        "compared_rows": result.compared_rows,
+        "expired_rows": result.expired_rows,
+        "unarchived_rows": result.unarchived_rows,
+        "seconds": progress.seconds,
+    }
+    summary = Summary("archive verify", facts, result.faults)
+    report = Report(f"Verified: {directory}")
+    report.summary(summary)
+    report.rate_chart(progress)
+    return finish(summary, as_json=as_json, report=report, report_path=report_path)
+
+
+@archive.command("compact", short_help="Merge small files of an archive.")
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
+@click.option("--rows-per-file", type=click.IntRange(1), default=500_000, show_default=True)
+@click.option("--compression", default="zstd", show_default=True, help="Or snappy, lz4, gzip.")
+@spark_options
+@click.pass_context
+def compact(
+    ctx: click.Context,
+    directory: str,
+    rows_per_file: int,
+    compression: str,
+    master: str,
+    conf: tuple[str, ...],
+    report_path: str | None,
+    as_json: bool,
+) -> int:
+    """Merge the files of archive DIR that have less than half of --rows-per-file rows."""
+    set_up_logging(ctx)
+    from cometmq.spark.base.progress import Summary
+    from cometmq.spark.base.report import Report
+    from cometmq.spark.pipelines.archive.compact import compact as run_compact
+    from cometmq.spark.pipelines.archive.manifest import Manifest
+    from cometmq.spark.pipelines.base.following import in_one_sentence
+
+    Manifest(directory).read()
+    spark = open_session("archive compact", master, conf)
+    with in_one_sentence(), open_progress(ctx, "compact") as progress:
+        result = run_compact(
+            spark,
+            directory,
+            rows_per_file=rows_per_file,
+            compression=compression,
+            now_ms=now_ms,
+            progress=progress,
+        )
+    facts = {
+        "archive": directory,
+        "files_before": result.files_before,
+        "files_after": result.files_after,
+        "rows": result.rows,
+        "seconds": progress.seconds,
+    }
+    summary = Summary("archive compact", facts)
+    report = Report(f"Compacted: {directory}")
+    report.summary(summary)
+    return finish(summary, as_json=as_json, report=report, report_path=report_path)
+
+
+@archive.command("files", short_help="Print the paths of an archive's files.")
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
+@_topic_option
+def files(directory: str, topics: tuple[str, ...]) -> None:
+    """Print the paths of the files of archive DIR that are committed, one a line.
+
+    For DuckDB, Polars or pyarrow while the archive is being written or compacted.
+    """
+    from cometmq.spark.pipelines.archive.read import Slice, archive_files
+
+    for path in archive_files(directory, Slice(topics=topics)):
+        click.echo(str(path))

@@ -1,0 +1,162 @@
+"""What the pipeline commands share: their Spark options, the session, the last word.
+
+Job: `spark_options`, `open_session`, `finish`.  Nothing heavy is imported before a command runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from cometmq.cli.terminal.options import is_quiet
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from cometmq.spark.base.progress import Progress, Summary
+    from cometmq.spark.base.report import Report
+
+__all__ = ["finish", "open_progress", "open_session", "parse_time_ms", "spark_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def spark_options(function: F) -> F:
+    """`--master`, `--conf`, `--report` and `--json`, as ``master``, ``conf``, ``report_path``,
+    ``as_json``."""
+    options = (
+        click.option(
+            "--master",
+            metavar="URL",
+            envvar="COMETMQ_SPARK_MASTER",
+            default="local[*]",
+            show_default=True,
+            show_envvar=True,
+            help="Where Spark runs.",
+        ),
+        click.option(
+            "--conf",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="A Spark setting, spark.driver.memory=4g; may be repeated.",
+        ),
+        click.option(
+            "--report",
+            "report_path",
+            metavar="FILE",
+            type=click.Path(dir_okay=False),
+            callback=_check_report,
+            help="Write a page with tables and charts to FILE.",
+        ),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _check_report(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse a place where no report can be written, before the work and not after it."""
+    if value is None:
+        return None
+    folder = Path(value).absolute().parent
+    while not folder.exists() and not folder.is_symlink():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise click.BadParameter(f"{folder} is a file, so {value} cannot be written below it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise click.BadParameter(f"{folder} may not be written to, so {value} cannot be")
+    return value
+
+
+def open_session(name: str, master: str, conf: tuple[str, ...] = ()) -> Any:
+    """A Spark session for `cometmq pipeline NAME`.
+
+    Raises:
+        ConfigError: PySpark or Java is missing, or a ``--conf`` is no KEY=VALUE; the text says
+            what to type.
+    """
+    settings: dict[str, str] = {}
+    for pair in conf:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.startswith("spark."):
+            raise click.BadParameter(
+                f"{pair!r} is no Spark setting: write spark.KEY=VALUE", param_hint="--conf"
+            )
+        settings[key] = value
+    from cometmq.spark import session
+    from cometmq.spark.pipelines.base.following import interruptible
+
+    with interruptible():
+        spark = session(f"cometmq {name}", master=master, **settings)
+    if threading.current_thread() is threading.main_thread():
+        # PySpark's own handler talks to the JVM in the middle of whatever was being asked.
+        signal.signal(signal.SIGINT, _interrupt)
+    return spark
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """End by KeyboardInterrupt, without the pages that py4j logs, at the root, about calls that it
+    breaks off."""
+    logging.disable(logging.ERROR)
+    raise KeyboardInterrupt
+
+
+def open_progress(ctx: click.Context, what: str, total: int | None = None) -> Progress:
+    """Progress on stderr, silent with `-q`."""
+    from cometmq.spark.base.progress import Progress
+
+    return Progress(what, total=total, quiet=is_quiet(ctx))
+
+
+def finish(
+    summary: Summary, *, as_json: bool, report: Report | None = None, report_path: str | None = None
+) -> int:
+    """Write the report where one is wanted, print the summary, and give the exit code.
+
+    A report that cannot be written takes nothing from the summary: that is printed all the same.
+    """
+    from cometmq.cli.terminal.exit_codes import FAILED
+    from cometmq.cli.terminal.output import note, print_json
+
+    is_reported = True
+    if report is not None and report_path is not None:
+        try:
+            summary.report_path = str(report.write(report_path))
+        except OSError as error:
+            is_reported = False
+            note(f"cometmq: the report {report_path} was not written: {error.strerror or error}")
+    if as_json:
+        print_json(summary.as_json())
+    else:
+        print(summary.as_text())
+    return 0 if summary.is_good and is_reported else FAILED
+
+
+def parse_time_ms(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """A click callback: milliseconds since 1970, or an ISO time (UTC where no zone is given)."""
+    if value is None:
+        return None
+    if re.fullmatch(r"-?[0-9]{5,19}", value):
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is no time: write 2026-11-22, 2026-11-22T10:30, 2026-11-22T10:30:00+01:00 "
+            "or milliseconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

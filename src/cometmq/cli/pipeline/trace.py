@@ -1,0 +1,126 @@
+"""`cometmq pipeline trace`: what became of every traced message."""
+
+from __future__ import annotations
+
+import click
+
+from cometmq.cli.pipeline.options import (
+    finish,
+    open_progress,
+    open_session,
+    parse_time_ms,
+    spark_options,
+)
+from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
+
+__all__ = ["trace"]
+
+
+@click.command("trace", short_help="What became of every traced message.")
+@name_server_option
+@click.option(
+    "--source",
+    metavar="ADDRESS",
+    default="topic:RMQ_SYS_TRACE_TOPIC",
+    show_default=True,
+    help="topic:NAME, store:DIR#TOPIC, archive:DIR or parquet:PATH.",
+)
+@click.option("--since", metavar="TIME", callback=parse_time_ms, help="Stored at or after.")
+@click.option("--until", metavar="TIME", callback=parse_time_ms, help="Stored before.")
+@click.option("--group", metavar="NAME", help="'Never consumed' means by this group.")
+@click.option(
+    "--grace",
+    metavar="DURATION",
+    default="1m",
+    show_default=True,
+    help="What was produced so shortly before the end may still be under way.",
+)
+@click.option(
+    "--list",
+    "list_max",
+    type=click.IntRange(0, 10_000),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Messages shown of each kind.",
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Keep journeys, latencies and lists as Parquet in DIR.",
+)
+@spark_options
+@click.pass_context
+def trace(
+    ctx: click.Context,
+    name_server: str,
+    source: str,
+    since: int | None,
+    until: int | None,
+    group: str | None,
+    grace: str,
+    list_max: int,
+    out: str | None,
+    master: str,
+    conf: tuple[str, ...],
+    report_path: str | None,
+    as_json: bool,
+) -> int:
+    """Follow every traced message from its producer to its consumers.
+
+    Reads the trace topic and tells latency percentiles per topic and group, which messages nobody
+    consumed, which were consumed more than once, which failed. Clients write traces when tracing
+    is switched on in them.
+    """
+    set_up_logging(ctx)
+    from cometmq.spark.pipelines.base.extents import check_input
+    from cometmq.spark.pipelines.base.following import in_one_sentence, watching
+    from cometmq.spark.pipelines.base.inputs import (
+        between,
+        live_options,
+        open_input,
+        parse_address,
+    )
+    from cometmq.spark.pipelines.reconcile.reconcile import duration_s
+    from cometmq.spark.pipelines.trace.run import check_fresh, examine
+
+    address = parse_address(source)
+    grace_ms = round(duration_s(grace) * 1000)
+    check_fresh(out)
+    security = security_options()
+    extent = check_input(address, name_server, security, since_ms=since, until_ms=until)
+    spark = open_session("trace", master, conf)
+    options = {}
+    if address.kind == "topic":
+        options = live_options(name_server, security)
+        for option, moment in (("startingTimestamp", since), ("endingTimestamp", until)):
+            if moment is not None:
+                options[option] = str(moment)
+    with in_one_sentence(), open_progress(ctx, "trace", extent.rows) as progress:
+        messages = open_input(spark, address, options=options)
+        if address.kind != "topic":
+            messages = between(messages, since, until)
+        with watching(spark, progress, [extent]) as (counter,):
+            findings = examine(
+                messages,
+                grace_ms=grace_ms,
+                group=group,
+                list_max=list_max,
+                out=out,
+                counter=counter,
+            )
+    summary = findings.summary(str(address), progress)
+    report = findings.report(summary, progress)
+    if not as_json:
+        from cometmq.cli.terminal.output import print_listing
+
+        print_listing(findings.latencies, as_json=False, empty="no latency was traced")
+        print()
+        return finish(summary, as_json=False, report=report, report_path=report_path)
+    from cometmq.cli.terminal.output import print_json
+
+    if report_path is not None:
+        summary.report_path = str(report.write(report_path))
+    print_json(findings.as_json(summary))
+    return 0

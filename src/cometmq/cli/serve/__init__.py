@@ -1,0 +1,1 @@
+"""Commands that run a server: `up`, `broker`, `namesrv`, `delay-gateway`."""

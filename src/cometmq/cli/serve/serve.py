@@ -1,0 +1,411 @@
+"""`up`, `name-server` and `broker`: the processes that serve, in the foreground until a signal.
+
+Each prints one line on stdout when it accepts connections, which is what scripts wait for:
+
+    cometmq up: ready in 0.21 s, name server 127.0.0.1:9876, broker 127.0.0.1:10911, store /tmp/x
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cometmq.cli.terminal.options import is_quiet, set_up_logging
+from cometmq.cli.terminal.values import GIVEN
+
+if TYPE_CHECKING:
+    from cometmq.broker.base.config import LoadedConfig
+    from cometmq.cli.terminal.output import Progress
+    from cometmq.errors import StoreError
+    from cometmq.store.base.results import RecoveryReport
+
+__all__ = ["broker", "name_server", "serve_until_stopped", "up"]
+
+_LOG = logging.getLogger("cometmq.cli")
+RECOVERY_WORTH_A_LINE_MS: Final = 1000
+RECOVERY_WORTH_A_BAR_S: Final = 0.5
+
+_GC_THRESHOLDS = (10_000, 20, 100)
+"""At the default of 700 young objects the index entries that wait make the collector run every
+few hundred messages: 0.4-1.2 us a message, of 6.  Now it is 0.02-0.2, and a run about 1 ms."""
+
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="One configuration key, with RocketMQ's name; may be repeated.",
+)
+config_option = click.option(
+    "-c",
+    "--config",
+    "config_path",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="A .conf file of RocketMQ (Java properties) or, ending in .toml, TOML.",
+)
+store_option = click.option(
+    "--store", "store_path", metavar="DIR", help="Store directory (storePathRootDir)."
+)
+listen_option = click.option(
+    "--listen",
+    "listen_host",
+    type=GIVEN,
+    metavar="HOST",
+    help="Address to listen on; 0.0.0.0 for all interfaces.",
+)
+
+
+@click.command(short_help="Run name server and broker in one process, in the foreground.")
+@store_option
+@click.option("--name-server-port", type=click.IntRange(0, 65535), default=9876, show_default=True)
+@click.option(
+    "--broker-port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    show_default="listenPort, 10911",
+)
+@click.option(
+    "--listen",
+    "listen_host",
+    type=GIVEN,
+    default=None,
+    show_default="bindAddress, 127.0.0.1",
+    metavar="HOST",
+    help="Address to listen on; 0.0.0.0 for all interfaces.",
+)
+@config_option
+@set_option
+@click.pass_context
+def up(
+    ctx: click.Context,
+    store_path: str | None,
+    name_server_port: int,
+    broker_port: int | None,
+    listen_host: str | None,
+    config_path: str | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Run name server and broker in one process, in the foreground.
+
+    Port 0 lets the system choose. One line on stdout says when both accept connections. Ctrl-C or
+    SIGTERM stops gracefully: everything acknowledged is on disk when the command returns. The
+    broker registers with this cluster's own name server, whatever NAMESRV_ADDR says, and with those
+    of namesrvAddr in the file or by --set.
+    """
+    started = _monotonic()
+    set_up_logging(ctx)
+    from cometmq.broker.base.config import load_config, parse_assignments
+
+    given = {
+        "listenPort": broker_port,
+        "bindAddress": listen_host,
+        "storePathRootDir": store_path,
+    }
+    overrides: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    overrides.update(parse_assignments(settings))
+    loaded = load_config(
+        config_path,
+        overrides=overrides,
+        # The cluster has a name server of its own; that of another cluster does not leak in here.
+        environment={key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"},
+        defaults={"bindAddress": "127.0.0.1"},
+    )
+    _say_ignored(loaded.ignored)
+    from cometmq.net.loop import run
+
+    run(_up(loaded, name_server_port, started, quiet=is_quiet(ctx)))
+
+
+async def _up(
+    loaded: "LoadedConfig", name_server_port: int, started: float, *, quiet: bool
+) -> None:
+    from cometmq.standalone import Standalone
+
+    cluster = Standalone(
+        loaded.config,
+        config_path=loaded.path,
+        name_server_port=name_server_port,
+        name_server_host=loaded.config.bind_address,
+    )
+    await serve_until_stopped(
+        lambda: _recovering(cluster.start, lambda: cluster.broker.recovery, quiet=quiet),
+        cluster.stop,
+        lambda: (
+            f"cometmq up: ready in {_monotonic() - started:.2f} s, "
+            f"name server {cluster.name_server_address}, broker {cluster.broker_address}, "
+            f"store {loaded.config.store_path()}"
+        ),
+    )
+
+
+@click.command("name-server", short_help="Run a name server in the foreground.")
+@click.option("--port", type=click.IntRange(0, 65535), default=None, help="listenPort; 9876.")
+@listen_option
+@config_option
+@set_option
+@click.pass_context
+def name_server(
+    ctx: click.Context,
+    port: int | None,
+    listen_host: str | None,
+    config_path: str | None,
+    settings: tuple[str, ...],
+) -> None:
+    """Run a name server in the foreground.
+
+    Start as many as you like, side by side: brokers register with all of them, and they never
+    talk to each other.
+    """
+    started = _monotonic()
+    set_up_logging(ctx)
+    from cometmq.broker.base.config import parse_assignments
+    from cometmq.namesrv.config import load_name_server_config
+
+    overrides: dict[str, Any] = {}
+    if port is not None:
+        overrides["listenPort"] = port
+    if listen_host is not None:
+        overrides["bindAddress"] = listen_host
+    overrides.update(parse_assignments(settings))
+    loaded = load_name_server_config(config_path, overrides=overrides)
+    _say_ignored(loaded.ignored)
+    from cometmq.net.loop import run
+
+    async def serve() -> None:
+        from cometmq.namesrv import NameServer
+        from cometmq.net.env import system_environment
+        from cometmq.store.base.disk import RealDisk
+
+        server = NameServer(loaded.config, system_environment(), RealDisk())
+        await serve_until_stopped(
+            server.start,
+            server.stop,
+            lambda: (
+                f"cometmq name-server: ready in {_monotonic() - started:.2f} s, "
+                f"name server {server.address}"
+            ),
+        )
+
+    run(serve())
+
+
+@click.command(short_help="Run a broker in the foreground.")
+@click.option(
+    "-n",
+    "--name-server",
+    "name_server",
+    metavar="HOST:PORT",
+    help="Name servers, separated by ';' (namesrvAddr). [env var: NAMESRV_ADDR]",
+)
+@store_option
+@click.option("--port", type=click.IntRange(0, 65535), default=None, help="listenPort; 10911.")
+@listen_option
+@config_option
+@set_option
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 100),
+    default=None,
+    metavar="N",
+    help="Run N brokers NAME-0, NAME-1, ... that share nothing, on ports 10 apart.",
+)
+@click.option("--supervised", is_flag=True, hidden=True)
+@click.pass_context
+def broker(
+    ctx: click.Context,
+    name_server: str | None,
+    store_path: str | None,
+    port: int | None,
+    listen_host: str | None,
+    config_path: str | None,
+    settings: tuple[str, ...],
+    processes: int | None,
+    supervised: bool,
+) -> int:
+    """Run a broker in the foreground.
+
+    An unmodified broker.conf of RocketMQ starts: keys that have no effect here are accepted and
+    listed once. Later sources win: defaults, file, environment, options, --set.
+
+    With --processes N this process only watches over N brokers, so that more than one core is
+    used: broker i is called NAME-i, listens on port + 10*i and stores in DIR/NAME-i. One that
+    ends is started again; a signal stops all; their lines come on this process' stderr.
+    """
+    started = _monotonic()
+    set_up_logging(ctx)
+    from cometmq.broker.base.config import load_config, parse_assignments
+
+    given = {
+        "namesrvAddr": name_server,
+        "storePathRootDir": store_path,
+        "listenPort": port,
+        "bindAddress": listen_host,
+    }
+    overrides: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    overrides.update(parse_assignments(settings))
+    loaded = load_config(config_path, overrides=overrides)
+    if not supervised:
+        _say_ignored(loaded.ignored)
+    if not loaded.config.name_servers() and not is_quiet(ctx) and not supervised:
+        _LOG.warning(
+            "no name server is set, so no client can find this broker by topic; give -n HOST:PORT, "
+            "NAMESRV_ADDR or namesrvAddr"
+        )
+    from cometmq.net.loop import run
+
+    if processes is not None:
+        from cometmq.cli.serve.processes import supervise
+
+        shared = (("-n", name_server), ("--listen", listen_host), ("-c", config_path))
+        options = [word for key, value in shared if value for word in (key, value)]
+        options += [word for assignment in settings for word in ("--set", assignment)]
+        return run(supervise(loaded.config, processes, started, _root_options(ctx), options))
+
+    async def serve() -> None:
+        from cometmq.broker import Broker
+        from cometmq.net.env import system_environment
+        from cometmq.store.base.disk import RealDisk
+
+        server = Broker(loaded.config, system_environment(), RealDisk(), config_path=loaded.path)
+        await serve_until_stopped(
+            lambda: _recovering(server.start, lambda: server.recovery, quiet=is_quiet(ctx)),
+            server.stop,
+            lambda: (
+                f"cometmq broker: ready in {_monotonic() - started:.2f} s, "
+                f"broker {server.address}, store {loaded.config.store_path()}"
+            ),
+            is_supervised=supervised,
+        )
+
+    run(serve())
+    return 0
+
+
+def _root_options(ctx: click.Context) -> list[str]:
+    """-q and -v as they were given to this process."""
+    given = ctx.find_root().obj or {}
+    return ["-q"] * bool(given.get("quiet")) + ["-v"] * int(given.get("verbose", 0))
+
+
+async def _recovering(
+    start: Callable[[Callable[[str, int, int], None]], Awaitable[None]],
+    report: Callable[[], "RecoveryReport | None"],
+    *,
+    quiet: bool,
+) -> None:
+    """Start with a progress bar where recovery takes long, and say afterwards what it took."""
+    begin = _monotonic()
+    with ExitStack() as stack:
+        bars: list[Progress] = []
+
+        def show(what: str, done: int, total: int) -> None:
+            if not bars:
+                # A start without a long recovery must not pay for rich, in time or in memory.
+                if _monotonic() - begin < RECOVERY_WORTH_A_BAR_S:
+                    return
+                from cometmq.cli.terminal.output import progress
+
+                bars.extend(stack.enter_context(progress("recovery", quiet=quiet)))
+            bars[0].update(done, total or None, f"recovery: {what}")
+
+        await start(show)
+    recovered = report()
+    if recovered is not None and not quiet:
+        text = _recovery_text(recovered)
+        if text:
+            print(f"cometmq: {text}", file=sys.stderr)
+
+
+def _recovery_text(report: "RecoveryReport") -> str:
+    """What recovery did, for a person; empty where it had nothing to do worth a line."""
+    is_javas_way = report.mode in {"normal", "abnormal"}
+    if not (is_javas_way or report.truncated_bytes or report.elapsed_ms > RECOVERY_WORTH_A_LINE_MS):
+        return ""
+    because = f" ({report.reason})" if report.reason else ""
+    torn = (
+        f", {report.truncated_bytes:,} bytes of a torn tail cut off"
+        if report.truncated_bytes
+        else ""
+    )
+    return (
+        f"store recovered in {report.elapsed_ms / 1000:.2f} s, {report.mode}{because}: "
+        f"{report.records_scanned:,} records read from {report.scan_start:,} to "
+        f"{report.scan_end:,}, {report.queues:,} queues{torn}"
+    )
+
+
+def _failed_start(error: Exception) -> "StoreError":
+    """Cause and remedy of a start that the file system did not let happen."""
+    import errno
+
+    from cometmq.errors import DiskFull, StoreError
+
+    cause = error.__cause__ if isinstance(error, DiskFull) else error
+    fault = cause if isinstance(cause, OSError) else None
+    text = f"cannot use {(fault and fault.filename) or 'the store'}: "
+    text += (fault and fault.strerror) or str(error)
+    if isinstance(error, DiskFull) or (fault and fault.errno in {errno.ENOSPC, errno.EDQUOT}):
+        return DiskFull(f"{text}; make room on this file system, then start again")
+    return StoreError(
+        f"{text}; give a directory that this user may write to (--store, or storePathRootDir and"
+        " kvConfigPath)"
+    )
+
+
+async def serve_until_stopped(
+    start: Callable[[], Awaitable[None]],
+    stop: Callable[[], Awaitable[None]],
+    ready: Callable[[], str],
+    *,
+    is_supervised: bool = False,
+) -> None:
+    """Start, say so, wait for a signal, stop; a failed start still stops what had begun.
+
+    The end of a supervisor is as good as a signal.
+    """
+    import asyncio
+    import gc
+
+    from cometmq.errors import DiskFull
+    from cometmq.net.loop import allow_open_files, wait_for_stop_signal
+
+    allow_open_files()
+    try:
+        try:
+            await start()
+        except (OSError, DiskFull) as error:
+            raise _failed_start(error) from error
+        # What start-up built lives as long as the process: keep the collector from walking it.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        # The handlers stand before anybody is told: a signal on the heels of the ready line is
+        # as good as any other. Not before the start, so that a long recovery can be broken off.
+        reasons: list[asyncio.Future[str]] = [asyncio.ensure_future(wait_for_stop_signal())]
+        if is_supervised:
+            from cometmq.standalone.supervisor import parent_ended
+
+            reasons.append(parent_ended())
+        await asyncio.sleep(0)
+        print(ready(), flush=True)
+        done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+        _LOG.info("%s received, stopping", done.pop().result())
+    finally:
+        await stop()
+
+
+def _say_ignored(ignored: Mapping[str, str]) -> None:
+    if ignored:
+        names = ", ".join(sorted(ignored))
+        _LOG.warning("accepted without effect here (docs/reference/configuration.md): %s", names)
+
+
+def _monotonic() -> float:
+    import time
+
+    return time.monotonic()

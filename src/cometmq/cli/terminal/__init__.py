@@ -1,0 +1,2 @@
+"""What all commands share: options, values, output, streams, exit codes, confirmation,
+completion."""

@@ -1,0 +1,158 @@
+"""Tables, JSON and progress bars; rich is imported only when a terminal is there to enjoy it.
+
+A listing is a list of dictionaries with equal keys. `--json` prints exactly that; otherwise it
+becomes a table: rich on a terminal, plain aligned columns in a pipe, so that awk and grep see one
+row per line whatever the width.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from cometmq.cli.terminal.streams import prints_unicode
+
+__all__ = ["Progress", "json_text", "note", "print_json", "print_listing", "progress"]
+
+Row = Mapping[str, Any]
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """``value`` as JSON that standard output can take; tuples and sets become lists."""
+    return json.dumps(value, indent=indent, ensure_ascii=not prints_unicode(), default=_plain)
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` as indented JSON on stdout; tuples and sets become lists."""
+    print(json_text(value, indent=2))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset | set):
+        return sorted(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def print_listing(rows: Sequence[Row], *, as_json: bool, title: str = "", empty: str = "") -> None:
+    """Print a listing; ``empty`` is what a person reads when there is no row."""
+    if as_json:
+        print_json(list(rows))
+    elif not rows:
+        note(empty or "nothing to show")
+    elif sys.stdout.isatty():
+        _rich_table(rows, title)
+    else:
+        _plain_table(rows)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(map(str, value)) or "-"
+    return str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plain_table(rows: Sequence[Row]) -> None:
+    headings = list(rows[0])
+    numeric = [_is_number(rows[0][heading]) for heading in headings]
+    lines = [[heading.upper().replace("_", "-") for heading in headings]]
+    lines += [[_cell(row[heading]) for heading in headings] for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _rich_table(rows: Sequence[Row], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    for heading, value in rows[0].items():
+        table.add_column(
+            heading.replace("_", " "), justify="right" if _is_number(value) else "left"
+        )
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    Console().print(table)
+
+
+def note(text: str) -> None:
+    """A line for a person, on stderr, so that stdout stays data."""
+    print(text, file=sys.stderr)
+
+
+class Progress(Protocol):
+    """One bar, or nothing at all."""
+
+    def update(self, completed: int, total: int | None = None, text: str | None = None) -> None:
+        """Show ``completed`` of ``total`` and, where given, what is being worked on."""
+        ...
+
+
+class _Silent:
+    def update(self, completed: int, total: int | None = None, text: str | None = None) -> None:
+        return None
+
+
+class _Bar:
+    def __init__(self, display: Any, task: Any) -> None:
+        self._display = display
+        self._task = task
+
+    def update(self, completed: int, total: int | None = None, text: str | None = None) -> None:
+        changes: dict[str, Any] = {"completed": completed}
+        if total is not None:
+            changes["total"] = total
+        if text is not None:
+            changes["description"] = text
+        self._display.update(self._task, **changes)
+
+
+@contextmanager
+def progress(
+    *texts: str, total: int | None = None, quiet: bool = False
+) -> Iterator[list[Progress]]:
+    """Progress bars on stderr, one per text; silent where stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield [_Silent() for _ in texts]
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+    from rich.progress import (
+        Progress as Display,
+    )
+
+    display = Display(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with display:
+        yield [_Bar(display, display.add_task(text, total=total)) for text in texts]

@@ -1,0 +1,163 @@
+"""The requests a client makes of brokers, each as one coroutine over `Io`.
+
+Job: offsets, membership, send-back and locks as functions with typed arguments and results.
+Must not: choose brokers or remember anything.
+
+Written once for both faces: over a blocking `Io` none of these ever suspends (see `transport`).
+"""
+
+from typing import Final
+
+from cometmq.client.base.transport import Io
+from cometmq.errors import ResponseCode, remote_error
+from cometmq.model import MessageQueue, SubscriptionData
+from cometmq.wire.body.bodies import CheckClientConfigBody, ConsumerListBody
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.header import Header
+from cometmq.wire.header.headers import (
+    ConsumerGroupHeader,
+    ConsumerSendMsgBackHeader,
+    GetMaxOffsetHeader,
+    OffsetResponseHeader,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampResponseHeader,
+    UpdateConsumerOffsetHeader,
+)
+
+__all__ = ["BrokerCalls"]
+
+SEND_BACK_TIMEOUT_MS: Final = 5_000
+
+
+def _command(
+    code: int, header: Header, broker_name: str | None = None, *, oneway: bool = False
+) -> RemotingCommand:
+    ext = header.to_ext()
+    if broker_name is not None:
+        ext["bname"] = broker_name
+    return RemotingCommand.request(code, ext, oneway=oneway)
+
+
+class BrokerCalls:
+    """Requests to brokers; ``address`` is always the ``host:port`` to ask."""
+
+    __slots__ = ("_io", "_timeout_ms")
+
+    def __init__(self, io: Io, timeout_ms: int) -> None:
+        self._io = io
+        self._timeout_ms = timeout_ms
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long one request may take."""
+        return self._timeout_ms
+
+    async def ask(self, address: str, command: RemotingCommand) -> RemotingCommand:
+        """The answer, if its code is 0.
+
+        Raises:
+            RemoteError: any other code.
+        """
+        answer = await self._io.request(address, command, self._timeout_ms)
+        if answer.code != 0:
+            raise remote_error(answer.code, answer.remark)
+        return answer
+
+    # -- offsets ----------------------------------------------------------------------------
+
+    async def consumer_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
+        """The group's stored offset, or None if the broker has none."""
+        header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id)
+        command = _command(RequestCode.QUERY_CONSUMER_OFFSET, header, queue.broker_name)
+        answer = await self._io.request(address, command, self._timeout_ms)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if answer.code != 0:
+            raise remote_error(answer.code, answer.remark)
+        return OffsetResponseHeader.from_command(answer).queue_offset
+
+    async def commit(
+        self, address: str, group: str, queue: MessageQueue, consumer_offset: int, *, wait: bool
+    ) -> None:
+        """Store the group's offset; with ``wait`` the broker's answer is awaited and checked."""
+        header = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, consumer_offset)
+        command = _command(
+            RequestCode.UPDATE_CONSUMER_OFFSET, header, queue.broker_name, oneway=not wait
+        )
+        if wait:
+            await self.ask(address, command)
+        else:
+            await self._io.oneway(address, command)
+
+    async def max_offset(self, address: str, queue: MessageQueue) -> int:
+        """The next offset to be written."""
+        header = GetMaxOffsetHeader(queue.topic, queue.queue_id)
+        command = _command(RequestCode.GET_MAX_OFFSET, header, queue.broker_name)
+        return OffsetResponseHeader.from_command(await self.ask(address, command)).queue_offset
+
+    async def min_offset(self, address: str, queue: MessageQueue) -> int:
+        """The smallest offset that still has its message."""
+        header = QueueHeader(queue.topic, queue.queue_id)
+        command = _command(RequestCode.GET_MIN_OFFSET, header, queue.broker_name)
+        return OffsetResponseHeader.from_command(await self.ask(address, command)).queue_offset
+
+    async def search_offset(
+        self, address: str, queue: MessageQueue, timestamp_ms: int, boundary: str = "LOWER"
+    ) -> int:
+        """The first offset stored at or after a time (LOWER), or the last at it (UPPER)."""
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms, boundary)
+        command = _command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, queue.broker_name)
+        return OffsetResponseHeader.from_command(await self.ask(address, command)).queue_offset
+
+    async def earliest_store_time(self, address: str, queue: MessageQueue) -> int:
+        """When the oldest message of the queue was stored, ms; -1 for an empty queue."""
+        header = QueueHeader(queue.topic, queue.queue_id)
+        command = _command(RequestCode.GET_EARLIEST_MSG_STORETIME, header, queue.broker_name)
+        answer = await self.ask(address, command)
+        return TimestampResponseHeader.from_command(answer).timestamp_ms
+
+    # -- groups -----------------------------------------------------------------------------
+
+    async def consumer_ids(self, address: str, group: str) -> list[str]:
+        """Sorted client ids of a group's members; empty when the broker knows none."""
+        command = _command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupHeader(group))
+        answer = await self._io.request(address, command, self._timeout_ms)
+        if answer.code == ResponseCode.SYSTEM_ERROR:
+            return []
+        if answer.code != 0:
+            raise remote_error(answer.code, answer.remark)
+        return sorted(ConsumerListBody.decode(answer.body).client_ids) if answer.body else []
+
+    async def check_subscription(
+        self, address: str, client_id: str, group: str, subscription: SubscriptionData
+    ) -> None:
+        """Have the broker compile an SQL92 expression; RemoteError says what is wrong."""
+        body = CheckClientConfigBody(client_id, group, subscription).encode()
+        await self.ask(address, RemotingCommand.request(RequestCode.CHECK_CLIENT_CONFIG, {}, body))
+
+    async def send_back(
+        self,
+        address: str,
+        broker_name: str,
+        group: str,
+        *,
+        physical_offset: int,
+        delay_level: int,
+        message_id: str,
+        topic: str,
+        max_reconsume_times: int | None,
+    ) -> None:
+        """Give a message back for another try; level -1 makes it a dead letter.
+
+        ``max_reconsume_times`` of None leaves it to the group's settings.
+        """
+        header = ConsumerSendMsgBackHeader(
+            physical_offset, group, delay_level, message_id, topic, False, max_reconsume_times
+        )
+        command = _command(RequestCode.CONSUMER_SEND_MSG_BACK, header, broker_name)
+        answer = await self._io.request(address, command, SEND_BACK_TIMEOUT_MS)
+        if answer.code != 0:
+            raise remote_error(answer.code, answer.remark)

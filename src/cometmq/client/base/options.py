@@ -1,0 +1,140 @@
+"""Settings that producers, consumers and the admin client share, and how they are checked.
+
+Job: one frozen value made from keyword arguments, with RocketMQ's defaults.
+Must not: connect to anything.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from typing import Final, Unpack
+
+from cometmq.client.base.arguments import check_ms, checked_text
+from cometmq.client.base.security import OPEN, Security, SecurityOptions
+from cometmq.errors import ConfigError
+from cometmq.net.env import Environment, system_environment
+from cometmq.net.network import parse_address
+from cometmq.net.tls import TlsNetwork
+
+__all__ = ["ClientOptions", "name_server_addresses"]
+
+NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
+DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+_COMMON_NAMES: Final = ("name_server", "timeout_ms", "instance_name", "client_ip", "env")
+
+
+def name_server_addresses(name_server: object) -> tuple[str, ...]:
+    """Addresses from ``a:9876;b:9876``, a sequence, ``NAMESRV_ADDR``, or the local default.
+
+    Raises:
+        ConfigError: an entry is not ``host:port``.
+    """
+    if name_server is None:
+        name_server = os.environ.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
+    if isinstance(name_server, str):
+        name_server = [name_server]
+    elif not isinstance(name_server, Iterable) or isinstance(name_server, (bytes, bytearray)):
+        raise ConfigError(
+            f"name_server is {name_server!r:.100} ({type(name_server).__name__}); give a text such "
+            "as 127.0.0.1:9876, or a list of such texts"
+        )
+    addresses: list[str] = []
+    entries = [checked_text("a name server address", entry) for entry in name_server]
+    for part in ";".join(entries).replace(",", ";").split(";"):
+        address = part.strip().removeprefix("http://")
+        if not address:
+            continue
+        try:
+            if not parse_address(address)[1]:
+                raise ValueError("nobody listens on port 0")
+        except Exception as error:
+            raise ConfigError(
+                f"name server address {address!r} is not host:port; set name_server= or "
+                f"{NAME_SERVER_VARIABLE} to something like 127.0.0.1:9876"
+            ) from error
+        addresses.append(address)
+    if not addresses:
+        raise ConfigError(
+            f"no name server address given; set name_server= or {NAME_SERVER_VARIABLE} to "
+            "something like 127.0.0.1:9876"
+        )
+    return tuple(addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What every client needs to know; times in ms, RocketMQ's defaults.
+
+    ``instance_name`` replaces the process id in the client id (two clients must not share one);
+    ``client_ip`` replaces the address of the interface that routes outwards.
+    """
+
+    name_servers: tuple[str, ...]
+    env: Environment = field(default_factory=system_environment)
+    instance_name: str | None = None
+    client_ip: str | None = None
+    process_id: int | None = None
+    request_timeout_ms: int = 3_000
+    heartbeat_interval_ms: int = 30_000
+    route_interval_ms: int = 30_000
+    persist_interval_ms: int = 5_000
+    rebalance_interval_ms: int = 20_000
+    security: Security = OPEN
+
+    @classmethod
+    def of(
+        cls,
+        name_server: str | Sequence[str] | None,
+        *,
+        env: Environment | None = None,
+        instance_name: str | None = None,
+        client_ip: str | None = None,
+        request_timeout_ms: int = 3_000,
+        **security: Unpack[SecurityOptions],
+    ) -> "ClientOptions":
+        """Options from the keyword arguments all clients have."""
+        check_ms("timeout_ms", request_timeout_ms)
+        if instance_name is not None:
+            checked_text("instance_name", instance_name)
+        if client_ip is not None:
+            _check_ip(client_ip)
+        if env is None:
+            env = system_environment()
+        elif not hasattr(env, "clock"):
+            raise ConfigError(f"env is {env!r:.100}; give an Environment of cometmq.net.env")
+        _check_names(security)
+        secured = Security.of(**security)
+        if secured.tls is not None:
+            env = replace(env, network=TlsNetwork(secured.tls))
+        return cls(
+            name_server_addresses(name_server),
+            env=env,
+            instance_name=instance_name,
+            client_ip=client_ip,
+            request_timeout_ms=request_timeout_ms,
+            security=secured,
+        )
+
+
+def _check_ip(client_ip: object) -> None:
+    try:
+        ip_address(checked_text("client_ip", client_ip))
+    except ValueError:
+        raise ConfigError(f"client_ip is {client_ip!r}; give an IP address") from None
+
+
+def _check_names(rest: Mapping[str, object]) -> None:
+    """Refuse arguments that neither the client's class nor its security knows.
+
+    Classes hand on what they do not know themselves, so Python would name a class of ours that the
+    caller has never heard of.
+    """
+    known = SecurityOptions.__annotations__
+    for name in rest:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, [*known, *_COMMON_NAMES], n=1)
+            hint = f"did you mean {near[0]}=?" if near else "help() of the class lists them"
+            raise TypeError(f"a client has no argument {name}=; {hint}")

@@ -1,0 +1,180 @@
+"""Routes: which broker has which queues of a topic, asked of the name servers and remembered.
+
+Job: look-ups with failover between name servers, a cache, and addresses by broker name.
+Must not: decide which queue is used.
+
+Theory: a client stays with one name server and moves to the next when that one does not answer;
+all answer alike.  A topic nobody knows is looked up as the template topic TBW102, whose brokers
+will create it on the first send (``MQClientInstance.updateTopicRouteInfoFromNameServer``).
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from cometmq.client.base.transport import Io
+from cometmq.errors import ClientError, LocalProtocolError, NoRoute, ResponseCode, remote_error
+from cometmq.model import TopicRoute
+from cometmq.model.names import DEFAULT_TOPIC, check_topic
+from cometmq.wire.body.route import decode_topic_route
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+
+__all__ = ["RouteBook"]
+
+MASTER_ID: Final = 0
+NEW_TOPIC_QUEUE_COUNT: Final = 4
+"""Queues a producer asks for when its send creates the topic (``defaultTopicQueueNums``)."""
+
+
+class RouteBook:
+    """Routes of the topics a client uses."""
+
+    def __init__(self, io: Io, name_servers: tuple[str, ...], timeout_ms: int) -> None:
+        self._io = io
+        self._name_servers = name_servers
+        self._current = 0
+        self._timeout_ms = timeout_ms
+        self._routes: dict[str, TopicRoute] = {}
+        self._addresses: dict[str, dict[int, str]] = {}
+        self.has_answered = False
+        """Whether any name server has ever answered anything."""
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """All addresses, in the order given."""
+        return self._name_servers
+
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
+        """The answer of the first name server that gives one, starting with the current.
+
+        Raises:
+            ClientError: none of them answered; the text has the cause for each.
+        """
+        faults: list[str] = []
+        last: ClientError = NoRoute("")
+        for _ in self._name_servers:
+            address = self._name_servers[self._current]
+            try:
+                answer = await self._io.request(address, command, self._timeout_ms)
+            except ClientError as error:
+                last = error
+                faults.append(f"{address}: {error}")
+                self._current = (self._current + 1) % len(self._name_servers)
+            else:
+                self.has_answered = True
+                return answer
+        # A server that demands TLS ends a plain connection without a word.
+        tls = ", and whether it demands TLS (tls=)" if "closed by the peer" in faults[-1] else ""
+        raise type(last)(
+            f"no name server answered ({'; '.join(faults)}); check the addresses in name_server= "
+            f"or NAMESRV_ADDR and that a name server runs there{tls}"
+        )
+
+    async def fetch(self, topic: str) -> TopicRoute | None:
+        """The route as the name server has it now; None if it knows no broker for the topic."""
+        command = RemotingCommand.request(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+        )
+        answer = await self.ask(command)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != 0:
+            raise remote_error(answer.code, answer.remark)
+        return decode_topic_route(answer.body)
+
+    async def refresh(self, topic: str) -> TopicRoute | None:
+        """Fetch and remember; a topic without route keeps the one known before."""
+        route = await self.fetch(topic)
+        if route is not None:
+            self.remember(topic, route)
+        return route
+
+    async def find(self, topic: str) -> TopicRoute:
+        """The remembered route, else the fetched one.
+
+        Raises:
+            NoRoute: the topic does not exist.
+            LocalProtocolError: nor can it, by its name.
+        """
+        route = self._routes.get(topic)
+        if route is None:
+            route = await self.refresh(topic)
+        if route is None:
+            fault = check_topic(topic)
+            if fault is not None:
+                raise LocalProtocolError(fault)
+            raise NoRoute(
+                f"no name server of {';'.join(self._name_servers)} knows a broker for the topic "
+                f"{topic}; create it (cometmq topic create {topic}) or check the spelling"
+            )
+        return route
+
+    async def find_for_send(self, topic: str) -> TopicRoute:
+        """The route to send to: the topic's, or the template's for a topic yet to be made.
+
+        Raises:
+            NoRoute: neither the topic nor the template has a broker.
+        """
+        route = self._routes.get(topic)
+        if route is None:
+            route = await self.refresh(topic)
+        if route is not None:
+            return route
+        template = await self.fetch(DEFAULT_TOPIC)
+        if template is None:
+            raise NoRoute(
+                f"no name server of {';'.join(self._name_servers)} knows a broker for the topic "
+                f"{topic}, and automatic creation is off (no broker offers {DEFAULT_TOPIC}); "
+                f"create the topic (cometmq topic create {topic}) or start a broker"
+            )
+        self.learn_addresses(template)
+        return replace(
+            template,
+            queue_datas=tuple(
+                replace(
+                    data,
+                    read_queue_count=min(NEW_TOPIC_QUEUE_COUNT, data.read_queue_count),
+                    write_queue_count=min(NEW_TOPIC_QUEUE_COUNT, data.read_queue_count),
+                )
+                for data in template.queue_datas
+            ),
+        )
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """The remembered route, without asking anybody."""
+        return self._routes.get(topic)
+
+    def remember(self, topic: str, route: TopicRoute) -> None:
+        """Keep a route and the addresses in it."""
+        self._routes[topic] = route
+        self.learn_addresses(route)
+
+    def learn_addresses(self, route: TopicRoute) -> None:
+        """Keep the addresses of a route's brokers."""
+        for broker in route.broker_datas:
+            self._addresses[broker.broker_name] = dict(broker.broker_addrs)
+
+    def forget(self, topic: str) -> None:
+        """Drop a route, so that the next use fetches it."""
+        self._routes.pop(topic, None)
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """The address of a broker's member; any other member where that one is gone."""
+        members = self._addresses.get(broker_name)
+        if not members:
+            return None
+        address = members.get(broker_id)
+        if address is None and broker_id != MASTER_ID:
+            address = members.get(MASTER_ID) or next(iter(members.values()))
+        return address
+
+    def any_address(self, broker_name: str) -> str | None:
+        """The master's address, or a slave's where there is no master."""
+        members = self._addresses.get(broker_name)
+        if not members:
+            return None
+        return members.get(MASTER_ID) or members[min(members)]
+
+    def broker_addresses(self) -> dict[str, dict[int, str]]:
+        """Addresses by broker name and member id."""
+        return self._addresses

@@ -1,0 +1,155 @@
+"""How a client joins a secured cluster: keys and TLS, from arguments or from the environment.
+
+Job: the options that all clients share, checked; what is not given is looked up in
+``COMETMQ_ACCESS_KEY``, ``COMETMQ_SECRET_KEY``, ``COMETMQ_SECURITY_TOKEN`` and ``COMETMQ_TLS``,
+``COMETMQ_TLS_CA``, ``COMETMQ_TLS_CERT``, ``COMETMQ_TLS_KEY``, ``COMETMQ_TLS_KEY_PASSWORD``.
+Must not: connect, or log a secret.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, TypedDict
+
+from cometmq.errors import ConfigError
+from cometmq.net.tls import Tls, TlsContext
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.frame.acl import Credentials
+
+__all__ = ["OPEN", "Security", "SecurityOptions", "with_environment"]
+
+_PREFIX: Final = "COMETMQ_"
+_ON: Final = frozenset({"1", "true", "yes", "on", "verify"})
+_OFF: Final = frozenset({"", "0", "false", "no", "off"})
+_UNCHECKED: Final = {"no-hostname": (True, False), "insecure": (False, False)}
+
+
+class SecurityOptions(TypedDict, total=False):
+    """Keyword arguments of every client.
+
+    ``access_key`` and ``secret_key`` sign each request (RocketMQ's ACL 1.0); ``security_token``
+    goes with temporary keys.  ``tls`` is True for the system's authorities, a `Tls` for settings,
+    False for plain connections whatever the environment says.
+    """
+
+    access_key: str | None
+    secret_key: str | None
+    security_token: str | None
+    tls: Tls | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The checked outcome; both None in an open cluster."""
+
+    credentials: Credentials | None = None
+    tls: TlsContext | None = None
+
+    @property
+    def prepare(self) -> Callable[[RemotingCommand], None] | None:
+        """What signs a request before it is encoded, if requests are signed."""
+        return self.credentials.sign_command if self.credentials is not None else None
+
+    @classmethod
+    def of(
+        cls,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        security_token: str | None = None,
+        tls: Tls | bool | None = None,
+    ) -> "Security":
+        """From arguments, and from the environment where they are None.
+
+        Raises:
+            ConfigError: half a pair of keys, an unreadable file, an unknown word.
+        """
+        given = SecurityOptions(
+            access_key=access_key, secret_key=secret_key, security_token=security_token, tls=tls
+        )
+        found = with_environment(given)
+        access_key, secret_key = found.get("access_key"), found.get("secret_key")
+        token, tls = found.get("security_token"), found.get("tls")
+        for name, text in (
+            ("access_key=", access_key),
+            ("secret_key=", secret_key),
+            ("security_token=", token),
+        ):
+            _check_text(name, text)
+        credentials = None
+        if access_key and secret_key:
+            credentials = Credentials(access_key, secret_key, token or None)
+        elif access_key or secret_key or token:
+            missing, variable = (
+                ("secret_key=", "SECRET_KEY") if access_key else ("access_key=", "ACCESS_KEY")
+            )
+            raise ConfigError(
+                f"access_key= and secret_key= belong together: {missing} is missing; give it or "
+                f"set {_PREFIX}{variable}"
+            )
+        if tls is True:
+            tls = Tls()
+        elif tls and not isinstance(tls, Tls):
+            raise ConfigError(
+                f"tls is {tls!r:.100} ({type(tls).__name__}); give True, False or a Tls"
+            )
+        return cls(credentials, tls.context() if tls else None)
+
+
+def _check_text(name: str, text: object) -> None:
+    """Keys are signed and sent as UTF-8; what a secret holds is not told."""
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise ConfigError(f"{name} is of type {type(text).__name__}; give a text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{name} is not UTF-8 at character {error.start + 1}; give it as it was made"
+        ) from None
+
+
+OPEN: Final = Security()
+"""A cluster that asks for nothing."""
+
+
+def with_environment(given: SecurityOptions) -> SecurityOptions:
+    """What a client here would use, to be handed to processes whose environment is another.
+
+    Raises:
+        ConfigError: ``COMETMQ_TLS`` holds an unknown word.
+    """
+    names: tuple[Literal["access_key", "secret_key", "security_token"], ...]
+    names = ("access_key", "secret_key", "security_token")
+    found = SecurityOptions()
+    for name in names:
+        value = given.get(name)
+        found[name] = value if value is not None else _variable(name.upper())
+    tls = given.get("tls")
+    found["tls"] = tls if tls is not None else _tls_of_environment()
+    return found
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(_PREFIX + name) or None
+
+
+def _tls_of_environment() -> Tls | None:
+    mode = (_variable("TLS") or "").lower()
+    ca, cert = _variable("TLS_CA"), _variable("TLS_CERT")
+    if mode in _OFF and (mode or not (ca or cert)):
+        return None
+    verify, check_hostname = _UNCHECKED.get(mode, (True, True))
+    if mode not in _ON and mode not in _OFF and mode not in _UNCHECKED:
+        raise ConfigError(
+            f"{_PREFIX}TLS is {mode!r}; set 1, 0, no-hostname (any host of a trusted authority) "
+            "or insecure (any certificate)"
+        )
+    return Tls(
+        ca_file=ca,
+        cert_file=cert,
+        key_file=_variable("TLS_KEY"),
+        key_password=_variable("TLS_KEY_PASSWORD"),
+        verify=verify,
+        check_hostname=check_hostname,
+    )

@@ -1,0 +1,215 @@
+"""How client logic reaches a server: the same coroutines over asyncio or over a blocking socket.
+
+Job: `Io`, the four calls that client logic makes to the outside, and its two implementations.
+Must not: know what any request means.
+
+Theory: everything above (routes, offsets, admin calls, a send with its retries) is written once as
+``async def`` over `Io`.  With `AsyncIo` its awaits suspend as usual.  With `BlockingIo` no await
+ever suspends, since each blocks the thread inside, so `run_inline` drives such a coroutine to its
+end with one ``send(None)``: no event loop, no thread hop, one implementation for both faces.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from cometmq.client.base import fork
+from cometmq.client.base.security import OPEN, Security
+from cometmq.errors import ConnectFailed, RequestTimeout
+from cometmq.net.blocking import BlockingChannel
+from cometmq.net.channel import Channel, ChannelPool
+from cometmq.net.env import Environment
+from cometmq.wire.command.command import RemotingCommand, encode_command
+
+__all__ = ["AsyncIo", "BlockingIo", "Io", "run_inline"]
+
+T = TypeVar("T")
+
+IDLE_CHANNEL_S = 60.0
+"""A pooled blocking connection older than this may have been closed by the broker (120 s)."""
+LOOK_AFTER_S = 0.02
+"""A connection unused for this long is looked at first: a server that restarted has closed it."""
+
+
+class Io(Protocol):
+    """What client logic needs from outside."""
+
+    env: Environment
+
+    async def request(
+        self, address: str, command: RemotingCommand, timeout_ms: int
+    ) -> RemotingCommand:
+        """The peer's answer, whatever its code; RequestTimeout or ConnectFailed otherwise."""
+        ...
+
+    async def oneway(self, address: str, command: RemotingCommand) -> None:
+        """Send without an answer."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+
+class AsyncIo:
+    """`Io` over the channels of an event loop; ``greet`` speaks first on each new connection."""
+
+    __slots__ = ("_greet", "_greeted", "env", "pool")
+
+    def __init__(
+        self, env: Environment, pool: ChannelPool, greet: Callable[[str, Channel], None]
+    ) -> None:
+        self.env = env
+        self.pool = pool
+        self._greet = greet
+        self._greeted: dict[str, Channel] = {}
+
+    async def channel(self, address: str, timeout_ms: int) -> Channel:
+        """A connected channel on which the greeting has been sent."""
+        channel = self.pool.open_channel(address)
+        if channel is None:
+            channel = await self.pool.get(address, timeout_ms)
+        if self._greeted.get(address) is not channel:
+            self._greeted[address] = channel
+            self._greet(address, channel)
+        return channel
+
+    async def request(
+        self, address: str, command: RemotingCommand, timeout_ms: int
+    ) -> RemotingCommand:
+        channel = self.pool.open_channel(address)
+        if channel is None or self._greeted.get(address) is not channel:
+            channel = await self.channel(address, timeout_ms)
+        return await channel.request(command, timeout_ms)
+
+    async def oneway(self, address: str, command: RemotingCommand) -> None:
+        (await self.channel(address, 3_000)).oneway(command)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class BlockingIo:
+    """`Io` over blocking sockets: a free connection per caller, so threads do not queue up."""
+
+    def __init__(
+        self,
+        env: Environment,
+        on_request: Callable[[RemotingCommand], RemotingCommand | None] | None = None,
+        security: Security = OPEN,
+    ) -> None:
+        self.env = env
+        self._credentials = security.credentials
+        self._tls = security.tls
+        self._on_request = on_request
+        self._free: dict[str, list[tuple[BlockingChannel, float]]] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def take(self, address: str, timeout_ms: int) -> BlockingChannel:
+        """A connection nobody else uses; give it back with `give`."""
+        with self._lock:
+            free = self._free.get(address)
+            while free:
+                channel, used_at = free.pop()
+                if channel.is_closed:
+                    continue
+                idle_s = time.monotonic() - used_at
+                if idle_s > IDLE_CHANNEL_S:
+                    channel.close()
+                    continue
+                if idle_s > LOOK_AFTER_S and not channel.poll():
+                    continue
+                return channel
+        if self._is_closed:
+            raise ConnectFailed(f"no connection to {address}: this client is closed")
+        return BlockingChannel(address, timeout_ms, self._on_request, self._tls)
+
+    def give(self, channel: BlockingChannel) -> None:
+        """Return a connection; a broken one is dropped."""
+        if channel.is_closed:
+            return
+        with self._lock:
+            if not self._is_closed:
+                self._free.setdefault(channel.address, []).append((channel, time.monotonic()))
+                return
+        channel.close()
+
+    def exchange(
+        self, address: str, encode: Callable[[int], bytes], timeout_ms: int
+    ) -> RemotingCommand:
+        """Send what ``encode(opaque)`` gives and wait for its answer; HOT."""
+        channel = self.take(address, timeout_ms)
+        try:
+            answer = channel.exchange(encode, timeout_ms)
+        except ConnectFailed:
+            # The peer went away, so what else is free to it is dead too.
+            self._drop_free(address)
+            raise
+        finally:
+            self.give(channel)
+        return answer
+
+    def _drop_free(self, address: str) -> None:
+        with self._lock:
+            free = self._free.pop(address, [])
+        for channel, _ in free:
+            channel.close()
+
+    async def request(
+        self, address: str, command: RemotingCommand, timeout_ms: int
+    ) -> RemotingCommand:
+        if self._credentials is not None:
+            self._credentials.sign_command(command)
+        return self.exchange(address, lambda opaque: _encode(command, opaque), timeout_ms)
+
+    async def oneway(self, address: str, command: RemotingCommand) -> None:
+        if self._credentials is not None:
+            self._credentials.sign_command(command)
+        channel = self.take(address, 3_000)
+        try:
+            channel.oneway(command)
+        finally:
+            self.give(channel)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - blocking is what this face is for
+
+    def close(self) -> None:
+        """Close every free connection; those in use close when they are given back."""
+        with self._lock:
+            self._is_closed = True
+            channels = [channel for free in self._free.values() for channel, _ in free]
+            self._free.clear()
+        for channel in channels:
+            channel.close()
+
+    def after_fork(self) -> None:
+        """In a child process: forget the parent's connections and locks."""
+        channels = [channel for free in self._free.values() for channel, _ in free]
+        fork.abandon_descriptors([_descriptor(channel) for channel in channels])
+        fork.keep_forever(channels)
+        self._free = {}
+        self._lock = threading.Lock()
+
+
+def _encode(command: RemotingCommand, opaque: int) -> bytes:
+    command.opaque = opaque
+    return encode_command(command)
+
+
+def _descriptor(channel: BlockingChannel) -> int:
+    return -1 if channel.is_closed else channel.fileno()
+
+
+def run_inline(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Drive a coroutine that never suspends (it runs over `BlockingIo`) to its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RequestTimeout("a blocking call tried to wait for an event loop; this is a bug")

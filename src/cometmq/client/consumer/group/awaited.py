@@ -1,0 +1,109 @@
+"""Topics a consumer wants that have no route yet: who waits for which, and when to ask again.
+
+Job: learn routes when a consumer starts or subscribes; keep asking for those nobody knows.
+Must not: rebalance; a route that comes is told to the member like any other change.
+
+Theory: a consumer may well start before the first message makes its topic, so a name server that
+answers "no such topic" (17) is a reason to wait, not to fail, as in Java
+(``MQClientInstance.updateTopicRouteInfoFromNameServer``).  A name server that never says anything
+is a wrong address more often than not, so that does fail, after one request timeout in which a
+connection that was cut is made again.  The pauses grow from one second to the interval of the
+ordinary refresh, since what is missing at start mostly appears soon or stays away for long.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Final
+
+from cometmq.client.base.instance import ClientInstance
+from cometmq.errors import AccessDenied, ClientError, CometError, TlsFailed
+from cometmq.model.names import RETRY_PREFIX
+
+__all__ = ["AwaitedTopics"]
+
+log = logging.getLogger("cometmq.client")
+
+FIRST_PAUSE_S: Final = 1.0
+LAST_PAUSE_S: Final = 30.0
+RECONNECT_PAUSE_S: Final = 0.1
+
+
+class AwaitedTopics:
+    """The topics of one consumer that no name server knows (yet)."""
+
+    def __init__(
+        self, instance: ClientInstance, group: str, wanted: Callable[[], Collection[str]]
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._wanted = wanted
+        self._topics: set[str] = set()
+        self._pause_s = FIRST_PAUSE_S
+        self._is_asking = False
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    async def learn(self, topic: str) -> None:
+        """Fetch a topic's route; where there is none, wait for it in the background.
+
+        Raises:
+            ClientError: no name server has answered anything within the request timeout.
+        """
+        routes = self._instance.routes
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._instance.options.request_timeout_ms / 1000
+        while routes.known(topic) is None:
+            try:
+                if await routes.refresh(topic) is None:
+                    self.add(topic)
+                    return
+            except (AccessDenied, TlsFailed):
+                raise  # no waiting helps
+            except ClientError as error:
+                if routes.has_answered:
+                    self.add(topic, error)
+                    return
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(RECONNECT_PAUSE_S)
+            except CometError as error:
+                self.add(topic, error)
+                return
+
+    def add(self, topic: str, cause: CometError | None = None) -> None:
+        """Wait for a topic; said once."""
+        if topic in self._topics:
+            return
+        self._topics.add(topic)
+        # A group's own retry topic is made by the heartbeat that follows: nothing to warn of.
+        log.log(
+            logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.WARNING,
+            "group %s waits for the topic %s: %s; it is consumed as soon as a name server (%s) "
+            "has its route",
+            self._group,
+            topic,
+            cause if cause is not None else "it does not exist yet",
+            ";".join(self._instance.routes.name_servers),
+        )
+        self._pause_s = FIRST_PAUSE_S
+        if not self._is_asking:
+            self._is_asking = True
+            self._instance.spawn(self._ask_again(), "awaited-topics")
+
+    async def _ask_again(self) -> None:
+        try:
+            while self._topics:
+                pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, LAST_PAUSE_S)
+                await asyncio.sleep(pause_s)
+                self._topics &= set(self._wanted())
+                for topic in sorted(self._topics):
+                    await self._instance.refresh_route(topic)
+                    if self._instance.routes.known(topic) is not None:
+                        self._topics.discard(topic)
+                        # The brokers of one topic are about to make the group's retry topic.
+                        self._pause_s = FIRST_PAUSE_S
+                        log.info("group %s: the topic %s has appeared", self._group, topic)
+        finally:
+            self._is_asking = False

@@ -1,0 +1,70 @@
+"""Running a user's handlers: what every dispatcher does, and the one for a handler.
+
+Job: the protocol.  A dispatcher takes messages of assigned queues, runs the handler on each with
+bounded concurrency, reports what became of them, drains on shutdown.
+Must not: retry, commit or talk to brokers; the consumer does.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from cometmq.client.consumer.handling.coroutine_dispatcher import CoroutineDispatcher
+from cometmq.client.consumer.handling.dispatch_report import OnDone
+from cometmq.client.consumer.handling.handlers import Outcome
+from cometmq.client.consumer.handling.thread_dispatcher import ThreadDispatcher
+from cometmq.client.message.message import ReceivedMessage
+
+__all__ = ["Dispatcher", "make_dispatcher"]
+
+
+class Dispatcher(Protocol):
+    """Runs one handler."""
+
+    @property
+    def running_count(self) -> int:
+        """Messages inside the handler now."""
+        ...
+
+    def submit(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
+        """Queue messages of one queue, in their order."""
+        ...
+
+    @property
+    def run_size(self) -> int:
+        """How many messages a run should have at most."""
+        ...
+
+    def submit_run(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
+        """Queue messages that one worker handles one after the other, up to the first failure.
+
+        Every message of a run is reported: finished or skipped.
+        """
+        ...
+
+    async def drain(self, deadline_s: float) -> list[tuple[Any, ReceivedMessage]]:
+        """Start nothing new, wait for what runs; what still runs at the deadline is returned."""
+        ...
+
+    async def run_one(self, message: ReceivedMessage) -> Outcome:
+        """Run the handler on one message outside the ordinary flow (code 309)."""
+        ...
+
+    def expire(self, older_than_s: float) -> list[tuple[Any, ReceivedMessage]]:
+        """Messages whose handler runs for too long; their results will be ignored."""
+        ...
+
+
+def make_dispatcher(
+    handler: Callable[[Any], Any],
+    report: OnDone,
+    *,
+    concurrency: int,
+    batch_size: int | None,
+    spawn: Callable[[Any, str], None],
+) -> Dispatcher:
+    """The dispatcher for a coroutine function or a plain one."""
+    call = getattr(handler, "__call__", handler)  # noqa: B004 - the method, to look at its kind
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
+        return CoroutineDispatcher(handler, report, concurrency, batch_size, spawn)
+    return ThreadDispatcher(handler, report, concurrency, batch_size)

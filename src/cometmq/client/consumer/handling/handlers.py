@@ -1,0 +1,198 @@
+"""What a user's handler is, and what its answer means.
+
+Job: handlers' types, and an outcome from whatever one returned or raised.
+Must not: run handlers (the dispatchers do), retry, commit or talk to brokers.
+"""
+
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER
+from cometmq.errors import CometError, ConfigError
+
+__all__ = [
+    "DeadLetter",
+    "Handler",
+    "Outcome",
+    "RetryLater",
+    "Verdict",
+    "check_handler",
+    "ends_program",
+    "outcome_of",
+    "outcomes_of",
+    "reason_of",
+    "verdict_of_error",
+]
+
+log = logging.getLogger("cometmq.client")
+
+_LEVEL_MAX: Final = 2**31 - 1
+"""What the field of a request holds; a broker takes its highest level for higher ones."""
+_unmeant_types: Final[set[type]] = set()
+"""Types of results without a meaning that were told already."""
+
+Outcome = int | None
+"""None for done, else the delay level of the next try (0: the broker's choice, -1: dead letter)."""
+
+
+class RetryLater(CometError):
+    """The handler wants the message again: ``delay_level`` 1..18, or 0 for the usual back-off."""
+
+    delay_level: int = DELAY_LEVEL_BY_BROKER
+
+    def __init__(self, delay_level: int = DELAY_LEVEL_BY_BROKER, reason: str = "") -> None:
+        if type(delay_level) is not int or not -1 <= delay_level <= _LEVEL_MAX:
+            raise ConfigError(
+                f"the delay level of RetryLater is {delay_level!r:.100}; give a level from 1 on, "
+                "or 0 for the usual back-off"
+            )
+        self.delay_level = delay_level
+        super().__init__(reason or f"retry later at delay level {delay_level}")
+
+
+class DeadLetter(RetryLater):
+    """The handler never wants the message again: it goes to the group's dead-letter topic."""
+
+    delay_level = DELAY_LEVEL_DEAD_LETTER
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(DELAY_LEVEL_DEAD_LETTER, reason or "sent to the dead-letter topic")
+
+
+Verdict: TypeAlias = bool | RetryLater | None
+"""What a handler returns for a message."""
+Handler: TypeAlias = (
+    Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
+    | Callable[
+        [list[ReceivedMessage]],
+        Verdict | Sequence[Verdict] | Awaitable[Verdict | Sequence[Verdict]],
+    ]
+)
+"""Takes a `ReceivedMessage` (or a list of them); plain or ``async``.
+
+None or True: done.  False or an exception: try again later.  `RetryLater` (returned or raised):
+try again after a level of the handler's choice; `DeadLetter`: never again.  A list handler may
+also return one such value per message.
+
+Other values count as done and are told once in the log.  A coroutine or generator that was
+returned without being run counts as a failure.  ``SystemExit`` and ``KeyboardInterrupt`` of an
+``async def`` handler on the main thread end the program; elsewhere they are failures too.
+"""
+
+
+def check_handler(handler: object) -> None:
+    """Refuse what cannot be called with a message, or would not run when it is.
+
+    Raises:
+        ConfigError: the text says why.
+    """
+    if not callable(handler):
+        raise ConfigError(
+            f"the handler {handler!r:.100} is {type(handler).__name__}; it must be a function that "
+            "takes a message"
+        )
+    call = getattr(handler, "__call__", handler)  # noqa: B004 - the method, to look at its kind
+    if any(map(inspect.isgeneratorfunction, (handler, call))) or any(
+        map(inspect.isasyncgenfunction, (handler, call))
+    ):
+        raise ConfigError(
+            f"the handler {handler!r:.100} contains a yield, so a call of it runs nothing; return "
+            "what became of the message"
+        )
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return  # written in C: nobody can tell
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigError(
+            f"the handler {handler!r:.100} cannot be called with a message alone: {error}"
+        ) from None
+
+
+class _Failed(int):
+    """A delay level, and why the handler asked for it."""
+
+    reason: str = ""
+
+
+def reason_of(outcome: Outcome) -> str:
+    """Why a message failed, as far as its handler said."""
+    return outcome.reason if isinstance(outcome, _Failed) else ""
+
+
+def outcome_of(value: Any) -> Outcome:
+    """What a handler's return value means."""
+    if value is None or value is True:
+        return None
+    if isinstance(value, RetryLater):
+        failed = _Failed(value.delay_level)
+        failed.reason = str(value)
+        return failed
+    if value is False:
+        return DELAY_LEVEL_BY_BROKER
+    return _outcome_of_unmeant(value)
+
+
+def _outcome_of_unmeant(value: Any) -> Outcome:
+    """What nobody can have meant: work that was not done is a failure, the rest is told once."""
+    kind = type(value)
+    if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+        close = getattr(value, "close", None)
+        if close is not None:
+            close()
+        text = f"the handler returned a {kind.__name__} that nobody has run; await it"
+        log.error("%s; the message is tried again", text)
+        return outcome_of(RetryLater(reason=text))
+    if kind not in _unmeant_types:
+        _unmeant_types.add(kind)
+        log.warning(
+            "a handler returned %.100r (%s), which has no meaning; its messages count as done. "
+            "Return None or True for that, False, RetryLater or DeadLetter otherwise",
+            value,
+            kind.__name__,
+        )
+    return None
+
+
+def outcomes_of(value: Any, count: int) -> list[Outcome]:
+    """What a list handler's return value means for each of ``count`` messages."""
+    if isinstance(value, (list, tuple)):
+        if len(value) == count:
+            return [outcome_of(one) for one in value]
+        log.warning(
+            "a list handler returned %d results for %d messages; all are tried again",
+            len(value),
+            count,
+        )
+        return [DELAY_LEVEL_BY_BROKER] * count
+    return [outcome_of(value)] * count
+
+
+def ends_program(error: BaseException) -> bool:
+    """Whether a handler on the loop wants to end the program, and may.
+
+    Elsewhere than in the main thread it would end but a thread or a loop that others share.
+    """
+    return (
+        isinstance(error, (KeyboardInterrupt, SystemExit))
+        and threading.current_thread() is threading.main_thread()
+    )
+
+
+def verdict_of_error(error: BaseException, message: ReceivedMessage) -> RetryLater:
+    """What an exception of a handler means."""
+    if isinstance(error, RetryLater):
+        return error
+    log.warning(
+        "the handler failed on %s at %d; it will be tried again",
+        message.message_queue,
+        message.queue_offset,
+        exc_info=error,
+    )
+    return RetryLater(reason=f"{type(error).__name__}: {error}")

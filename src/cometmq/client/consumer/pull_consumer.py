@@ -1,0 +1,622 @@
+"""The pull consumer: messages when the program asks for them, by ``poll`` or ``async for``.
+
+Job: hold pulled batches ready, hand them out, know positions, commit, seek, pause.
+Must not: run handlers or retry; the program decides what a failure means.
+
+Three offsets of a queue, in order::
+
+    safe  <=  position  <=  pull_offset
+      |          |             `- next to be asked of the broker
+      |          `- next to be handed out
+      `- everything below was handed out before the program came back for more
+
+Automatic commits take ``safe``, so a message in the program's hands is never committed behind its
+back; a plain ``commit()`` takes ``position``, the program's word that it is done with all it got.
+Leaving ``async with`` without an error says the same.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from cometmq.client.base.arguments import (
+    check_count,
+    check_ms,
+    checked_group,
+    queue_list,
+    subscription_map,
+)
+from cometmq.client.base.calls import BrokerCalls
+from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.security import SecurityOptions
+from cometmq.client.consumer.group.group_consumer import GroupConsumer, RebalanceListener
+from cometmq.client.consumer.group.starting import StartFrom, consume_from_where
+from cometmq.client.consumer.pull_buffer import PulledBatch, QueueHold
+from cometmq.client.consumer.queue.assignment import Assignment
+from cometmq.client.consumer.queue.pull_loop import PullLoop, PullSettings
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.core.filter.subscription import subscription_of
+from cometmq.core.filter.tag_filter import TAG
+from cometmq.core.group.allocate import AllocateStrategy
+from cometmq.core.topic.selector import subscribe_queues
+from cometmq.errors import ClientError, CometError, ConfigError
+from cometmq.model import ConsumeType, MessageModel, MessageQueue, SubscriptionData
+from cometmq.model.flags import PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
+from cometmq.net.env import Environment
+from cometmq.wire.command.codes import RequestCode
+
+__all__ = ["PullConsumer"]
+
+log = logging.getLogger("cometmq.client")
+
+SUSPEND_MS: Final = 20_000
+POLL_TIMEOUT_MS: Final = 5_000
+POLL_COUNT_MAX: Final = 1_000
+BUFFER_COUNT_MAX: Final = 1_000
+"""Messages held per queue before pulling stops (Java's ``pullThresholdForQueue``)."""
+
+
+_NOTHING: Final[list[ReceivedMessage]] = []
+
+
+class PullConsumer(GroupConsumer):
+    """Consumes on demand; ``async with PullConsumer(...)`` starts and stops it.
+
+    Either ``subscribe`` (the group shares the queues) or ``assign`` (these queues, whoever else
+    reads them).
+
+    Args:
+        group: consumer group, under which offsets are stored.
+        subscriptions: topic to tag expression, as by ``subscribe``.
+        name_server: as for `Producer`.
+        consume_from: where a group without stored offsets begins, see `PushConsumer`.
+        auto_commit: commit every 5 s what was handed out before the latest ``poll``.
+        buffer_count_max: messages held per queue.
+    """
+
+    _consume_type = ConsumeType.CONSUME_ACTIVELY
+    _uses_retry_topic = False
+
+    def __init__(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str] | None = None,
+        *,
+        name_server: str | Sequence[str] | None = None,
+        consume_from: StartFrom = "last",
+        auto_commit: bool = True,
+        buffer_count_max: int = BUFFER_COUNT_MAX,
+        pull_count_max: int = 32,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        strategy: AllocateStrategy | str = "AVG",
+        rebalance_listener: RebalanceListener | None = None,
+        offset_folder: str | None = None,
+        instance_name: str | None = None,
+        client_ip: str | None = None,
+        env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
+    ) -> None:
+        group = checked_group(group)
+        check_count("buffer_count_max", buffer_count_max)
+        check_count("pull_count_max", pull_count_max)
+        where, timestamp_ms = consume_from_where(consume_from)
+        super().__init__(
+            group,
+            ClientOptions.of(
+                name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
+            ),
+            message_model=message_model,
+            consume_from=where,
+            consume_timestamp_ms=timestamp_ms,
+            strategy=strategy,
+            rebalance_listener=rebalance_listener,
+            offset_folder=offset_folder,
+            settings=PullSettings(
+                RequestCode.LITE_PULL_MESSAGE,
+                group,
+                PULL_SUSPEND | PULL_SUBSCRIPTION | PULL_LITE,
+                SUSPEND_MS,
+                pull_count_max,
+                sends_expression=True,
+            ),
+        )
+        self._auto_commit = auto_commit
+        self._by_hand_expression = "*"
+        self._buffer_count_max = buffer_count_max
+        self._ready_batches: deque[PulledBatch] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+        self._paused: set[MessageQueue] = set()
+        self._in_hand: list[Assignment] = []
+        # The batch that `async for` is in the middle of.
+        self._current: PulledBatch | None = None
+        self._current_messages: list[ReceivedMessage] = _NOTHING
+        self._index = 0
+        for topic, expression in subscription_map(subscriptions).items():
+            self._subscribe(topic, expression)
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the group, if topics are subscribed; those that do not exist yet are waited for.
+
+        Raises:
+            ConnectFailed: no name server could be reached for 3 s.
+        """
+        self._check_open()
+        if self._instance is not None:
+            return
+        instance = self._start_instance()
+        try:
+            await self._join()
+        except BaseException:
+            self._instance = None
+            await instance.close({self.group: "consumerGroup"})
+            raise
+
+    async def shutdown(self, *, commit: bool = True) -> None:
+        """Stop pulling, commit what was handed out (with ``auto_commit``), leave the group."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        instance = self._instance
+        if instance is None:
+            return
+        self._is_stopping = True
+        for assignment in self._assignments.values():
+            assignment.loop.stop()
+        try:
+            if self._auto_commit:
+                if commit:
+                    self._settle(include_in_hand=True)
+                await self._commit(list(self._assignments.values()), wait=True)
+        except CometError as error:
+            log.error("group %s: offsets were not committed at shutdown: %s", self.group, error)
+        finally:  # also when we are cancelled: nobody can ask for it a second time
+            self._assignments.clear()
+            self._ready_batches.clear()
+            self._wake_reader()
+            await instance.close({self.group: "consumerGroup"})
+            self._instance = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.shutdown(commit=kind is None)
+
+    def after_fork(self) -> None:
+        """In a child process: the parent's queues and messages are the parent's."""
+        super().after_fork()
+        self._ready_batches.clear()
+        self._arrival = None
+        self._in_hand = []
+        self._drop_current()
+
+    # -- what to read -----------------------------------------------------------------------
+
+    async def subscribe(
+        self, topic: str, expression: str = "*", *, expression_type: str = TAG
+    ) -> None:
+        """Share the queues of a topic with the other members of the group.
+
+        A topic that does not exist yet is read as soon as it does.
+
+        Raises:
+            ConnectFailed: no name server could be reached for 3 s since `start`.
+        """
+        self._check_open()
+        if self._is_by_hand:
+            raise ConfigError("this consumer was given queues by assign(); it cannot subscribe too")
+        self._subscribe(topic, expression, expression_type)
+        if self._instance is not None:
+            await self._add_topic(topic)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop reading a topic."""
+        self._subscriptions.pop(topic, None)
+        if self._instance is not None:
+            await self._rebalance_round()
+            await self._instance.heartbeat()
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
+        """Read exactly these queues, from their stored offsets; replaces an earlier assign.
+
+        Raises:
+            NoRoute: a queue's topic does not exist.
+        """
+        instance = self._ready()
+        if self._subscriptions:
+            raise ConfigError("this consumer has subscriptions; it cannot be assigned queues too")
+        wanted = set(queue_list(queues))
+        subscription_of("", expression, 0)
+        self._by_hand_expression = expression
+        self._is_by_hand = True
+        for topic in sorted({queue.topic for queue in wanted}):
+            await instance.routes.find(topic)
+        for queue in [queue for queue in self._assignments if queue not in wanted]:
+            await self._give_up(queue)
+        for queue in sorted(wanted):
+            if queue not in self._assignments:
+                self._begin(queue, await self._start_offset(queue))
+
+    def assignment(self) -> list[MessageQueue]:
+        """Queues being read now."""
+        return sorted(self._assignments)
+
+    async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """All readable queues of a topic; NoRoute if it does not exist."""
+        return subscribe_queues(topic, await self._ready().routes.find(topic))
+
+    # -- reading ----------------------------------------------------------------------------
+
+    async def poll(
+        self, timeout_ms: int = POLL_TIMEOUT_MS, count_max: int = POLL_COUNT_MAX
+    ) -> list[ReceivedMessage]:
+        """Messages that are ready, at least one unless the time runs out; earlier ones count
+        as processed from now on."""
+        check_ms("timeout_ms", timeout_ms, may_be_zero=True)
+        check_count("count_max", count_max)
+        self._settle()
+        self._return_current()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        taken: list[ReceivedMessage] = []
+        while True:
+            while self._ready_batches and len(taken) < count_max:
+                self._take_batch(taken, count_max - len(taken))
+            left_s = deadline - loop.time()
+            if taken or left_s <= 0:
+                return taken
+            self._ready()
+            await self._wait(left_s)
+
+    def _return_current(self) -> None:
+        """The rest of a batch that `async for` began goes back to the front."""
+        batch = self._current
+        if batch is None:
+            return
+        rest = batch.messages[self._index :]
+        self._drop_current()
+        if rest:
+            batch.assignment.state.buffered_count += len(rest)
+            batch.assignment.process_queue.finished_count -= len(rest)
+            self._ready_batches.appendleft(PulledBatch(batch.assignment, rest, batch.next_offset))
+
+    def _take_batch(self, taken: list[ReceivedMessage], room: int) -> None:
+        """Move up to ``room`` messages of the next batch; what is dropped is passed over."""
+        batch = self._ready_batches.popleft()
+        assignment = batch.assignment
+        if assignment.process_queue.dropped:
+            return
+        messages = batch.messages
+        if len(messages) > room:
+            rest = PulledBatch(assignment, messages[room:], batch.next_offset)
+            if assignment.state.last is batch:
+                assignment.state.last = rest
+            self._ready_batches.appendleft(rest)
+            batch = PulledBatch(assignment, messages[:room], messages[room].queue_offset)
+        taken += batch.messages
+        self._took(batch)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        """The next message; suspends only when none is ready. HOT."""
+        index = self._index
+        messages = self._current_messages
+        if index < len(messages):
+            self._index = index + 1
+            return messages[index]
+        return await self.next_batch()
+
+    def next_ready(self) -> ReceivedMessage | None:
+        """The next message of the batch being iterated, None at its end; HOT."""
+        index = self._index
+        messages = self._current_messages
+        if index < len(messages):
+            self._index = index + 1
+            return messages[index]
+        return None
+
+    async def next_batch(self) -> ReceivedMessage:
+        """The first message of the next batch; StopAsyncIteration once closed."""
+        while True:
+            self._settle()
+            while not self._ready_batches:
+                if self._is_closed:
+                    raise StopAsyncIteration
+                self._ready()
+                await self._wait(None)
+            batch = self._ready_batches.popleft()
+            if batch.assignment.process_queue.dropped:
+                continue
+            self._leave_buffer(batch)
+            self._current = batch
+            self._current_messages = batch.messages
+            self._index = 1
+            return batch.messages[0]
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        if self._arrival is None or self._arrival.done():
+            self._arrival = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._arrival], timeout=timeout_s)
+
+    def _wake_reader(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    # -- bookkeeping ------------------------------------------------------------------------
+
+    def _leave_buffer(self, batch: PulledBatch) -> None:
+        hold: QueueHold = batch.assignment.state
+        hold.buffered_count -= len(batch.messages)
+        if hold.last is batch:
+            hold.last = None
+        batch.assignment.process_queue.finished_count += len(batch.messages)
+        if batch.assignment.loop.held_because is not None:
+            batch.assignment.loop.wake()
+
+    def _took(self, batch: PulledBatch) -> None:
+        """A whole batch was handed out by poll."""
+        self._leave_buffer(batch)
+        batch.assignment.state.position = batch.next_offset
+        self._in_hand.append(batch.assignment)
+
+    def _release_in_hand(self) -> None:
+        """What the last poll returned counts as processed."""
+        for assignment in self._in_hand:
+            assignment.state.safe = assignment.state.position
+        self._in_hand.clear()
+
+    def _settle(self, *, include_in_hand: bool = True) -> None:
+        """Bring safe and position up to date; ``async for`` leaves that to those who ask."""
+        if include_in_hand:
+            self._release_in_hand()
+        batch = self._current
+        if batch is None:
+            return
+        hold: QueueHold = batch.assignment.state
+        messages = batch.messages
+        index = self._index
+        if index < len(messages):
+            hold.position = messages[index].queue_offset
+        else:
+            hold.position = batch.next_offset
+        hold.safe = hold.position if include_in_hand else messages[index - 1].queue_offset
+        if include_in_hand and index >= len(messages):
+            self._drop_current()
+
+    def _drop_current(self) -> None:
+        self._current = None
+        self._current_messages = _NOTHING
+        self._index = 0
+
+    def hold(self, loop: PullLoop) -> str | None:
+        """Pause and flow control."""
+        if loop.queue in self._paused:
+            return "paused"
+        assignment = self._assignments.get(loop.queue)
+        if assignment is None:
+            return "not assigned"
+        count: int = assignment.state.buffered_count
+        if count >= self._buffer_count_max:
+            return f"{count} messages buffered, limit {self._buffer_count_max}"
+        return None
+
+    def room(self, loop: PullLoop) -> tuple[int, int]:
+        """What the buffer still takes; bytes are not counted."""
+        assignment = self._assignments.get(loop.queue)
+        buffered = 0 if assignment is None else assignment.state.buffered_count
+        return self._buffer_count_max - buffered, 1 << 30
+
+    def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
+        """Keep a pull's messages ready; HOT."""
+        loop.process_queue.skip_to(next_offset, self._options.env.clock.now_ms())
+        assignment = self._assignments.get(loop.queue)
+        if assignment is None or assignment.loop is not loop:
+            return
+        hold: QueueHold = assignment.state
+        if not messages:
+            # Filtered messages move the end of what is buffered, or the position itself.
+            if hold.last is not None:
+                hold.last.next_offset = next_offset
+            elif self._current is not None and self._current.assignment is assignment:
+                self._current.next_offset = next_offset
+            else:
+                if hold.safe == hold.position:
+                    hold.safe = next_offset
+                hold.position = next_offset
+            return
+        batch = PulledBatch(assignment, messages, next_offset)
+        hold.last = batch
+        hold.buffered_count += len(messages)
+        self._ready_batches.append(batch)
+        self._wake_reader()
+
+    def _added(self, assignment: Assignment) -> None:
+        assignment.state = QueueHold(assignment.process_queue.pull_offset)
+
+    def _removed(self, assignment: Assignment) -> None:
+        if self._current is not None and self._current.assignment is assignment:
+            self._drop_current()
+        self._in_hand = [one for one in self._in_hand if one is not assignment]
+
+    def _commit_offset(self, assignment: Assignment) -> int:
+        hold: QueueHold = assignment.state
+        return hold.safe
+
+    def commit_hint(self, loop: PullLoop) -> int:
+        """Lite pulls carry no offsets (flag 22); commits go their own way."""
+        return -1
+
+    def is_paused(self, assignment: Assignment) -> bool:
+        return assignment.queue in self._paused
+
+    def _subscription_of(self, topic: str) -> SubscriptionData:
+        known = self._subscriptions.get(topic)
+        return known or subscription_of(topic, self._by_hand_expression, 0)
+
+    # -- offsets ----------------------------------------------------------------------------
+
+    def _ready_calls(self) -> BrokerCalls:
+        self._ready()
+        assert self._calls is not None
+        return self._calls
+
+    def _held(self, queue: MessageQueue) -> Assignment:
+        self._ready()
+        assignment = self._assignments.get(queue)
+        if assignment is None:
+            raise ClientError(f"{queue} is not assigned to this consumer now")
+        return assignment
+
+    async def seek(self, queue: MessageQueue, queue_offset: int) -> None:
+        """Read the queue from another offset; what was buffered is dropped.
+
+        Raises:
+            ClientError: the queue is not assigned, or the offset is outside the queue.
+        """
+        check_count("queue_offset", queue_offset, 0, 2**63 - 1)
+        calls = self._ready_calls()
+        self._held(queue)
+        address = self._address(queue)
+        first = await calls.min_offset(address, queue)
+        end = await calls.max_offset(address, queue)
+        if not first <= queue_offset <= end:
+            raise ClientError(
+                f"offset {queue_offset} of {queue} is outside {first} to {end}, what the broker has"
+            )
+        self._move(queue, queue_offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Read the queue from the oldest message there is."""
+        calls = self._ready_calls()
+        self._held(queue)
+        self._move(queue, await calls.min_offset(self._address(queue), queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Read only messages that come from now on."""
+        calls = self._ready_calls()
+        self._held(queue)
+        self._move(queue, await calls.max_offset(self._address(queue), queue))
+
+    def _move(self, queue: MessageQueue, queue_offset: int) -> None:
+        self._replace(self._held(queue), queue_offset)
+
+    async def position(self, queue: MessageQueue) -> int:
+        """Offset of the next message that will be handed out."""
+        self._settle(include_in_hand=False)
+        return int(self._held(queue).state.position)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's stored offset, None if there is none."""
+        self._ready()
+        assert self._offsets is not None
+        return await self._offsets.read(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store offsets and wait for the brokers' word: those given, else every position.
+
+        Raises:
+            CometError: a broker did not take its offset.
+        """
+        self._ready()
+        assert self._offsets is not None
+        if offsets is None:
+            self._settle()
+            offsets = {
+                queue: assignment.state.position for queue, assignment in self._assignments.items()
+            }
+        for queue, queue_offset in offsets.items():
+            queue_list([queue])
+            check_count(f"the offset of {queue}", queue_offset, 0, 2**63 - 1)
+        if offsets:
+            await self._offsets.write(offsets, wait=True)
+        for queue, queue_offset in offsets.items():
+            assignment = self._assignments.get(queue)
+            if assignment is not None:
+                assignment.committed = queue_offset
+
+    async def commit_changed(self) -> None:
+        """The automatic commit."""
+        if self._auto_commit:
+            self._settle(include_in_hand=False)
+            await super().commit_changed()
+
+    async def _give_up(self, queue: MessageQueue) -> None:
+        self._settle(include_in_hand=False)
+        if not self._auto_commit:
+            # The program commits; nothing may be stored behind its back.
+            assignment = self._assignments.pop(queue)
+            assignment.loop.stop()
+            assignment.process_queue.dropped = True
+            self._removed(assignment)
+            return
+        await super()._give_up(queue)
+
+    async def offsets_for_times(
+        self, times_ms: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        """For each queue the first offset stored at or after a time, ms since 1970."""
+        self._ready()
+        assert self._calls is not None
+        found: dict[MessageQueue, int] = {}
+        for queue, timestamp_ms in times_ms.items():
+            found[queue] = await self._calls.search_offset(
+                self._address(queue), queue, timestamp_ms
+            )
+        return found
+
+    async def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The smallest offset of each queue."""
+        self._ready()
+        assert self._calls is not None
+        return {
+            queue: await self._calls.min_offset(self._address(queue), queue)
+            for queue in queue_list(queues)
+        }
+
+    async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The next offset to be written of each queue."""
+        self._ready()
+        assert self._calls is not None
+        return {
+            queue: await self._calls.max_offset(self._address(queue), queue)
+            for queue in queue_list(queues)
+        }
+
+    # -- pausing ----------------------------------------------------------------------------
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out nothing of these queues until `resume`; their position stays."""
+        self._settle(include_in_hand=False)
+        for queue in queue_list(queues):
+            self._paused.add(queue)
+            assignment = self._assignments.get(queue)
+            if assignment is not None:
+                hold: QueueHold = assignment.state
+                safe = hold.safe
+                fresh = self._replace(assignment, hold.position)
+                fresh.state.safe = safe
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out these queues again."""
+        for queue in queue_list(queues):
+            self._paused.discard(queue)
+            assignment = self._assignments.get(queue)
+            if assignment is not None:
+                assignment.loop.wake()
+
+    def paused(self) -> list[MessageQueue]:
+        """Queues that are paused."""
+        return sorted(self._paused)

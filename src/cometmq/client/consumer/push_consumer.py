@@ -1,0 +1,614 @@
+"""The push consumer: a handler is called with each message of a group's queues.
+
+Job: bring pulled messages to the handler, and each outcome to where it belongs: the commit
+offset, the retry topic, the dead letters.
+Must not: pull or rebalance itself (``GroupConsumer``), run handlers (``handlers``), or keep an
+order (``orderly``).
+
+Theory: a message counts as consumed when its handler returned, or when the broker has taken it
+back (code 36) for another try.  Until then its offset holds back what may be committed, so a crash
+repeats it.  Shutdown stops pulling, waits for the handlers that run, gives back those that do not
+finish in time, and commits with an answer: what was finished is not repeated, what was not is not
+lost.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Literal, Self, Unpack
+
+from cometmq.client.base import fork
+from cometmq.client.base.arguments import (
+    check_callable,
+    check_count,
+    check_ms,
+    checked_group,
+    subscription_map,
+)
+from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.reading import QueueReader
+from cometmq.client.base.security import SecurityOptions
+from cometmq.client.consumer.group.group_consumer import RebalanceListener
+from cometmq.client.consumer.group.starting import StartFrom, consume_from_where
+from cometmq.client.consumer.handling.dispatchers import Dispatcher, make_dispatcher
+from cometmq.client.consumer.handling.handlers import Handler, Outcome, check_handler, reason_of
+from cometmq.client.consumer.orderly import OrderlyRunner
+from cometmq.client.consumer.orderly_consumer import OrderlyConsumer
+from cometmq.client.consumer.queue.assignment import Assignment
+from cometmq.client.consumer.queue.pull_loop import PullLoop, PullSettings
+from cometmq.client.consumer.send_back import SendBack
+from cometmq.client.extensions.parking.parking import OnParked, Parking
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.core.consume.order import (
+    ORDER_BY_GROUP,
+    ORDER_NONE,
+    ORDERS,
+    RECONSUME_FOR_EVER,
+    SUSPEND_MS,
+    OrderPolicy,
+)
+from cometmq.core.consume.process_queue import FlowLimits
+from cometmq.core.filter.tag_filter import TAG
+from cometmq.core.group.allocate import AllocateStrategy
+from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER
+from cometmq.errors import CometError, ConfigError
+from cometmq.model import ConsumeType, MessageModel, MessageQueue
+from cometmq.model.flags import PULL_SUSPEND
+from cometmq.model.names import RETRY_PREFIX
+from cometmq.net.env import Environment
+from cometmq.wire.command.codes import RequestCode
+
+__all__ = ["PushConsumer"]
+
+log = logging.getLogger("cometmq.client")
+
+PULL_SUSPEND_MS: Final = 15_000
+CONCURRENCY: Final = 20
+"""Java's ``consumeThreadMin``."""
+LIST_COUNT: Final = 32
+"""Messages per call of a list handler unless said otherwise: what one pull brings."""
+CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
+EXPIRED_DELAY_LEVEL: Final = 3
+
+
+class PushConsumer(OrderlyConsumer):
+    """Consumes with a handler; ``async with PushConsumer(...)`` starts and stops it.
+
+    Args:
+        group: consumer group; its members share the messages.
+        subscriptions: topic to tag expression (``*`` or ``TagA || TagB``).
+        handler: called with each `ReceivedMessage`, or with a list of them when its parameter
+            is annotated as a list or ``batch_count_max`` is given. ``async def`` runs on the
+            loop, a plain function in threads. See `handlers.Handler` for what it may return.
+        name_server: as for `Producer`.
+        consume_from: ``"last"``, ``"first"``, a `ConsumeFromWhere`, or milliseconds since 1970:
+            where a group without stored offsets begins.
+        concurrency: handlers running at a time.
+        batch_count_max: messages per call of a list handler.
+        message_model: clustering or broadcasting.
+        max_reconsume_times: tries after the first before a message becomes a dead letter; None
+            for what the group is set to at its broker (``cometmq group set``; 16 if nobody did),
+            or for ever where there is an order.
+        order: ``"none"``: any number of handlers per queue. ``"queue"``: one at a time per queue,
+            and a message that fails is tried again before those after it. ``"group"``: the same
+            for each message group (`Message.message_group`), so that a queue runs as parallel as
+            it has groups. Both need the queue's lock at the broker.
+        suspend_ms: how long a queue (or group) waits after a failure.
+        park_after: where there is an order: after so many failed tries of a message it and the
+            later ones of its message group are put aside, in the topic ``%PARK%group``, and the
+            others flow on; ``cometmq parking`` shows, retries and skips them. None for never.
+        on_parked: called with the message that failed and the reason; may be ``async``.
+        flow_limits: when a queue stops pulling.
+        strategy: how queues are shared: ``AVG``, ``AVG_BY_CIRCLE``, ``CONSISTENT_HASH``, or an
+            object with ``name`` and ``allocate``.
+        rebalance_listener: called with (added, removed) queues.
+        drain_timeout_ms: how long shutdown waits for running handlers.
+        consume_timeout_ms: a handler that runs longer has its message tried again.
+        offset_folder: where broadcasting keeps offsets; default ``~/.rocketmq_offsets``.
+        security: keys and TLS, as for `Producer`.
+    """
+
+    _consume_type = ConsumeType.CONSUME_PASSIVELY
+
+    def __init__(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str] | None = None,
+        handler: Handler | None = None,
+        *,
+        name_server: str | Sequence[str] | None = None,
+        consume_from: StartFrom = "last",
+        concurrency: int = CONCURRENCY,
+        batch_count_max: int | None = None,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        max_reconsume_times: int | None = None,
+        order: Literal["none", "queue", "group"] = "none",
+        suspend_ms: int = SUSPEND_MS,
+        park_after: int | None = None,
+        on_parked: OnParked | None = None,
+        flow_limits: FlowLimits | None = None,
+        strategy: AllocateStrategy | str = "AVG",
+        rebalance_listener: RebalanceListener | None = None,
+        drain_timeout_ms: int = 10_000,
+        consume_timeout_ms: int = CONSUME_TIMEOUT_MS,
+        pull_count_max: int = 32,
+        offset_folder: str | None = None,
+        instance_name: str | None = None,
+        client_ip: str | None = None,
+        env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
+    ) -> None:
+        group = checked_group(group)
+        check_count("concurrency", concurrency)
+        if batch_count_max is not None:
+            check_count("batch_count_max", batch_count_max)
+        if max_reconsume_times is not None:
+            check_count("max_reconsume_times", max_reconsume_times, -1)
+        check_ms("suspend_ms", suspend_ms)
+        check_ms("drain_timeout_ms", drain_timeout_ms, may_be_zero=True)
+        check_ms("consume_timeout_ms", consume_timeout_ms)
+        check_count("pull_count_max", pull_count_max)
+        if order not in ORDERS:
+            raise ConfigError(f"order is {order!r}; give one of {', '.join(ORDERS)}")
+        if flow_limits is not None:
+            _check_limits(flow_limits)
+        if on_parked is not None:
+            check_callable("on_parked", on_parked)
+        if park_after is not None:
+            _check_parking(order, message_model, park_after)
+        elif on_parked is not None:
+            raise ConfigError("on_parked is called only with park_after=, which is not given")
+        where, timestamp_ms = consume_from_where(consume_from)
+        super().__init__(
+            group,
+            ClientOptions.of(
+                name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
+            ),
+            message_model=message_model,
+            consume_from=where,
+            consume_timestamp_ms=timestamp_ms,
+            strategy=strategy,
+            rebalance_listener=rebalance_listener,
+            offset_folder=offset_folder,
+            settings=PullSettings(
+                RequestCode.PULL_MESSAGE, group, PULL_SUSPEND, PULL_SUSPEND_MS, pull_count_max
+            ),
+        )
+        if handler is not None:
+            check_handler(handler)
+        self._handler = handler
+        self._handlers: dict[str, Handler] = {}
+        self._concurrency = concurrency
+        self._batch_count_max = batch_count_max
+        if max_reconsume_times is None and order != ORDER_NONE:
+            max_reconsume_times = RECONSUME_FOR_EVER
+        self._max_reconsume_times = max_reconsume_times
+        self._order = order
+        self.is_orderly = order != ORDER_NONE
+        self._suspend_ms = suspend_ms
+        self._park_after = park_after
+        self._on_parked = on_parked
+        self._limits = flow_limits or FlowLimits()
+        self._drain_timeout_ms = drain_timeout_ms
+        self._consume_timeout_ms = consume_timeout_ms
+        self._dispatchers: dict[int, Dispatcher] = {}
+        self._default: Dispatcher | None = None
+        self._by_topic: dict[str, Dispatcher] = {}
+        self._returns: SendBack | None = None
+        for topic, expression in subscription_map(subscriptions).items():
+            self._subscribe(topic, expression)
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the group and begin to consume; a topic that does not exist yet is waited for.
+
+        Raises:
+            ConfigError: a subscribed topic has no handler.
+            ConnectFailed: no name server could be reached for 3 s.
+            RequestTimeout: one was reached and did not answer.
+        """
+        self._check_open()
+        if self._instance is not None:
+            return
+        instance = self._start_instance()
+        assert self._calls is not None
+        most = self._max_reconsume_times
+        if most is not None:
+            # A copy that has to say it had one try too many must fit into 32 bits.
+            most = min(most, RECONSUME_FOR_EVER - 1)
+        self._returns = SendBack(
+            instance,
+            self._calls,
+            self.group,
+            most,
+            self._given_back,
+            is_orderly=self.is_orderly,
+        )
+        if self.is_orderly:
+            assert self._max_reconsume_times is not None
+            policy = OrderPolicy(self._suspend_ms, self._max_reconsume_times, self._park_after)
+            self._start_ordering(OrderlyRunner(self, self._order, policy, self._concurrency))
+            if self._park_after is not None:
+                self._start_parking(policy)
+        try:
+            for topic in self._subscriptions:
+                self.dispatcher_of(topic)  # a topic without a handler is a mistake to tell now
+            await self._join()
+        except BaseException:
+            await self._abort_start()
+            raise
+        if self._ordering is None:  # an ordered message is waited for, as in Java
+            instance.spawn(instance.every(60_000, self.expire_now), "expire")
+        log.info(
+            "consumer %s of group %s started: %s",
+            self.client_id,
+            self.group,
+            ", ".join(f"{s.topic} {s.sub_string}" for s in self._subscriptions.values()),
+        )
+
+    def _start_parking(self, policy: OrderPolicy) -> None:
+        instance = self._ready()
+        assert self._calls is not None
+        assert self._ordering is not None
+        self._parking = self._ordering.parking = Parking(
+            self,
+            QueueReader(instance.io, self._calls, instance.routes),
+            self._options.env.clock,
+            policy,
+            self._on_parked,
+            self._concurrency,
+        )
+
+    async def _abort_start(self) -> None:
+        instance = self._instance
+        self._instance = None
+        for assignment in self._assignments.values():
+            assignment.loop.stop()
+        self._assignments.clear()
+        dispatchers = self._let_dispatchers_go()
+        try:
+            for dispatcher in dispatchers:
+                await dispatcher.drain(0)
+        finally:
+            if instance is not None:
+                await instance.close({self.group: "consumerGroup"})
+
+    def _let_dispatchers_go(self) -> list[Dispatcher]:
+        """A next start makes its own: the workers of these end with the instance they ran on."""
+        dispatchers = list(self._dispatchers.values())
+        self._dispatchers.clear()
+        self._by_topic.clear()
+        return dispatchers
+
+    def after_fork(self) -> None:
+        """In a child process: the parent's handlers run in the parent."""
+        super().after_fork()
+        fork.keep_forever(self._let_dispatchers_go())
+
+    async def subscribe(
+        self,
+        topic: str,
+        expression: str = "*",
+        handler: Handler | None = None,
+        *,
+        expression_type: str = TAG,
+    ) -> None:
+        """Consume a topic (also while running), with its own handler if one is given.
+
+        A topic that does not exist yet is consumed as soon as it does.
+        """
+        self._check_open()
+        if handler is not None:
+            check_handler(handler)
+        self._subscribe(topic, expression, expression_type)
+        if handler is not None:
+            self._handlers[topic] = handler
+        self._by_topic.pop(topic, None)
+        if self._instance is not None:
+            self.dispatcher_of(topic)
+            await self._add_topic(topic)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Stop consuming a topic; finished messages are committed."""
+        self._subscriptions.pop(topic, None)
+        self._handlers.pop(topic, None)
+        if self._instance is not None:
+            await self._rebalance_round()
+            await self._instance.heartbeat()
+
+    async def shutdown(self) -> None:
+        """Stop pulling, let handlers finish, commit, leave the group, disconnect.
+
+        A handler that calls this is not waited for, so its message comes again.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        instance = self._instance
+        if instance is None:
+            return
+        self._is_stopping = True
+        for assignment in self._assignments.values():
+            assignment.loop.stop()
+        if self._ordering is not None:
+            self._ordering.close()
+        if self._parking is not None:
+            self._parking.stop()
+        try:
+            await self._wind_down()
+        finally:  # also when we are cancelled: nobody can ask for it a second time
+            for assignment in self._assignments.values():
+                assignment.process_queue.dropped = True
+            self._assignments.clear()
+            await instance.close({self.group: "consumerGroup"})
+            self._instance = None
+
+    async def _wind_down(self) -> None:
+        """Wait for what runs, and tell the brokers what was finished."""
+        deadline = asyncio.get_running_loop().time() + self._drain_timeout_ms / 1000
+        for dispatcher in self._dispatchers.values():
+            left_s = max(0.0, deadline - asyncio.get_running_loop().time())
+            for assignment, message in await dispatcher.drain(left_s):
+                self._not_drained(assignment, message)
+        assert self._returns is not None
+        await self._returns.finish(self._drain_timeout_ms / 1000)
+        if self._parking is not None:
+            await self._parking.finish(self._drain_timeout_ms / 1000)
+        try:
+            await self._commit(self._in_hand(), wait=True)
+        except CometError as error:
+            log.error(
+                "group %s: offsets were not committed at shutdown, so finished messages will "
+                "come again: %s",
+                self.group,
+                error,
+            )
+        await self._release_locks()
+
+    def _not_drained(self, assignment: Assignment, message: ReceivedMessage) -> None:
+        """A handler did not end in time at shutdown, or is what calls it."""
+        log.warning(
+            "the handler of %s at %d did not finish within %d ms, or is what shuts the consumer "
+            "down; %s",
+            message.message_queue,
+            message.queue_offset,
+            self._drain_timeout_ms,
+            "its queue stays locked until the lock expires"
+            if self._locks is not None
+            else "it is given back",
+        )
+        if self._ordering is None:
+            self.give_back(assignment, message, 0)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.shutdown()
+
+    def assignment(self) -> list[MessageQueue]:
+        """Queues of the subscribed topics that this consumer holds now."""
+        return sorted(q for q in self._assignments if not q.topic.startswith(RETRY_PREFIX))
+
+    # -- from pulls to handlers -------------------------------------------------------------
+
+    def dispatcher_of(self, topic: str) -> Dispatcher:
+        """The runner of a topic's handler; one runner per handler."""
+        known = self._by_topic.get(topic)
+        if known is not None:
+            return known
+        handler = self._handlers.get(topic, self._handler)
+        if handler is None:
+            raise ConfigError(
+                f"the topic {topic} has no handler; pass handler= to PushConsumer or subscribe()"
+            )
+        dispatcher = self._dispatchers.get(id(handler))
+        if dispatcher is None:
+            dispatcher = make_dispatcher(
+                handler,
+                self._ordering or self,
+                concurrency=self._concurrency,
+                batch_size=self._list_count(handler),
+                spawn=self._ready().spawn,
+            )
+            self._dispatchers[id(handler)] = dispatcher
+        self._by_topic[topic] = dispatcher
+        return dispatcher
+
+    def _list_count(self, handler: Handler) -> int | None:
+        """How many messages a handler takes per call; None if it takes single ones."""
+        if self._batch_count_max is not None:
+            return self._batch_count_max
+        return LIST_COUNT if _takes_list(handler) else None
+
+    def hold(self, loop: PullLoop) -> str | None:
+        """Flow control: see `ProcessQueue.blocked_by`."""
+        if self._handler is None and not self._handlers:
+            return "no handler yet"
+        reason = loop.process_queue.blocked_by(self._limits)
+        if self._ordering is not None:
+            if reason is None and self._order == ORDER_BY_GROUP:
+                # Other groups finish beside one that fails, so what is held says too little.
+                ahead = loop.process_queue.ahead
+                if ahead >= self._limits.span_max:
+                    reason = f"offset span {ahead}, limit {self._limits.span_max}"
+            if reason is None and not self.may_consume(loop.queue):
+                return "its lock was not renewed for 30 s"
+            if reason is not None and loop.held_because is None:
+                self._ordering.say_held(loop, reason)
+        return reason
+
+    def room(self, loop: PullLoop) -> tuple[int, int]:
+        """What flow control leaves: see `ProcessQueue.room`."""
+        count, byte_count = loop.process_queue.room(self._limits)
+        if self._order == ORDER_BY_GROUP:
+            count = max(0, min(count, self._limits.span_max - loop.process_queue.ahead))
+        return count, byte_count
+
+    def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
+        """Take a pull's messages to their handler; HOT."""
+        process_queue = loop.process_queue
+        now_ms = self._options.env.clock.now_ms()
+        if not messages:
+            process_queue.skip_to(next_offset, now_ms)
+            return
+        assignment = self._assignments.get(loop.queue)
+        if assignment is None:
+            return
+        process_queue.add(
+            [message.queue_offset for message in messages],
+            [message.size_bytes for message in messages],
+            next_offset,
+            now_ms,
+        )
+        if self._ordering is not None:
+            self._ordering.submit(assignment, messages)
+            return
+        topic = loop.queue.topic
+        if topic.startswith(RETRY_PREFIX) and self._handlers:
+            for message in messages:
+                self._submit_retried(assignment, message)
+            return
+        dispatcher = self._by_topic.get(topic)
+        if dispatcher is None:
+            dispatcher = self.dispatcher_of(topic)
+        dispatcher.submit(assignment, messages)
+
+    def _submit_retried(self, assignment: Assignment, message: ReceivedMessage) -> None:
+        """A retried message goes to the handler of the topic it was sent to."""
+        try:
+            dispatcher = self.dispatcher_of(message.topic)
+        except ConfigError as error:
+            # Another member may have the handler; after the last try it is a dead letter.
+            log.warning("a message to be tried again is given back: %s", error)
+            self.give_back(assignment, message, DELAY_LEVEL_BY_BROKER)
+        else:
+            dispatcher.submit(assignment, [message])
+
+    # -- from handlers to offsets -----------------------------------------------------------
+
+    def finished(self, assignment: Assignment, message: ReceivedMessage, outcome: Outcome) -> None:
+        """One message was handled; HOT."""
+        process_queue = assignment.process_queue
+        if process_queue.dropped:
+            return
+        if outcome is not None:
+            if outcome == DELAY_LEVEL_DEAD_LETTER:
+                # The only place that has the reason: a send-back carries none.
+                log.warning(
+                    "the handler of group %s gives up message %s of topic %s: %s",
+                    self.group,
+                    message.message_id,
+                    message.topic,
+                    reason_of(outcome),
+                )
+            self.give_back(assignment, message, outcome)
+            return
+        process_queue.finish(message.queue_offset)
+        loop = assignment.loop
+        if loop.held_because is not None and (
+            process_queue.count < 64 or not process_queue.finished_count & 63
+        ):
+            loop.wake()
+
+    def finished_all(self, assignment: Assignment, messages: Sequence[ReceivedMessage]) -> None:
+        """All of these messages were handled with success; HOT."""
+        process_queue = assignment.process_queue
+        if process_queue.dropped:
+            return
+        process_queue.finish_all([message.queue_offset for message in messages])
+        if assignment.loop.held_because is not None:
+            assignment.loop.wake()
+
+    def skipped(self, assignment: Assignment, messages: Sequence[ReceivedMessage]) -> None:
+        """Messages of a queue that is gone; their next owner gets them."""
+
+    def give_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> None:
+        """Bring a message to the group's retry topic, or its dead letters (-1)."""
+        if self._model == MessageModel.BROADCASTING:
+            log.warning(
+                "broadcasting never repeats: %s at %d is passed over",
+                message.message_queue,
+                message.queue_offset,
+            )
+            self._given_back(assignment, message)
+            return
+        assert self._returns is not None
+        self._returns.start(assignment, message, delay_level)
+
+    def _given_back(self, assignment: Assignment, message: ReceivedMessage) -> None:
+        if self._ordering is not None:
+            self._ordering.given_back(assignment, message)
+        else:
+            assignment.process_queue.finish(message.queue_offset)
+            assignment.failed_count += 1
+        assignment.loop.wake()
+
+    async def expire_now(self) -> None:
+        """Messages whose handler hangs are given back (``consumeTimeout``)."""
+        for dispatcher in self._dispatchers.values():
+            for assignment, message in dispatcher.expire(self._consume_timeout_ms / 1000):
+                log.error(
+                    "the handler of group %s has run for more than %d s on %s at %d; the message "
+                    "is tried again",
+                    self.group,
+                    self._consume_timeout_ms // 1000,
+                    message.message_queue,
+                    message.queue_offset,
+                )
+                self.give_back(assignment, message, EXPIRED_DELAY_LEVEL)
+
+    # -- what brokers ask -------------------------------------------------------------------
+
+    async def run_directly(self, message: ReceivedMessage) -> Outcome:
+        """Run the handler on a message an operator sent us (code 309)."""
+        return await self.dispatcher_of(message.topic).run_one(message)
+
+    def concurrency(self) -> int:
+        """How many handlers may run at a time."""
+        return self._concurrency
+
+
+def _check_parking(order: str, message_model: MessageModel, park_after: int) -> None:
+    """Refuse what cannot be parked."""
+    if order == ORDER_NONE or message_model == MessageModel.BROADCASTING:
+        raise ConfigError(
+            "park_after needs order='queue' or order='group' and a clustering group; without an "
+            "order a failed message holds up no other"
+        )
+    check_count("park_after", park_after)
+
+
+def _check_limits(limits: object) -> None:
+    """Refuse limits that would never let a queue pull, or never stop it."""
+    if not isinstance(limits, FlowLimits):
+        raise ConfigError(
+            f"flow_limits is {limits!r:.100} ({type(limits).__name__}); give FlowLimits(...)"
+        )
+    for name in ("count_max", "size_bytes_max", "span_max"):
+        check_count(f"{name} of flow_limits", getattr(limits, name), most=2**63 - 1)
+
+
+def _takes_list(handler: Handler) -> bool:
+    """Whether the handler's parameter is annotated as a list of messages."""
+    try:
+        parameters = list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    if not parameters:
+        return False
+    annotation = parameters[0].annotation
+    if isinstance(annotation, str):
+        name = annotation.partition("[")[0].rpartition(".")[2].strip().lower()
+        return name in ("list", "sequence")
+    origin = getattr(annotation, "__origin__", annotation)
+    return origin in (list, Sequence)

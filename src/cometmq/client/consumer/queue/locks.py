@@ -1,0 +1,149 @@
+"""The broker's locks as one ordered consumer holds them.
+
+Job: ask for queues, renew, give back, and say whether a lock is young enough to act on.
+Must not: decide which queues are wanted, or what happens when a lock is lost.
+
+A lock is as old as the request that got or renewed it, not as its answer: the broker counts from
+some moment between the two.  The broker forgets a lock after 60 s, so whoever stops at 30 s
+(``rocketmq.client.rebalance.lockMaxLiveTime`` of Java) has stopped long before the next owner.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cometmq.client.base.calls import BrokerCalls
+from cometmq.client.base.routes import RouteBook
+from cometmq.errors import CometError, NoRoute
+from cometmq.model import MessageQueue
+from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+
+__all__ = ["LOCK_INTERVAL_MS", "LOCK_STALE_S", "QueueLockKeeper"]
+
+log = logging.getLogger("cometmq.client")
+
+LOCK_INTERVAL_MS: Final = 20_000
+"""``rocketmq.client.rebalance.lockInterval``."""
+LOCK_STALE_S: Final = 30.0
+
+
+class QueueLockKeeper:
+    """Locks of one (group, client); ``monotonic`` gives seconds, ``now_ms`` the wall clock."""
+
+    def __init__(
+        self,
+        group: str,
+        client_id: str,
+        calls: BrokerCalls,
+        routes: RouteBook,
+        monotonic: Callable[[], float],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._group = group
+        self._client_id = client_id
+        self._calls = calls
+        self._routes = routes
+        self._monotonic = monotonic
+        self._now_ms = now_ms
+        self._held: dict[MessageQueue, tuple[float, int]] = {}
+
+    @property
+    def held(self) -> list[MessageQueue]:
+        """Queues whose lock was ours when it was last asked for."""
+        return list(self._held)
+
+    def is_fresh(self, queue: MessageQueue) -> bool:
+        """Whether nobody else can have the lock of a queue now."""
+        held = self._held.get(queue)
+        return held is not None and self._monotonic() - held[0] < LOCK_STALE_S
+
+    def locked_ms(self, queue: MessageQueue) -> int:
+        """When a lock was got or renewed, ms since 1970; 0 for a queue that is not ours."""
+        held = self._held.get(queue)
+        return held[1] if held is not None else 0
+
+    async def acquire(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Ask for locks; those that were granted."""
+        return (await self._ask(queues))[0]
+
+    async def renew(self) -> set[MessageQueue]:
+        """Renew all; those that are lost: refused, or granted again after they had been stale."""
+        before = dict(self._held)
+        stale = {queue for queue in before if not self.is_fresh(queue)}
+        granted, refused = await self._ask(before, renews=True)
+        # What was given back or got anew while the broker was asked is not lost.
+        refused = {queue for queue in refused if self._held.get(queue) == before[queue]}
+        return refused | (stale & granted & self._held.keys())
+
+    async def release(self, queues: Iterable[MessageQueue]) -> None:
+        """Give locks back; where the broker is not reached they expire."""
+        for broker_name, group in _by_broker(queues).items():
+            for queue in group:
+                self._held.pop(queue, None)
+            try:
+                await self._calls.ask(
+                    self._address(broker_name), self._command(RequestCode.UNLOCK_BATCH_MQ, group)
+                )
+            except CometError as error:
+                log.info(
+                    "%d queues of %s were not unlocked, their locks expire: %s",
+                    len(group),
+                    broker_name,
+                    error,
+                )
+
+    def forget(self, queue: MessageQueue) -> None:
+        """A lock is lost: no longer ask for it."""
+        self._held.pop(queue, None)
+
+    async def _ask(
+        self, queues: Iterable[MessageQueue], *, renews: bool = False
+    ) -> tuple[set[MessageQueue], set[MessageQueue]]:
+        """Ask each broker once; (granted, refused), with unreached brokers' queues in neither."""
+        granted: set[MessageQueue] = set()
+        refused: set[MessageQueue] = set()
+
+        async def ask(broker_name: str, group: list[MessageQueue]) -> None:
+            asked = self._monotonic(), self._now_ms()
+            try:
+                answer = await self._calls.ask(
+                    self._address(broker_name), self._command(RequestCode.LOCK_BATCH_MQ, group)
+                )
+                ours = set(LockBatchResponse.decode(answer.body).queues) & set(group)
+            except CometError as error:
+                log.warning(
+                    "the locks of %d queues of %s were not asked for: %s",
+                    len(group),
+                    broker_name,
+                    error,
+                )
+                return
+            for queue in ours:
+                if not renews or queue in self._held:  # else it was given back meanwhile
+                    self._held[queue] = asked
+            granted.update(ours)
+            refused.update(queue for queue in group if queue not in ours)
+
+        # Side by side: one broker that does not answer must not let the others' locks grow old.
+        await asyncio.gather(*[ask(*item) for item in _by_broker(queues).items()])
+        return granted, refused
+
+    def _address(self, broker_name: str) -> str:
+        address = self._routes.address(broker_name)
+        if address is None:
+            raise NoRoute(f"the master of {broker_name}, which keeps its locks, is not known")
+        return address
+
+    def _command(self, code: int, queues: list[MessageQueue]) -> RemotingCommand:
+        body = LockBatchRequest(self._group, self._client_id, tuple(queues)).encode()
+        return RemotingCommand.request(code, {}, body)
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = {}
+    for queue in sorted(queues):  # one order in every process: simulations repeat themselves
+        found.setdefault(queue.broker_name, []).append(queue)
+    return found

@@ -1,0 +1,208 @@
+"""Where a consumer's offsets are kept: at the brokers, or in a local file for broadcasting.
+
+Job: read, remember and store offsets of queues.
+Must not: decide what may be committed; `ProcessQueue` does.
+
+A broadcasting consumer's file lies where Java's does, ``~/.rocketmq_offsets/<clientId>/<group>/
+offsets.json``, and is replaced atomically with the version before kept as ``.bak``.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from cometmq.client.base.calls import BrokerCalls
+from cometmq.client.base.routes import RouteBook
+from cometmq.core.consume.offset_file import decode_offset_file, encode_offset_file
+from cometmq.errors import CodecError, CometError, NoRoute
+from cometmq.model import MessageQueue
+
+__all__ = ["BrokerOffsets", "Files", "LocalOffsets", "OffsetStore"]
+
+log = logging.getLogger("cometmq.client")
+FOLDER: Final = ".rocketmq_offsets"
+
+
+class OffsetStore(Protocol):
+    """Offsets of one group."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The stored offset, or None where there is none; errors are raised, not guessed."""
+        ...
+
+    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool) -> None:
+        """Store offsets; with ``wait`` only returns when they are safe, or raises."""
+        ...
+
+
+class BrokerOffsets:
+    """Offsets at the brokers that own the queues (clustering)."""
+
+    def __init__(self, group: str, calls: BrokerCalls, routes: RouteBook) -> None:
+        self._group = group
+        self._calls = calls
+        self._routes = routes
+
+    def _address(self, queue: MessageQueue) -> str:
+        address = self._routes.any_address(queue.broker_name)
+        if address is None:
+            raise NoRoute(f"no address is known for the broker {queue.broker_name} of {queue}")
+        return address
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The group's offset at the broker."""
+        return await self._calls.consumer_offset(self._address(queue), self._group, queue)
+
+    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool) -> None:
+        """Commit each offset; a failing queue does not keep the others from being committed."""
+        fault: CometError | None = None
+        for queue, consumer_offset in offsets.items():
+            try:
+                await self._calls.commit(
+                    self._address(queue), self._group, queue, consumer_offset, wait=wait
+                )
+            except CometError as error:
+                log.warning("offset %d of %s was not committed: %s", consumer_offset, queue, error)
+                fault = error
+        if wait and fault is not None:
+            raise fault
+
+
+class Files(Protocol):
+    """What is asked of a file system, with names as strings; the simulator has one of its own."""
+
+    def makedirs(self, path: str) -> None:
+        """Make a folder and those above it; one that is there is fine."""
+        ...
+
+    def sync_dir(self, path: str) -> None:
+        """Bring the names in a folder to stable storage."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        ...
+
+    def is_dir(self, path: str) -> bool:
+        """Whether there is such a folder."""
+        ...
+
+    def read_bytes(self, path: str) -> bytes:
+        """Whole content; raises FileNotFoundError."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, in place of what has it."""
+        ...
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Replace a file: all or nothing, its content synced when the call returns."""
+        ...
+
+
+class _RealFiles:
+    """The files of this machine."""
+
+    def makedirs(self, path: str) -> None:
+        Path(path).mkdir(parents=True, exist_ok=True)
+
+    def sync_dir(self, path: str) -> None:
+        if os.name == "nt":
+            return  # it opens no folders
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def is_dir(self, path: str) -> bool:
+        return Path(path).is_dir()
+
+    def read_bytes(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    def rename(self, source: str, target: str) -> None:
+        Path(source).replace(target)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        fresh = Path(path).with_suffix(".json.tmp")
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+
+
+class LocalOffsets:
+    """Offsets in a file of this machine (broadcasting)."""
+
+    def __init__(
+        self, client_id: str, group: str, folder: str | None = None, files: Files | None = None
+    ) -> None:
+        base = Path(folder) if folder is not None else Path.home() / FOLDER
+        self.path = base / client_id / group / "offsets.json"
+        self._base = base
+        self._is_named = False
+        """Whether the folders' names are on stable storage too."""
+        self._files = files or _RealFiles()
+        self._offsets: dict[MessageQueue, int] | None = None
+        # Two threads that save at once would write one file, and the older text might stay.
+        self._turn = asyncio.Lock()
+
+    def _load(self) -> dict[MessageQueue, int]:
+        """The file's offsets; a damaged file falls back to the version before."""
+        for path in (self.path, self.path.with_suffix(".json.bak")):
+            try:
+                return decode_offset_file(self._files.read_bytes(str(path)))
+            except FileNotFoundError:
+                continue
+            except (CodecError, OSError) as error:
+                log.warning("the offset file %s cannot be read: %s", path, error)
+        return {}
+
+    async def _known(self) -> dict[MessageQueue, int]:
+        """The offsets as they are now; the file is read once. The caller has the turn."""
+        if self._offsets is None:
+            self._offsets = await asyncio.to_thread(self._load)
+        return self._offsets
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The offset in the file."""
+        async with self._turn:
+            return (await self._known()).get(queue)
+
+    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool) -> None:
+        """Merge the offsets into the file; it holds them, synced, when this returns."""
+        async with self._turn:
+            known = await self._known()
+            known.update(offsets)
+            try:
+                await asyncio.to_thread(self._save, encode_offset_file(known).encode())
+            except (OSError, CometError) as error:
+                log.warning("the offset file %s was not written: %s", self.path, error)
+                if wait:
+                    raise CometError(
+                        f"the offset file {self.path} was not written: {error}"
+                    ) from error
+
+    def _save(self, text: bytes) -> None:
+        path, folder = str(self.path), self.path.parent
+        unsynced = {folder} if self._is_named else {folder, folder.parent, self._base}
+        for one in (folder, *folder.parents):
+            if self._files.is_dir(str(one)):
+                break
+            unsynced.add(one.parent)
+        self._files.makedirs(str(folder))
+        if self._files.exists(path):
+            self._files.rename(path, str(self.path.with_suffix(".json.bak")))
+        self._files.write_atomic(path, text)
+        # A power cut may take back a name, or a new folder with all that was synced in it.
+        for one in sorted(unsynced):
+            self._files.sync_dir(str(one))
+        self._is_named = True

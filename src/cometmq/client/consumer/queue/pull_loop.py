@@ -1,0 +1,490 @@
+"""Pulling one queue: always one request ahead, and never silently none.
+
+Job: send pulls, read their answers, hand messages to a sink, wait and retry as the answer says.
+Must not: know handlers, polls or commits; the sink does.
+
+Theory: the loop is a state machine driven by answers, not a task: an answer is handed to the sink
+and the next pull leaves in the same turn, so the broker works while the messages are handled.
+
+    IDLE --pull()--> PULLING --answer--> IDLE, pull() at once or after a pause
+    IDLE --sink.hold()--> HELD --wake()--> IDLE
+
+``restart()`` leaves any state: answers of an earlier life carry an old number and are ignored.
+Reactions to codes follow ``DefaultMQPushConsumerImpl`` of RocketMQ 5.4.0; different is that 24
+and 25 (the broker does not know this consumer) cause a heartbeat at once, and that an illegal
+offset is corrected in place instead of waiting for the next rebalance.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from cometmq.client.base.instance import ClientInstance
+from cometmq.client.message.message import ReceivedMessage, split_messages
+from cometmq.codec.stored_message import decode_messages_lenient
+from cometmq.core.consume.process_queue import ProcessQueue
+from cometmq.core.filter.subscription import SQL92
+from cometmq.errors import CodecError, CometError, RequestTimeout, ResponseCode
+from cometmq.model import MessageQueue, SubscriptionData
+from cometmq.model.flags import PULL_COMMIT_OFFSET
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.extensions.bulk_pull import BULK_PULL_FEATURE, BulkPullCode
+from cometmq.wire.frame.acl import SignedPullTemplate
+from cometmq.wire.header.fast_encode import PullRequestTemplate
+from cometmq.wire.header.headers import PullResponseHeader
+
+__all__ = ["PullLoop", "PullSettings", "PullSink"]
+
+log = logging.getLogger("cometmq.client")
+
+COUNT_DEFAULT: Final = 32
+PAUSE_ERROR_S: Final = 1.0
+PAUSE_ERROR_S_MAX: Final = 5.0
+PAUSE_BUSY_S: Final = 0.02
+PAUSE_UNKNOWN_S: Final = 0.1
+UNHELD_S: Final = 0.02
+"""An empty answer that comes sooner was not held: pulling again at once would spin."""
+PAUSE_UNHELD_S: Final = 0.1
+HOLD_RECHECK_S: Final = 1.0
+"""A held loop looks again after this time even if nobody wakes it."""
+PULL_TIMEOUT_MS: Final = 30_000
+BULK_COUNT_MAX: Final = 512
+BULK_BYTES_MAX: Final = 1 << 20
+"""A bulk pull brings at most this: what is handed over in one turn holds up everything else."""
+OFFSET_RESET: Final = "OFFSET_RESET"
+"""Remark of an answer 21 that carries an operator's offset (``PullMessageProcessor`` of 5.4.0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """What all pulls of a consumer have in common."""
+
+    code: int
+    group: str
+    sys_flag: int
+    suspend_ms: int
+    max_count: int = COUNT_DEFAULT
+    max_bytes: int = 262_144
+    sends_expression: bool = False
+
+
+class PullSink(Protocol):
+    """Where the messages of a queue go."""
+
+    def hold(self, loop: "PullLoop") -> str | None:
+        """Why the loop must not pull now, or None; the sink calls ``wake`` when that is over."""
+        ...
+
+    def room(self, loop: "PullLoop") -> tuple[int, int]:
+        """How many messages, and bytes of them, it would take before it says hold."""
+        ...
+
+    def accept(self, loop: "PullLoop", messages: list[ReceivedMessage], next_offset: int) -> None:
+        """Take matching messages, possibly none; the next pull starts at ``next_offset``."""
+        ...
+
+    def commit_hint(self, loop: "PullLoop") -> int:
+        """An offset to commit along with a pull, or -1."""
+        ...
+
+    def offset_moved(self, loop: "PullLoop", queue_offset: int, *, is_ordered: bool) -> None:
+        """Go on from this offset: an operator ordered it, or the broker has not the one asked."""
+        ...
+
+
+class PullLoop:
+    """The pulls of one queue."""
+
+    __slots__ = (
+        "_broker_id",
+        "_bulk_address",
+        "_bulk_template",
+        "_code",
+        "_errors_in_row",
+        "_instance",
+        "_loop",
+        "_number",
+        "_one_by_one_until",
+        "_sent_at",
+        "_settings",
+        "_sink",
+        "_sub_version",
+        "_template",
+        "_timer",
+        "held_because",
+        "is_pulling",
+        "is_stopped",
+        "last_error",
+        "process_queue",
+        "pull_count",
+        "pull_s",
+        "pulled_count",
+        "queue",
+        "subscription",
+    )
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        queue: MessageQueue,
+        process_queue: ProcessQueue,
+        subscription: SubscriptionData,
+        settings: PullSettings,
+        sink: PullSink,
+    ) -> None:
+        self._instance = instance
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._sink = sink
+        self._number = 0
+        self._one_by_one_until = -1
+        """Below this queue offset pulls ask for one message, since an answer was damaged."""
+        self._broker_id = 0
+        self._errors_in_row = 0
+        self._sent_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.queue = queue
+        self.process_queue = process_queue
+        self.subscription = subscription
+        self.held_because: str | None = None
+        self.is_pulling = False
+        self.is_stopped = False
+        self.last_error: str | None = None
+        self.pull_count = 0
+        """Pulls that brought messages, and the seconds and messages of all of them."""
+        self.pull_s = 0.0
+        self.pulled_count = 0
+        self._sub_version = subscription.sub_version
+        if settings.sends_expression and subscription.expression_type != SQL92:
+            self._sub_version = 0  # as Java's lite consumer: the request carries the expression
+        self._code = settings.code
+        self._template = self._new_template(settings.code)
+        self._bulk_template: PullRequestTemplate | None = None
+        self._bulk_address: str | None = None
+        """Where the pull in flight went, if it is a bulk pull."""
+
+    def _new_template(self, code: int) -> PullRequestTemplate:
+        settings, subscription, queue = self._settings, self.subscription, self.queue
+        credentials = self._instance.options.security.credentials
+        template: Callable[..., PullRequestTemplate] = PullRequestTemplate
+        if credentials is not None:
+            template = partial(SignedPullTemplate, credentials)
+        return template(
+            settings.group,
+            queue.topic,
+            queue.queue_id,
+            expression_type=subscription.expression_type,
+            subscription=subscription.sub_string if settings.sends_expression else None,
+            broker_name=queue.broker_name,
+            code=code,
+        )
+
+    # -- driving ----------------------------------------------------------------------------
+
+    def pull(self) -> None:
+        """Send the next pull unless one is in flight or the sink says no."""
+        if self.is_stopped or self.is_pulling:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        reason = self._sink.hold(self)
+        if reason is not None:
+            self.held_because = reason
+            self._timer = self._loop.call_later(HOLD_RECHECK_S, self.pull)
+            return
+        self.held_because = None
+        address = self._instance.routes.address(self.queue.broker_name, self._broker_id)
+        channel = self._instance.pool.open_channel(address) if address is not None else None
+        if channel is None or not self._instance.is_greeted(channel):
+            self.is_pulling = True
+            self._instance.spawn(self._connect(address), f"connect-{self.queue}")
+            return
+        self.is_pulling = True
+        self._number += 1
+        number = self._number
+        opaque = channel.next_opaque()
+        self._sent_at = self._loop.time()
+        channel.call(
+            opaque,
+            self._frame(opaque, channel.address),
+            channel.deadline_in(PULL_TIMEOUT_MS + self._settings.suspend_ms),
+            lambda answer: self._answered(number, answer),
+        )
+        # A pull is worth many messages: the broker works on it while we hand out those we have.
+        channel.flush()
+
+    def wake(self) -> None:
+        """The reason to hold is gone."""
+        if self.held_because is not None:
+            self.pull()
+
+    def restart(self) -> None:
+        """Forget the pull in flight, if any, and pull anew."""
+        self._number += 1
+        self.is_pulling = False
+        self.pull()
+
+    def stop(self) -> None:
+        """Pull no more; an answer still to come is ignored."""
+        self.is_stopped = True
+        self._number += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _after(self, pause_s: float) -> None:
+        if self.is_stopped:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(pause_s, self.pull)
+
+    async def _connect(self, address: str | None) -> None:
+        number = self._number
+        try:
+            if address is None:
+                await self._instance.refresh_route(self.queue.topic)
+                address = self._instance.routes.any_address(self.queue.broker_name)
+            if address is None:
+                raise CometError(f"the route has no address for {self.queue.broker_name}")
+            await self._instance.io.channel(address, self._instance.options.request_timeout_ms)
+        except Exception as error:
+            # It may have moved; the answer is there before the next try.
+            self._instance.refresh_soon(self.queue.topic)
+            if number == self._number:
+                self.is_pulling = False
+                self._broker_id = 0
+                self._failed(f"{error}")
+            return
+        if number == self._number:
+            self.is_pulling = False
+            self.pull()
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def _answered(self, number: int, answer: RemotingCommand | Exception) -> None:
+        if number != self._number or self.is_stopped:
+            return
+        self.is_pulling = False
+        try:
+            if isinstance(answer, Exception):
+                self._broker_id = 0
+                self._failed(str(answer), at_once=isinstance(answer, RequestTimeout))
+            elif answer.code in _PULL_ANSWERS:
+                self._errors_in_row = 0
+                self._take(answer)
+            else:
+                self._refused(answer)
+        except Exception as error:
+            # Whatever went wrong, a queue must not stop being pulled because of it.
+            log.exception("a pull of %s could not be handled", self.queue)
+            self._failed(f"{type(error).__name__}: {error}")
+
+    def _take(self, answer: RemotingCommand) -> None:
+        header = PullResponseHeader.from_command(answer)
+        process_queue = self.process_queue
+        process_queue.broker_max_offset = header.max_offset
+        self._broker_id = header.suggest_which_broker_id
+        code = answer.code
+        next_offset = header.next_begin_offset
+        if code == 0:
+            messages, next_offset = self._messages(answer.body, next_offset)
+            self.pull_count += 1
+            self.pull_s += self._loop.time() - self._sent_at
+            self.pulled_count += len(messages)
+            self._sink.accept(self, self._matching(messages), next_offset)
+            self.pull()
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
+            is_ordered = answer.remark == OFFSET_RESET
+            if not is_ordered:
+                log.warning(
+                    "%s of group %s: offset %d is outside the broker's %d to %d; going on from %d",
+                    self.queue,
+                    self._settings.group,
+                    process_queue.pull_offset,
+                    header.min_offset,
+                    header.max_offset,
+                    next_offset,
+                )
+            self._sink.offset_moved(self, next_offset, is_ordered=is_ordered)
+            self.pull()
+        else:
+            self._sink.accept(self, [], next_offset)
+            unheld = self._loop.time() - self._sent_at < UNHELD_S
+            if unheld and code == ResponseCode.PULL_NOT_FOUND:
+                self._after(PAUSE_UNHELD_S)
+            else:
+                self.pull()
+
+    def _matching(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        tags = self.subscription.tags_set
+        if not tags:
+            return messages
+        return [message for message in messages if message.tags in tags]
+
+    def _messages(self, body: bytes, next_offset: int) -> tuple[list[ReceivedMessage], int]:
+        """The messages of an answer, and where to go on."""
+        try:
+            return split_messages(body, self.queue), next_offset
+        except CodecError as error:
+            return self._salvage(body, next_offset, error)
+
+    def _salvage(
+        self, body: bytes, next_offset: int, error: CodecError
+    ) -> tuple[list[ReceivedMessage], int]:
+        """What can be read of a damaged answer, and where to go on.
+
+        Damage that hides where the next record begins hides all the rest of the answer, so that is
+        asked for again, one message at a time: the broker looks at each, and only what is damaged
+        is passed over, named in the log.
+        """
+        good, broken = decode_messages_lenient(body)
+        begin = self.process_queue.pull_offset
+        hides_rest = bool(broken) and broken[-1].position + broken[-1].size == len(body)
+        if hides_rest and begin >= self._one_by_one_until:
+            begin = max((one.queue_offset + 1 for one in good), default=begin)
+            self._one_by_one_until = next_offset
+            log.warning(
+                "%s: an answer of %d bytes is damaged (%s); offsets %d to %d are asked for again,"
+                " one by one",
+                self.queue,
+                len(body),
+                error,
+                begin,
+                next_offset - 1,
+            )
+            next_offset = begin
+            broken = broken[:-1]
+        if broken:
+            log.error(
+                "%s: an answer of %d bytes is damaged (%s); %d messages read, passed over: %s",
+                self.queue,
+                len(body),
+                error,
+                len(good),
+                "; ".join(
+                    f"{part.size} bytes at {part.position}: {part.reason}" for part in broken
+                ),
+            )
+        messages = [
+            ReceivedMessage(self.queue, one.queue_offset, one.total_size, b"", 0, one)
+            for one in good
+        ]
+        return messages, next_offset
+
+    def _refused(self, answer: RemotingCommand) -> None:
+        code = answer.code
+        text = f"code {code} {answer.remark or ''}".strip()
+        if code in (ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY):
+            self._after(PAUSE_BUSY_S)
+        elif code in (
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+            ResponseCode.FILTER_DATA_NOT_EXIST,
+            ResponseCode.FILTER_DATA_NOT_LATEST,
+        ):
+            log.debug("%s: %s; sending a heartbeat", self.queue, text)
+            self._errors_in_row += 1
+            self._instance.spawn(self._introduce(), f"heartbeat-{self.queue.broker_name}")
+        elif code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._bulk_address is not None:
+            # Another broker has come to this address.
+            self._instance.forget_features(self._bulk_address)
+            self.pull()
+        elif (
+            code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            and self._code == RequestCode.LITE_PULL_MESSAGE
+        ):
+            # Brokers of 4.9 serve lite consumers by the ordinary pull, with the same flags.
+            self._code = RequestCode.PULL_MESSAGE
+            self._template = self._new_template(self._code)
+            self.pull()
+        else:
+            self._failed(text)
+
+    async def _introduce(self) -> None:
+        """The broker does not know us (yet): say who we are, then pull again."""
+        address = self._instance.routes.address(self.queue.broker_name)
+        if address is not None:
+            await self._instance.heartbeat_to(address)
+        self._after(PAUSE_UNKNOWN_S if self._errors_in_row < 5 else PAUSE_ERROR_S)
+
+    def _failed(self, text: str, *, at_once: bool = False) -> None:
+        if self._instance.is_closed:
+            return
+        self._errors_in_row += 1
+        self.last_error = text
+        # The first fault and then ever fewer: 1, 2, 4, 8, ...
+        if self._errors_in_row & (self._errors_in_row - 1) == 0:
+            log.warning(
+                "pull of %s failed (%d in a row): %s", self.queue, self._errors_in_row, text
+            )
+        pause_s = min(PAUSE_ERROR_S * self._errors_in_row, PAUSE_ERROR_S_MAX)
+        self._after(0.0 if at_once and self._errors_in_row < 2 else pause_s)
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def _bulk_limits(self, address: str, begin: int) -> tuple[int, int] | None:
+        """Messages and bytes of a bulk pull; None where an ordinary pull is as good.
+
+        Only for a backlog, at a broker that offers it, and within what the sink would take.
+        """
+        settings = self._settings
+        enough = 2 * settings.max_count
+        backlog = self.process_queue.broker_max_offset - begin
+        if (
+            backlog < enough
+            or settings.max_count < COUNT_DEFAULT
+            or begin < self._one_by_one_until
+            or not self._instance.knows(address, BULK_PULL_FEATURE)
+        ):
+            return None
+        count, byte_count = self._sink.room(self)
+        if count < enough or byte_count < settings.max_bytes:
+            return None
+        return min(count, backlog, BULK_COUNT_MAX), min(byte_count, BULK_BYTES_MAX)
+
+    def _frame(self, opaque: int, address: str) -> bytes:
+        """The next pull request; HOT."""
+        settings = self._settings
+        sys_flag = settings.sys_flag
+        commit_offset = self._sink.commit_hint(self)
+        if commit_offset >= 0:
+            sys_flag |= PULL_COMMIT_OFFSET
+        else:
+            commit_offset = 0
+        begin = self.process_queue.pull_offset
+        count = settings.max_count if begin >= self._one_by_one_until else 1
+        byte_count, template = settings.max_bytes, self._template
+        bulk = self._bulk_limits(address, begin)
+        self._bulk_address = None
+        if bulk is not None:
+            self._bulk_address = address
+            count, byte_count = bulk
+            if self._bulk_template is None:
+                self._bulk_template = self._new_template(BulkPullCode.BULK_PULL)
+            template = self._bulk_template
+        return template.encode(
+            opaque,
+            begin,
+            count,
+            sys_flag,
+            commit_offset,
+            settings.suspend_ms,
+            self._sub_version,
+            byte_count,
+        )
+
+
+_PULL_ANSWERS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)

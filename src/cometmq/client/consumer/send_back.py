@@ -1,0 +1,196 @@
+"""Giving back messages that a handler did not take, until somebody has them.
+
+Job: code 36 to the message's broker; where that fails, a copy sent to the group's retry topic;
+where that fails too, both again after a pause.  Only then is the message finished here.
+Must not: decide which messages those are, or at which level.
+
+The tries of an ordered message are counted here, and the broker's record knows nothing of them.  So
+its dead letter is a copy with that count, as with Java's orderly consumers, and code 36, which
+would count one try, is the second choice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.base.calls import BrokerCalls
+from cometmq.client.base.instance import ClientInstance
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.codec.properties import encode_properties_text
+from cometmq.core.retry.consume_retry import DELAY_LEVEL_DEAD_LETTER, fallback_properties
+from cometmq.errors import CometError, NoRoute, remote_error
+from cometmq.model import SendStatus
+from cometmq.model.flags import BORN_HOST_V6, STORE_HOST_V6
+from cometmq.model.names import CLIENT_INNER_PRODUCER, retry_topic
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.headers import SendMessageHeader
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.queue.assignment import Assignment
+
+__all__ = ["SendBack"]
+
+log = logging.getLogger("cometmq.client")
+
+CONCURRENCY: Final = 64
+PAUSE_S: Final = 5.0
+RESEND_TIMEOUT_MS: Final = 5_000
+_STORED: Final = frozenset(int(status) for status in SendStatus)
+
+
+class SendBack:
+    """Returns of one consumer; ``done`` is called when a message is in other hands."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        calls: BrokerCalls,
+        group: str,
+        max_reconsume_times: int | None,
+        done: "Callable[[Assignment, ReceivedMessage], None]",
+        *,
+        is_orderly: bool,
+    ) -> None:
+        self._instance = instance
+        self._calls = calls
+        self._group = group
+        self._max_reconsume_times = max_reconsume_times
+        self._done = done
+        self._is_orderly = is_orderly
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+        self._count = 0
+        self._is_stopping = False
+
+    @property
+    def count(self) -> int:
+        """Messages on their way back."""
+        return self._count
+
+    def start(self, assignment: "Assignment", message: ReceivedMessage, delay_level: int) -> None:
+        """Begin to give a message back in the background."""
+        self._count += 1
+        self._none_left.clear()
+        self._instance.spawn(self._until_taken(assignment, message, delay_level), "send-back")
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait for the returns under way; what fails from now on is not repeated."""
+        self._is_stopping = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._none_left.wait()
+        except TimeoutError:
+            log.warning("group %s: %d messages were not given back", self._group, self._count)
+
+    async def _until_taken(
+        self, assignment: "Assignment", message: ReceivedMessage, delay_level: int
+    ) -> None:
+        try:
+            while not assignment.process_queue.dropped:
+                async with self._slots:
+                    taken = await self._once(message, delay_level)
+                if taken:
+                    self._done(assignment, message)
+                    return
+                if self._is_stopping:
+                    return
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._none_left.set()
+
+    async def _once(self, message: ReceivedMessage, delay_level: int) -> bool:
+        where = f"{message.message_queue} at {message.queue_offset}"
+        try:
+            address = self._instance.routes.address(message.broker_name)
+            if address is None:
+                raise NoRoute(f"the master of {message.broker_name} is not known")
+            is_dead = self._is_orderly and delay_level == DELAY_LEVEL_DEAD_LETTER
+            if is_dead and await self._bury(message, address):
+                return True
+            await self._calls.send_back(
+                address,
+                message.broker_name,
+                self._group,
+                physical_offset=message.physical_offset,
+                delay_level=delay_level,
+                message_id=message.message_id,
+                topic=message.topic,
+                max_reconsume_times=self._max_reconsume_times,
+            )
+        except CometError as error:
+            log.warning("%s was not taken back (%s); re-sending a copy", where, error)
+        else:
+            return True
+        try:
+            await self._resend(message, delay_level)
+        except CometError as error:
+            log.warning("%s was not re-sent (%s); again in %.0f s", where, error, PAUSE_S)
+            return False
+        return True
+
+    async def _bury(self, message: ReceivedMessage, address: str) -> bool:
+        """Make a dead letter that says how often it was tried again; False if that failed."""
+        tries = message.stored.reconsume_times
+        # One less than the count: every broker's rule makes that a dead letter.
+        command = self._copy(message, DELAY_LEVEL_DEAD_LETTER, tries - 1)
+        try:
+            answer = await self._instance.io.request(address, command, RESEND_TIMEOUT_MS)
+        except CometError as error:
+            log.info("%s: %s", message.message_queue, error)
+            return False
+        return answer.code in _STORED
+
+    def _copy(
+        self, message: ReceivedMessage, delay_level: int, most: int | None
+    ) -> RemotingCommand:
+        """The request that sends a copy to the retry topic; ``most`` tries are allowed."""
+        stored = message.stored
+        properties = fallback_properties(
+            message.properties,
+            topic=message.topic,
+            message_id=message.message_id,
+            reconsume_times=stored.reconsume_times,
+            max_reconsume_times=most,
+            delay_level=delay_level,
+        )
+        allowed = properties.pop("MAX_RECONSUME_TIMES", None)
+        header = SendMessageHeader(
+            producer_group=CLIENT_INNER_PRODUCER,
+            topic=retry_topic(self._group),
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=0,
+            sys_flag=stored.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+            born_timestamp_ms=self._instance.env.clock.now_ms(),
+            flag=stored.flag,
+            reconsume_times=int(properties.pop("RECONSUME_TIME")),
+            max_reconsume_times=None if allowed is None else int(allowed),
+            properties=encode_properties_text(properties),
+        )
+        return RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), stored.body)
+
+    async def _resend(self, message: ReceivedMessage, delay_level: int) -> None:
+        """Send a copy to the retry topic, as Java does when 36 fails."""
+        topic = retry_topic(self._group)
+        command = self._copy(message, delay_level, self._max_reconsume_times)
+        route = await self._instance.routes.find(topic)
+        fault: CometError = NoRoute(f"no broker of {topic} has a master")
+        for broker in route.broker_datas:
+            if broker.master_address is None:
+                continue
+            try:
+                answer = await self._instance.io.request(
+                    broker.master_address, command, RESEND_TIMEOUT_MS
+                )
+            except CometError as error:
+                fault = error
+                continue
+            if answer.code in _STORED:
+                return
+            fault = remote_error(answer.code, answer.remark)
+        raise fault

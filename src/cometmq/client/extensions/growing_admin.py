@@ -1,0 +1,410 @@
+"""Growing and shrinking an ordered topic, for operators: the steps, in their order.
+
+Job: `GrowthCalls`, the part of the admin client that starts a growth, closes it, and tells how far
+it is; one implementation for both faces.
+Must not: decide what moves (the brokers do) or wait for it.
+
+The order of the steps is what makes it safe (``core.growing``): every broker is *prepared*, in the
+order of their names, before any is *moving*.  A broker refuses a second growth, so of two
+operators who begin at once the first broker lets one pass.  Each step may be repeated: who finds a
+growth half begun asks for the same again.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from cometmq.client.base.calls import BrokerCalls
+from cometmq.client.base.reading import QueueReader
+from cometmq.client.base.routes import RouteBook
+from cometmq.client.extensions.growing import growth_of
+from cometmq.client.extensions.parking.admin import ParkedLanes, parking_groups
+from cometmq.core.extensions.growing import BUCKET_COUNT, Growth, Layout, Phase
+from cometmq.errors import ConfigError, RemoteError, ResponseCode, TopicNotExist
+from cometmq.model import MessageQueue, TopicConfig
+from cometmq.net.env import SystemClock
+from cometmq.wire.body.admin import (
+    decode_consumer_offsets,
+    decode_group_list,
+    decode_topic_config,
+)
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.admin import TopicHeader
+from cometmq.wire.header.headers import CreateTopicHeader
+
+__all__ = ["GroupBehind", "GrowthCalls", "GrowthStatus"]
+
+TEMPLATE: str = "TBW102"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBehind:
+    """A consumer group that a queue waits for, and how many messages it has still to consume."""
+
+    group: str
+    queue: MessageQueue
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthStatus:
+    """How far a topic's growth is.
+
+    ``phase`` is ``none``, ``prepared``, ``moving``, ``closing`` or ``complete``; ``moved`` of
+    ``buckets`` have left their old queues; ``leaving`` are queues without writers that consumers
+    still have to read to the end; ``waiting_for`` says which consumer groups that depends on.
+    """
+
+    topic: str
+    phase: str
+    epoch: int = 0
+    old: str = ""
+    new: str = ""
+    moved: int = 0
+    buckets: int = 0
+    leaving: tuple[MessageQueue, ...] = ()
+    waiting_for: tuple[GroupBehind, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to move or to read."""
+        return self.phase in ("none", "complete")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A topic at one broker; ``config`` is None where the broker does not have it."""
+
+    address: str
+    config: TopicConfig | None
+    growth: Growth | None
+
+
+class _Admin(Protocol):
+    _calls: BrokerCalls
+    _routes: RouteBook
+
+    async def _masters(
+        self, cluster: str | None = None, broker_name: str | None = None
+    ) -> dict[str, str]: ...
+
+    async def topic_list(self, *, include_system: bool = False) -> list[str]: ...
+
+    def queue_reader(self) -> QueueReader: ...
+
+
+class GrowthCalls:
+    """The admin client's calls about growth."""
+
+    async def grow_topic(
+        self: _Admin,
+        topic: str,
+        queue_count: int,
+        *,
+        cluster: str | None = None,
+        broker_names: Iterable[str] | None = None,
+    ) -> GrowthStatus:
+        """Give a topic ``queue_count`` queues on each broker, and keep the order of its groups.
+
+        Without ``broker_names`` these are all masters (of the cluster), also those that do not
+        have the topic yet; of a growth that was begun and not finished those it was begun with.
+        Returns at once; `topic_growth` tells how far it is.
+
+        Raises:
+            ConfigError: nothing would grow, another growth is under way, or message groups that
+                are parked would come to another broker.
+            TopicNotExist: no broker has the topic.
+        """
+        found = await _find(self, topic, cluster)
+        _check_known(found, broker_names)
+        names = set(broker_names) if broker_names is not None else set(found)
+        begun = _together(found)
+        if broker_names is None and begun is not None and not begun.is_complete:
+            # A broker may have joined or got the topic since.
+            names = {name for name, _ in begun.new.brokers}
+        old = _present_layout(topic, found)
+        counts = dict(old.brokers)
+        wanted = Layout.of(counts | dict.fromkeys(names, queue_count))
+        for name, count in old.brokers:
+            if wanted.count_of(name) < count:
+                raise ConfigError(
+                    f"the topic {topic} has {count} queues on {name}, more than {queue_count}; "
+                    "cometmq topic shrink makes them fewer"
+                )
+        return await _change(self, topic, found, wanted)
+
+    async def shrink_topic(
+        self: _Admin,
+        topic: str,
+        queue_count: int,
+        *,
+        cluster: str | None = None,
+        without: Iterable[str] = (),
+    ) -> GrowthStatus:
+        """Leave a topic ``queue_count`` queues on each broker, none on those of ``without``.
+
+        A queue that is to go takes nothing but the groups that still are at home there; it
+        vanishes when all its messages are consumed.
+
+        Raises:
+            ConfigError: nothing would shrink, another growth is under way, or message groups that
+                are parked would come to another broker.
+            TopicNotExist: no broker has the topic.
+        """
+        found = await _find(self, topic, cluster)
+        gone = set(without)
+        _check_known(found, gone)
+        old = _present_layout(topic, found)
+        wanted = Layout.of(
+            {name: min(count, queue_count) for name, count in old.brokers if name not in gone}
+        )
+        if queue_count < 1 or not wanted.brokers:
+            raise ConfigError(
+                f"the topic {topic} would have no queue left; cometmq topic delete removes it"
+            )
+        return await _change(self, topic, found, wanted)
+
+    async def close_topic_growth(self: _Admin, topic: str) -> GrowthStatus:
+        """Let message groups that never pause move too: their sends wait for the consumers.
+
+        Raises:
+            ConfigError: the topic is not growing.
+        """
+        found = await _find(self, topic, None)
+        growth = _together(found)
+        if growth is None or growth.is_complete or growth.phase is Phase.PREPARED:
+            raise ConfigError(
+                f"the topic {topic} has no message groups on the move; cometmq topic growth shows "
+                "how far it is"
+            )
+        closing = replace(growth, phase=Phase.CLOSING)
+        for name, one in found.items():
+            if one.config is not None and one.growth is not None:
+                await _write(self, one.address, name, one.config, closing)
+        return await _status(self, topic, await _find(self, topic, None))
+
+    async def topic_growth(self: _Admin, topic: str) -> GrowthStatus:
+        """How far a topic's growth is, and which consumer groups it waits for."""
+        return await _status(self, topic, await _find(self, topic, None))
+
+
+def _check_known(found: Mapping[str, _Found], names: Iterable[str] | None) -> None:
+    unknown = sorted(set(names or ()) - set(found))
+    if unknown:
+        raise ConfigError(f"no broker is called {', '.join(unknown)}; there are {', '.join(found)}")
+
+
+async def _find(admin: _Admin, topic: str, cluster: str | None) -> dict[str, _Found]:
+    """The topic at each master; raises TopicNotExist where none has it."""
+    found: dict[str, _Found] = {}
+    for name, address in (await admin._masters(cluster)).items():
+        config = await _config(admin, topic, address)
+        found[name] = _Found(address, config, growth_of(config, name))
+    if all(one.config is None for one in found.values()):
+        raise TopicNotExist(ResponseCode.TOPIC_NOT_EXIST, f"no broker has the topic {topic}")
+    return found
+
+
+async def _config(admin: _Admin, topic: str, address: str) -> TopicConfig | None:
+    command = RemotingCommand.request(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic).to_ext())
+    try:
+        answer = await admin._calls.ask(address, command)
+    except TopicNotExist:
+        return None
+    return decode_topic_config(answer.body)
+
+
+def _together(found: Mapping[str, _Found]) -> Growth | None:
+    whole: Growth | None = None
+    for one in found.values():
+        if one.growth is not None:
+            whole = one.growth.merged(whole)
+    return whole
+
+
+def _present_layout(topic: str, found: Mapping[str, _Found]) -> Layout:
+    """The layout that groups have now, or are on their way from."""
+    growth = _together(found)
+    if growth is not None:
+        return growth.new if growth.is_complete else growth.old
+    counts = {
+        name: one.config.write_queue_count
+        for name, one in found.items()
+        if one.config is not None and one.config.is_writable
+    }
+    layout = Layout.of(counts)
+    if not layout.brokers:
+        raise ConfigError(f"the topic {topic} has no queue to write to, so nothing can grow")
+    return layout
+
+
+async def _change(
+    admin: _Admin, topic: str, found: Mapping[str, _Found], wanted: Layout
+) -> GrowthStatus:
+    """Prepare every broker, then let every broker move."""
+    before = _together(found)
+    if before is not None and not before.is_complete:
+        if before.new != wanted:
+            step = "when that is complete (cometmq topic growth)"
+            if before.phase is Phase.PREPARED:
+                step = "after that one, which was begun only: ask for it again to have it done"
+            raise ConfigError(
+                f"the topic {topic} is on its way from {before.old} to {before.new}; the next "
+                f"change starts {step}"
+            )
+        growth = replace(before, moved={})
+    else:
+        old = _present_layout(topic, found)
+        if wanted == old:
+            raise ConfigError(f"the topic {topic} has these queues already: {old}")
+        epoch = 1 if before is None else before.epoch + 1
+        growth = Growth(epoch, Phase.PREPARED, old, wanted)
+    # New brokers last: the next change needs the old ones, so it meets one that was only begun.
+    names = sorted(growth.brokers, key=lambda name: (not growth.old.count_of(name), name))
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ConfigError(
+            f"the broker {', '.join(missing)} of the topic {topic} is not there; all have to know "
+            "of the change before it starts"
+        )
+    if before is None or before.is_complete:
+        await _check_parked(admin, topic, growth)
+    order = next(one.config.order for one in found.values() if one.config is not None)
+    for phase in (Phase.PREPARED, Phase.MOVING):
+        for name in names:
+            one = found[name]
+            if one.growth is not None and one.growth.has_come_to(growth.epoch, phase):
+                continue
+            config = one.config or TopicConfig(topic, 0, 0, order=order)
+            await _write(admin, one.address, name, config, replace(growth, phase=phase))
+            found = {**found, name: replace(one, config=await _config(admin, topic, one.address))}
+    admin._routes.forget(topic)
+    return await _status(admin, topic, await _find(admin, topic, None))
+
+
+async def _check_parked(admin: _Admin, topic: str, growth: Growth) -> None:
+    """Refuse to move parked message groups between brokers: each keeps a parking log of its own."""
+    if len(growth.brokers) == 1:
+        return
+    for group in parking_groups(await admin.topic_list(include_system=True)):
+        lanes = await ParkedLanes(admin.queue_reader(), group, SystemClock()).all()
+        parked = [lane.message_group for lane in lanes if lane.name.startswith(f"{topic}/")]
+        if parked:
+            raise ConfigError(
+                f"{len(parked)} message groups of the topic {topic} are parked for the group "
+                f"{group}, {parked[0]} among them; at another broker newer messages would pass "
+                f"them: retry or skip them first (cometmq parking list {group})"
+            )
+
+
+async def _write(
+    admin: _Admin, address: str, broker_name: str, config: TopicConfig, growth: Growth
+) -> None:
+    """Write queues and attributes of one broker in one request: nobody sees one without the other.
+
+    Queues that are to go stay readable; the broker lets them vanish.
+    """
+    count = growth.new.count_of(broker_name)
+    is_new = config.read_queue_count == 0 and not config.attributes
+    signed = {f"+{key}": value for key, value in growth.to_attributes(broker_name).items()}
+    present = growth_of(config, broker_name)
+    if present is not None and present.epoch != growth.epoch and "group.moved" in config.attributes:
+        signed["-group.moved"] = ""
+    if present is not None and present.epoch == growth.epoch:
+        signed.pop("+group.moved", None)  # the broker's own business
+    changes = ",".join(f"{key}={value}" if value else key for key, value in signed.items())
+    header = CreateTopicHeader(
+        config.topic,
+        TEMPLATE,
+        count if is_new else max(count, config.read_queue_count),
+        count,
+        config.perm,
+        config.topic_filter_type,
+        order=config.order,
+        topic_sys_flag=config.topic_sys_flag,
+        attributes=changes,
+    )
+    command = RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())
+    try:
+        await admin._calls.ask(address, command)
+    except RemoteError as error:
+        if "unsupported key" in str(error):
+            raise ConfigError(
+                f"the broker {broker_name} is RocketMQ's and cannot keep the order of a growing "
+                "topic; cometmq topic create changes its queues without that"
+            ) from error
+        raise
+
+
+# -- how far it is ----------------------------------------------------------------------------
+
+
+async def _status(admin: _Admin, topic: str, found: Mapping[str, _Found]) -> GrowthStatus:
+    growth = _together(found)
+    if growth is None:
+        return GrowthStatus(topic, "none")
+    total = growth.old.queue_count * BUCKET_COUNT
+    moved = sum(
+        growth.moved.get((name, queue_id), 0).bit_count()
+        for name, count in growth.old.brokers
+        for queue_id in range(count)
+    )
+    leaving = tuple(
+        MessageQueue(topic, name, queue_id)
+        for name, one in sorted(found.items())
+        # A broker that got the topic later than the growth has no queue that is to go.
+        if one.config is not None and one.growth is not None
+        for queue_id in range(growth.new.count_of(name), one.config.read_queue_count)
+    )
+    left = {MessageQueue(topic, *queue) for queue in growth.queues_left()}
+    phase = growth.phase.value if left or leaving else "complete"
+    behind = await _behind(admin, topic, found, sorted(left | set(leaving)))
+    return GrowthStatus(
+        topic,
+        phase,
+        growth.epoch,
+        str(growth.old),
+        str(growth.new),
+        moved,
+        total,
+        leaving,
+        tuple(behind),
+    )
+
+
+async def _behind(
+    admin: _Admin, topic: str, found: Mapping[str, _Found], queues: Iterable[MessageQueue]
+) -> list[GroupBehind]:
+    """Groups that have not consumed all of these queues."""
+    behind: list[GroupBehind] = []
+    tables: dict[str, dict[str, dict[int, int]]] = {}
+    for queue in queues:
+        if queue.broker_name not in found:
+            continue
+        address = found[queue.broker_name].address
+        if address not in tables:
+            tables[address] = await _offsets(admin, topic, address)
+        first = await admin._calls.min_offset(address, queue)
+        end = await admin._calls.max_offset(address, queue)
+        for group, offsets in sorted(tables[address].items()):
+            lag = end - max(first, offsets.get(queue.queue_id, 0))
+            if lag > 0:
+                behind.append(GroupBehind(group, queue, lag))
+    return behind
+
+
+async def _offsets(admin: _Admin, topic: str, address: str) -> dict[str, dict[int, int]]:
+    answer = await admin._calls.ask(
+        address, RemotingCommand.request(RequestCode.GET_ALL_CONSUMER_OFFSET)
+    )
+    # A group that is online counts also before it has stored an offset.
+    ext = TopicHeader(topic).to_ext()
+    who = RemotingCommand.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ext)
+    named = decode_group_list((await admin._calls.ask(address, who)).body)
+    table: dict[str, dict[int, int]] = {name: {} for name in named}
+    for key, offsets in decode_consumer_offsets(answer.body).offsets.items():
+        name, _, group = key.partition("@")
+        if name == topic:
+            table[group] = dict(offsets)
+    return table

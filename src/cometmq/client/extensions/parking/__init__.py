@@ -1,0 +1,4 @@
+"""Parking: an ordered consumer puts a failing message group aside and brings it back in order.
+
+The parking topic is an ordinary topic.
+"""

@@ -1,0 +1,115 @@
+"""What operators ask and order of parked messages, over an admin client's connections.
+
+Job: the parked lanes of a group at all brokers, their messages, and the orders retry and skip.
+Must not: run anything; the members of the group do, when they read the order.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+
+from cometmq.client.base.reading import QueueReader
+from cometmq.client.extensions.parking.log import ParkingQueue
+from cometmq.client.extensions.parking.moving import read_parked
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.core.extensions.parking import Kind, Lane, ParkedMessage
+from cometmq.errors import ConfigError, QueryNotFound, ResponseCode
+from cometmq.model.names import PARK_PREFIX, park_topic
+from cometmq.net.env import Clock
+
+__all__ = ["ParkedLane", "ParkedLanes", "parking_groups"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedLane:
+    """One lane that does not flow, at one broker."""
+
+    name: str
+    lane: Lane
+    queue: ParkingQueue
+    expires_ms: int = 0
+    """From when on retention may delete the first of its messages, unless it is moved on before."""
+
+    @property
+    def message_group(self) -> str:
+        """Its message group; empty for messages without one."""
+        return self.name.partition("/")[2]
+
+    async def messages(
+        self, reader: QueueReader, count_max: int
+    ) -> AsyncIterator[tuple[ParkedMessage, ReceivedMessage]]:
+        """The first of its messages, in their order."""
+        some = list(islice(self.lane.messages, count_max))
+        async for one, message in read_parked(reader, self.queue, some):
+            yield one, message
+
+
+def parking_groups(topics: Sequence[str]) -> list[str]:
+    """Groups among a cluster's topics that have a parking topic."""
+    return sorted(
+        topic.removeprefix(PARK_PREFIX) for topic in topics if topic.startswith(PARK_PREFIX)
+    )
+
+
+class ParkedLanes:
+    """The parked lanes of one consumer group."""
+
+    def __init__(self, reader: QueueReader, group: str, clock: Clock) -> None:
+        self.group = group
+        self.reader = reader
+        self._clock = clock
+
+    async def all(self) -> list[ParkedLane]:
+        """All of them, by name."""
+        found: list[ParkedLane] = []
+        for queue in await self.reader.queues(park_topic(self.group)):
+            park = ParkingQueue(self.reader, self.group, queue.broker_name, self._clock)
+            state = await park.state()
+            kept_ms = await park.retention_ms() if state.lanes else 0
+            found += [
+                ParkedLane(name, lane, park, lane.oldest_ms + kept_ms)
+                for name, lane in state.lanes.items()
+            ]
+        return sorted(found, key=lambda lane: (lane.name, lane.queue.queue))
+
+    async def named(self, name: str) -> list[ParkedLane]:
+        """The lane of a name, or of a message group that only one topic has.
+
+        There is more than one where a topic's queues at several brokers have the same group.
+
+        Raises:
+            QueryNotFound: nothing of that name is parked; the error names one that is.
+            ConfigError: the message group is parked in more than one topic.
+        """
+        lanes = await self.all()
+        found = [lane for lane in lanes if lane.name == name]
+        if found:
+            return found
+        found = [lane for lane in lanes if lane.message_group == name]
+        names = sorted({lane.name for lane in found})
+        if len(names) > 1:
+            raise ConfigError(
+                f"the message group {name} is parked in more than one topic: name one of "
+                f"{', '.join(names)}"
+            )
+        if found:
+            return found
+        known = sorted({lane.name for lane in lanes} | {lane.message_group for lane in lanes})
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"see cometmq parking list {self.group}"
+        raise QueryNotFound(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"nothing of {name} is parked for the group {self.group}; {hint}",
+        )
+
+    async def retry(self, lane: ParkedLane) -> None:
+        """Have its messages consumed again, in order; durable when this returns."""
+        await lane.queue.append_order(Kind.RETRY, lane.name)
+
+    async def skip(self, lane: ParkedLane, count: int) -> int:
+        """Give up its first messages; how many these are."""
+        some = list(islice(lane.lane.messages, count))
+        if some:
+            await lane.queue.append_order(Kind.SKIP, lane.name, some[-1].park_offset)
+        return len(some)

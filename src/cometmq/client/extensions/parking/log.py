@@ -1,0 +1,226 @@
+"""The parking topic of a consumer group at one broker: appended to, read, and asked about.
+
+Job: make the topic, append copies and orders, read records into a `ParkingLog`; what a consumer and
+an operator's commands share.
+Must not: decide what is parked or when; see `cometmq.core.extensions.parking` for what the
+records mean.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from cometmq.client.base.reading import QueueReader
+from cometmq.client.message.message import ReceivedMessage, split_messages
+from cometmq.codec.java_properties import parse_properties
+from cometmq.codec.properties import encode_properties_text
+from cometmq.core.extensions.parking import (
+    Kind,
+    ParkedMessage,
+    ParkingLog,
+    ParkRecord,
+    move_properties,
+    moved_properties,
+    order_properties,
+    record_of,
+)
+from cometmq.errors import CodecError, NoRoute, RemoteError, ResponseCode, remote_error
+from cometmq.model import MessageQueue
+from cometmq.model.flags import COMPRESSED, COMPRESSION_MASK, PERM_READ, PERM_WRITE
+from cometmq.model.names import CLIENT_INNER_PRODUCER, DEFAULT_TOPIC, park_topic
+from cometmq.net.env import Clock
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.admin import TopicHeader
+from cometmq.wire.header.headers import (
+    CreateTopicHeader,
+    PullMessageHeader,
+    PullResponseHeader,
+    SendMessageHeader,
+    SendResponseHeader,
+)
+
+__all__ = ["ParkingQueue"]
+
+log = logging.getLogger("cometmq.client")
+
+PULL_COUNT: Final = 32
+RETENTION_HOURS: Final = 72
+"""``fileReservedTime`` where nobody says otherwise."""
+_SUBSCRIBED_AND_SUSPEND: Final = 4 | 2
+_MARGIN_MS: Final = 10_000
+"""A held pull is answered some seconds after its time at the latest."""
+_MOVE_ON: Final = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class ParkingQueue:
+    """The one queue of a group's parking topic at one broker."""
+
+    def __init__(self, reader: QueueReader, group: str, broker_name: str, clock: Clock) -> None:
+        self.reader = reader
+        self.group = group
+        self.queue = MessageQueue(park_topic(group), broker_name, 0)
+        self._clock = clock
+
+    def _address(self) -> str:
+        address = self.reader.routes.address(self.queue.broker_name)
+        if address is None:
+            raise NoRoute(f"the master of {self.queue.broker_name} is not known")
+        return address
+
+    async def make(self) -> None:
+        """Make the topic at the broker where it is missing."""
+        topic = self.queue.topic
+        asked = RemotingCommand.request(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic).to_ext())
+        try:
+            await self.reader.calls.ask(self._address(), asked)
+        except RemoteError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+        else:
+            return
+        header = CreateTopicHeader(
+            topic, DEFAULT_TOPIC, 1, 1, PERM_READ | PERM_WRITE, order=False, topic_sys_flag=0
+        )
+        made = RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())
+        await self.reader.calls.ask(self._address(), made)
+
+    async def start_offset(self) -> int:
+        """Where reading may begin: see `ParkingLog.commit_offset`."""
+        calls, address = self.reader.calls, self._address()
+        stored = await calls.consumer_offset(address, self.group, self.queue)
+        return max(stored or 0, await calls.min_offset(address, self.queue))
+
+    async def retention_ms(self) -> int:
+        """For how long the broker keeps messages, unless its disk fills up before."""
+        command = RemotingCommand.request(RequestCode.GET_BROKER_CONFIG)
+        try:
+            answer = await self.reader.calls.ask(self._address(), command)
+            hours = int(parse_properties(answer.body.decode()).get("fileReservedTime", ""))
+        except (RemoteError, UnicodeDecodeError, ValueError):
+            hours = RETENTION_HOURS  # who may not ask is told nothing
+        return max(1, hours) * 3_600_000
+
+    async def end_offset(self) -> int:
+        """The next offset to be written."""
+        return await self.reader.calls.max_offset(self._address(), self.queue)
+
+    async def commit(self, park_offset: int) -> None:
+        """Let others begin there."""
+        await self.reader.calls.commit(
+            self._address(), self.group, self.queue, park_offset, wait=False
+        )
+
+    # -- reading ----------------------------------------------------------------------------
+
+    async def state(self) -> ParkingLog:
+        """What is parked here now."""
+        found = ParkingLog(await self.start_offset())
+        end = await self.end_offset()
+        async for message in self.reader.read(self.queue, found.next_offset, end):
+            record = read_record(message)
+            if record is not None:
+                found.apply(record)
+        found.skip_to(end)
+        return found
+
+    async def pull(
+        self, park_offset: int, suspend_ms: int
+    ) -> tuple[list[ReceivedMessage], int, bool]:
+        """(messages, where to go on, whether the broker moved us); waits for messages."""
+        header = PullMessageHeader(
+            consumer_group=self.group,
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            queue_offset=park_offset,
+            max_msg_nums=PULL_COUNT,
+            sys_flag=_SUBSCRIBED_AND_SUSPEND,
+            commit_offset=0,
+            suspend_timeout_ms=suspend_ms,
+            subscription="*",
+            expression_type="TAG",
+        )
+        command = RemotingCommand.request(RequestCode.PULL_MESSAGE, header.to_ext())
+        answer = await self.reader.io.request(self._address(), command, suspend_ms + _MARGIN_MS)
+        if answer.code not in (0, *_MOVE_ON):
+            raise remote_error(answer.code, answer.remark)
+        following = PullResponseHeader.from_command(answer).next_begin_offset
+        if answer.code != 0:
+            return [], following, answer.code == ResponseCode.PULL_OFFSET_MOVED
+        return split_messages(answer.body, self.queue), following, False
+
+    # -- writing ----------------------------------------------------------------------------
+
+    async def append_copy(self, message: ReceivedMessage, properties: Mapping[str, str]) -> int:
+        """Append a copy of a message; its offset here, once it is stored as safely as a send.
+
+        Raises:
+            CometError: it was not, or nobody knows.
+        """
+        stored = message.stored
+        sys_flag = stored.sys_flag & (COMPRESSED | COMPRESSION_MASK)
+        return await self._append(
+            stored.body, properties, sys_flag, stored.flag, stored.reconsume_times
+        )
+
+    async def append_order(self, kind: Kind, lane: str, upto_offset: int | None = None) -> int:
+        """Append a record that is no copy; its offset."""
+        properties = order_properties(kind, lane, upto_offset)
+        return await self._append(f"{kind.value} {lane}".encode(), properties, 0, 0, 0)
+
+    async def append_moved(
+        self, lane: str, one: ParkedMessage, message: ReceivedMessage, move: str
+    ) -> int:
+        """Append a copy of a copy, for a move; its offset."""
+        properties = moved_properties(
+            message.properties, lane=lane, topic=message.topic, message=one, move=move
+        )
+        return await self.append_copy(message, properties)
+
+    async def append_move(self, lane: str, move: str, count: int) -> int:
+        """End a move of ``count`` copies; 0 gives it up."""
+        properties = move_properties(lane, move, count)
+        return await self._append(f"move {lane}".encode(), properties, 0, 0, 0)
+
+    async def _append(
+        self, body: bytes, properties: Mapping[str, str], sys_flag: int, flag: int, tries: int
+    ) -> int:
+        header = SendMessageHeader(
+            producer_group=CLIENT_INNER_PRODUCER,
+            topic=self.queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=1,
+            queue_id=self.queue.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp_ms=self._clock.now_ms(),
+            flag=flag,
+            properties=encode_properties_text(dict(properties)),
+            reconsume_times=tries,
+        )
+        command = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body)
+        answer = await self.reader.io.request(
+            self._address(), command, self.reader.calls.timeout_ms
+        )
+        if answer.code != 0:
+            # Also "stored, but not flushed": a copy is not in other hands before it is durable.
+            raise remote_error(answer.code, answer.remark)
+        return SendResponseHeader.from_command(answer).queue_offset
+
+
+def read_record(message: ReceivedMessage) -> ParkRecord | None:
+    """The record of a message in a parking topic; None, with a log line, for what is none."""
+    try:
+        return record_of(
+            message.queue_offset,
+            properties=message.properties,
+            message_id=message.message_id,
+            store_ms=message.store_timestamp_ms,
+            body_bytes=len(message.body),
+        )
+    except CodecError as error:
+        log.warning("%s is passed over: %s", message.message_queue, error)
+        return None

@@ -1,0 +1,541 @@
+"""Parking in an ordered consumer: failed message groups are put aside, and brought back in order.
+
+Job: keep the parking logs of the brokers whose queues we hold, send what is parked, run what an
+operator wants retried.
+Must not: decide when a message has failed for good (`core.order`), nor what records mean
+(`core.parking`, which also says why order holds).
+
+Theory: everything known of parked lanes comes from reading the log; what is sent counts when it
+has been read back.  A lane is *closed*, so that nothing of it may run, from the moment a message of
+it is given to `park` until nothing of it is in the log or on its way there.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from cometmq.client.base.reading import QueueReader
+from cometmq.client.consumer.handling.handlers import (
+    Outcome,
+    outcome_of,
+    reason_of,
+    verdict_of_error,
+)
+from cometmq.client.consumer.queue.assignment import Assignment
+from cometmq.client.extensions.parking.log import ParkingQueue, read_record
+from cometmq.client.extensions.parking.moving import LaneMover, read_parked
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.codec.properties import find_property
+from cometmq.core.consume.order import OrderPolicy, Suspend
+from cometmq.core.extensions.parking import (
+    Kind,
+    Lane,
+    LaneState,
+    ParkedMessage,
+    ParkingLog,
+    copy_properties,
+    lane_name,
+)
+from cometmq.core.retry.consume_retry import DELAY_LEVEL_DEAD_LETTER
+from cometmq.core.retry.dead_letters import place_text
+from cometmq.errors import CometError, RequestTimeout
+from cometmq.model import MessageQueue
+from cometmq.net.env import Clock
+
+__all__ = ["OnParked", "Parking", "ParkingHost"]
+
+log = logging.getLogger("cometmq.client")
+
+OnParked = Callable[[ReceivedMessage, str], Awaitable[None] | None]
+"""Called with a message that failed too often and the reason its handler gave; may be ``async``."""
+
+SUSPEND_MS: Final = 15_000
+PAUSE_S: Final = 1.0
+READY_S: Final = 10.0
+"""How long taking a queue waits for what is parked to be read."""
+RETRY_COUNT: Final = 32
+"""Retried messages between two notes of what is done."""
+_GROUP_PROPERTY: Final = b"__SHARDINGKEY"
+
+
+class ParkingHost(Protocol):
+    """What parking needs of its consumer."""
+
+    group: str
+
+    def dispatcher_of(self, topic: str) -> Any:
+        """The runner of a topic's handler."""
+        ...
+
+    def may_consume(self, queue: MessageQueue) -> bool:
+        """Whether the queue's lock is ours for sure."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Any:
+        """Run background work of this consumer."""
+        ...
+
+
+class _Item:
+    """A message on its way to the log."""
+
+    __slots__ = ("assignment", "is_lost", "kind", "lane", "message", "reason", "settled")
+
+    def __init__(
+        self, assignment: Assignment, message: ReceivedMessage, lane: str, kind: Kind, reason: str
+    ) -> None:
+        self.assignment = assignment
+        self.message = message
+        self.lane = lane
+        self.kind = kind
+        self.reason = reason
+        self.settled = asyncio.Event()
+        """It was read back, or will never be."""
+        self.is_lost = False
+
+
+class _BrokerLog:
+    """One broker's log as we have read it."""
+
+    def __init__(self, queue: ParkingQueue, start: int) -> None:
+        self.queue = queue
+        self.log = ParkingLog(start)
+        self.committed = start
+        self.changed = asyncio.Event()
+        self.sent: deque[tuple[int, _Item]] = deque()
+        """Acknowledged copies that were not read back yet."""
+
+    async def read_up_to(self, end: int) -> None:
+        """Wait until the records below ``end`` are taken in."""
+        while self.log.next_offset < end:
+            await self.changed.wait()
+
+
+class Parking:
+    """Parked lanes of one consumer."""
+
+    def __init__(
+        self,
+        host: ParkingHost,
+        reader: QueueReader,
+        clock: Clock,
+        policy: OrderPolicy,
+        on_parked: OnParked | None,
+        concurrency: int,
+    ) -> None:
+        self._host = host
+        self._reader = reader
+        self._clock = clock
+        self._policy = policy
+        self._on_parked = on_parked
+        self._slots = asyncio.Semaphore(concurrency)
+        self._brokers: dict[str, _BrokerLog] = {}
+        self._held: dict[MessageQueue, Assignment] = {}
+        self._moving: dict[str, int] = {}
+        """Messages of a lane that were given to `park` and are not read back."""
+        self._outbox: dict[str, deque[_Item]] = {}
+        self._retrying: dict[str, tuple[MessageQueue, asyncio.Event]] = {}
+        """Lanes whose messages run again: the queue they came from, and when that has ended."""
+        self._is_closed = False
+
+    # -- queues -----------------------------------------------------------------------------
+
+    async def prepare(self, queue: MessageQueue) -> None:
+        """Know what is parked at a queue's broker; before the queue's first message is handled.
+
+        Raises:
+            CometError: the log could not be read to its end.
+        """
+        found = self._brokers.get(queue.broker_name)
+        if found is None:
+            park = ParkingQueue(self._reader, self._host.group, queue.broker_name, self._clock)
+            await park.make()
+            found = _BrokerLog(park, await park.start_offset())
+            self._brokers[queue.broker_name] = found
+            self._host.spawn(self._follow(found), "parking")
+            self._host.spawn(self.mover(found).run(), "move-parked")
+        end = await found.queue.end_offset()
+        try:
+            async with asyncio.timeout(READY_S):
+                await found.read_up_to(end)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"{found.queue.queue} was read up to {found.log.next_offset} of {end} in "
+                f"{READY_S:.0f} s; until it is read nobody knows what is parked"
+            ) from None
+
+    def mover(self, found: _BrokerLog) -> LaneMover:
+        """What moves a broker's old lanes on."""
+
+        def may_move(lane: Lane) -> bool:
+            source = lane.messages[0].source
+            is_ours = source in self._held and self._host.may_consume(source)
+            return is_ours and not self._is_closed
+
+        return LaneMover(
+            self._reader,
+            found.queue,
+            self._clock,
+            lambda: found.log.lanes,
+            may_move,
+            found.read_up_to,
+        )
+
+    def added(self, assignment: Assignment) -> None:
+        """A queue is ours."""
+        self._held[assignment.queue] = assignment
+        found = self._brokers.get(assignment.queue.broker_name)
+        if found is not None:
+            self._retry_what_may(found)
+
+    def removed(self, assignment: Assignment) -> None:
+        """A queue is ours no more; what runs of it may end."""
+        if self._held.get(assignment.queue) is assignment:
+            del self._held[assignment.queue]
+
+    async def leave(self, assignment: Assignment) -> None:
+        """Before a queue is handed over: wait until nothing of it is on its way or runs."""
+        self.removed(assignment)
+        for queue, ended in list(self._retrying.values()):
+            if queue == assignment.queue:
+                await ended.wait()
+        await self._arrival(assignment)
+
+    async def _arrival(self, assignment: Assignment) -> None:
+        """Wait until all of a queue's messages to be parked are, or the queue is lost."""
+        while not assignment.process_queue.dropped and any(  # noqa: ASYNC110 - a lost lock is no event
+            item.assignment is assignment for item in self._on_their_way()
+        ):
+            await asyncio.sleep(0.05)
+
+    def stop(self) -> None:
+        """Retry nothing more; what runs may end."""
+        self._is_closed = True
+
+    async def finish(self, timeout_s: float) -> None:
+        """At the end of the consumer: wait for what runs and what is on its way."""
+        self.stop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                for _, ended in list(self._retrying.values()):
+                    await ended.wait()
+                for assignment in {item.assignment for item in self._on_their_way()}:
+                    await self._arrival(assignment)
+        except TimeoutError:
+            log.warning(
+                "group %s: %d messages to be parked did not get there in time; they come again",
+                self._host.group,
+                sum(self._moving.values()),
+            )
+
+    def _on_their_way(self) -> Iterable[_Item]:
+        for box in self._outbox.values():
+            yield from box
+        for found in self._brokers.values():
+            for _, item in found.sent:
+                yield item
+
+    # -- from lanes to the log --------------------------------------------------------------
+
+    def lane_of(self, message: ReceivedMessage) -> str:
+        """The name of a message's lane."""
+        raw = find_property(message.stored.raw_properties, _GROUP_PROPERTY)
+        group = raw.decode(errors="replace") if raw else None
+        return lane_name(message.topic, group, message.message_queue)
+
+    @property
+    def is_any_closed(self) -> bool:
+        """Whether `is_closed` has to be asked at all."""
+        return bool(self._moving) or any(found.log.lanes for found in self._brokers.values())
+
+    def is_closed(self, message: ReceivedMessage) -> bool:
+        """Whether a message has to go behind others of its lane that are parked."""
+        lane = self.lane_of(message)
+        found = self._brokers.get(message.broker_name)
+        return lane in self._moving or (found is not None and lane in found.log.lanes)
+
+    def divert(
+        self, assignment: Assignment, messages: list[ReceivedMessage]
+    ) -> list[ReceivedMessage]:
+        """Give those of closed lanes to the log; the others, in their order."""
+        if not self.is_any_closed:
+            return messages
+        flowing: list[ReceivedMessage] = []
+        for message in messages:
+            if self.is_closed(message):
+                self.park(assignment, message, Kind.BEHIND)
+            else:
+                flowing.append(message)
+        return flowing
+
+    def park(
+        self, assignment: Assignment, message: ReceivedMessage, kind: Kind, reason: str = ""
+    ) -> None:
+        """Bring a message to the log; when it is there it counts as consumed."""
+        lane = self.lane_of(message)
+        if kind is Kind.FAILED and lane in self._moving:
+            kind = Kind.BEHIND
+        self._moving[lane] = self._moving.get(lane, 0) + 1
+        item = _Item(assignment, message, lane, kind, reason)
+        box = self._outbox.get(lane)
+        if box is not None:
+            box.append(item)
+            return
+        self._outbox[lane] = deque([item])
+        self._host.spawn(self._send_lane(lane), "park")
+
+    async def _send_lane(self, lane: str) -> None:
+        """Send a lane's messages, one after the other."""
+        box = self._outbox[lane]
+        while box:
+            item = box[0]
+            if item.assignment.process_queue.dropped:
+                box.popleft()
+                self._arrived(item)
+                continue
+            if not self._host.may_consume(item.assignment.queue):
+                await asyncio.sleep(0.2)
+                continue
+            found = self._brokers[item.message.broker_name]
+            try:
+                park_offset = await found.queue.append_copy(item.message, self._properties(item))
+            except CometError as error:
+                log.warning(
+                    "%s at %d is not parked yet, again in %.0f s: %s",
+                    item.message.message_queue,
+                    item.message.queue_offset,
+                    PAUSE_S,
+                    error,
+                )
+                await asyncio.sleep(PAUSE_S)
+                continue
+            found.sent.append((park_offset, item))
+            self._read_back(found)
+            # The next one of the lane must not be in the log without this one.
+            await item.settled.wait()
+            if item.is_lost:
+                item.is_lost = False
+                item.settled.clear()
+            else:
+                box.popleft()
+        del self._outbox[lane]
+
+    def _properties(self, item: _Item) -> dict[str, str]:
+        message = item.message
+        return copy_properties(
+            message.properties,
+            kind=item.kind,
+            lane=item.lane,
+            topic=message.topic,
+            place=place_text(message.message_queue, message.queue_offset),
+            reason=item.reason,
+        )
+
+    def _read_back(self, found: _BrokerLog) -> None:
+        """What was read back is in other hands."""
+        waiting: deque[tuple[int, _Item]] = deque()
+        for park_offset, item in found.sent:
+            if park_offset >= found.log.next_offset:
+                waiting.append((park_offset, item))
+                continue
+            self._arrived(item)
+            item.settled.set()
+            process_queue = item.assignment.process_queue
+            if process_queue.dropped:
+                continue
+            process_queue.finish(item.message.queue_offset)
+            item.assignment.loop.wake()
+            if item.kind is Kind.FAILED:
+                self._tell(item.message, item.reason)
+        found.sent = waiting
+
+    def _arrived(self, item: _Item) -> None:
+        left = self._moving[item.lane] - 1
+        if left:
+            self._moving[item.lane] = left
+        else:
+            del self._moving[item.lane]
+
+    def _tell(self, message: ReceivedMessage, reason: str) -> None:
+        log.warning(
+            "group %s: %s at %d failed too often, its message group %r is parked: %s",
+            self._host.group,
+            message.message_queue,
+            message.queue_offset,
+            self.lane_of(message),
+            reason or "the handler gave no reason",
+        )
+        if self._on_parked is not None:
+            self._host.spawn(self._alert(message, reason), "on-parked")
+
+    async def _alert(self, message: ReceivedMessage, reason: str) -> None:
+        assert self._on_parked is not None
+        try:
+            waiting = self._on_parked(message, reason)
+            if inspect.isawaitable(waiting):
+                await waiting
+        except Exception:
+            log.exception("on_parked of group %s failed", self._host.group)
+
+    # -- reading the log --------------------------------------------------------------------
+
+    async def _follow(self, found: _BrokerLog) -> None:
+        """Read a broker's log as it grows."""
+        while True:
+            try:
+                await self._follow_once(found)
+            except CometError as error:
+                log.warning("%s: %s", found.queue.queue, error)
+                await asyncio.sleep(PAUSE_S)
+
+    async def _follow_once(self, found: _BrokerLog) -> None:
+        place = found.log.next_offset
+        messages, following, is_moved = await found.queue.pull(place, SUSPEND_MS)
+        if is_moved and following < place:
+            # The broker lost its newest records (a power cut, with asynchronous flush).
+            log.warning("%s ends at %d now, we were at %d", found.queue.queue, following, place)
+            found.log = ParkingLog(await found.queue.start_offset())
+            self._send_again(found)
+            return
+        if is_moved:
+            found.log.forget_before(following)
+        for message in messages:
+            record = read_record(message)
+            if record is not None:
+                found.log.apply(record)
+        found.log.skip_to(following)
+        self._read_back(found)
+        changed, found.changed = found.changed, asyncio.Event()
+        changed.set()
+        self._retry_what_may(found)
+        if found.log.commit_offset > found.committed:
+            found.committed = found.log.commit_offset
+            await found.queue.commit(found.committed)
+
+    def _send_again(self, found: _BrokerLog) -> None:
+        """Copies that the broker had acknowledged and lost."""
+        lost, found.sent = found.sent, deque()
+        for _, item in lost:
+            item.is_lost = True
+            item.settled.set()
+
+    # -- retrying ---------------------------------------------------------------------------
+
+    def _retry_what_may(self, found: _BrokerLog) -> None:
+        if self._is_closed:
+            return
+        for name, lane in found.log.lanes.items():
+            source = lane.messages[0].source
+            if (
+                lane.state is LaneState.RETRYING
+                and name not in self._retrying
+                and source in self._held
+            ):
+                ended = asyncio.Event()
+                self._retrying[name] = source, ended
+                self._host.spawn(self._retry(found, name, source), "retry-parked")
+
+    async def _retry(self, found: _BrokerLog, name: str, source: MessageQueue) -> None:
+        """Bring a lane's messages to the handler, in order, until it is empty or fails again."""
+        try:
+            while await self._retry_some(found, name, source):
+                pass
+        except CometError as error:
+            log.warning("the retry of the parked group %r is interrupted: %s", name, error)
+            await asyncio.sleep(PAUSE_S)
+        finally:
+            _, ended = self._retrying.pop(name)
+            ended.set()
+        self._retry_what_may(found)
+
+    def _may_retry(self, found: _BrokerLog, name: str, source: MessageQueue) -> bool:
+        lane = found.log.lanes.get(name)
+        return (
+            lane is not None
+            and lane.state is LaneState.RETRYING
+            and lane.messages[0].source == source
+            and source in self._held
+            and not self._is_closed
+        )
+
+    async def _retry_some(self, found: _BrokerLog, name: str, source: MessageQueue) -> bool:
+        """Some messages from the front of the lane; False when this is over."""
+        if not self._may_retry(found, name, source):
+            return False
+        some = list(islice(found.log.lanes[name].messages, RETRY_COUNT))
+        done_upto = -1
+        fault: tuple[ReceivedMessage, str] | None = None
+        async for one, message in read_parked(self._reader, found.queue, some):
+            if not self._may_retry(found, name, source):
+                break
+            if one.is_repeat or self._is_over(found, name, one):
+                done_upto = one.park_offset
+                continue
+            reason = await self._run(found, name, source, message)
+            if reason is None:
+                done_upto = one.park_offset
+                continue
+            if reason:
+                fault = message, reason
+            break
+        end = -1
+        if done_upto >= 0:
+            end = await found.queue.append_order(Kind.DONE, name, done_upto)
+        if fault is not None:
+            end = await found.queue.append_order(Kind.HALT, name)
+            self._tell(*fault)
+        elif done_upto < 0:
+            await asyncio.sleep(PAUSE_S)  # gone from the log, or no longer ours
+        await found.read_up_to(end + 1)
+        return fault is None and done_upto >= 0
+
+    def _is_over(self, found: _BrokerLog, name: str, one: ParkedMessage) -> bool:
+        """Whether an operator has skipped a message meanwhile."""
+        lane = found.log.lanes.get(name)
+        return lane is None or not lane.holds(one.park_offset, RETRY_COUNT)
+
+    async def _run(
+        self, found: _BrokerLog, name: str, source: MessageQueue, message: ReceivedMessage
+    ) -> str | None:
+        """Handle one message until it is taken: None.  Else why it failed; "" if it is not ours."""
+        dispatcher = self._host.dispatcher_of(message.topic)
+        message.stored.reconsume_times = 0
+        while self._may_retry(found, name, source):
+            if not self._host.may_consume(source):
+                await asyncio.sleep(0.2)
+                continue
+            outcome: Outcome
+            async with self._slots:
+                try:
+                    outcome = await dispatcher.run_one(message)
+                except Exception as error:
+                    outcome = outcome_of(verdict_of_error(error, message))
+            if outcome is None:
+                return None
+            if outcome == DELAY_LEVEL_DEAD_LETTER:
+                await self._bury(message)
+                return None
+            follows = self._policy.after_failure(outcome, message.reconsume_times)
+            if not isinstance(follows, Suspend):
+                return reason_of(outcome) or "the handler gave no reason"
+            message.stored.reconsume_times += 1
+            await asyncio.sleep(follows.pause_ms / 1000)
+        return ""
+
+    async def _bury(self, message: ReceivedMessage) -> None:
+        """The handler wants a retried message to be a dead letter."""
+        address = self._reader.address(message.message_queue)
+        await self._reader.calls.send_back(
+            address,
+            message.broker_name,
+            self._host.group,
+            physical_offset=message.physical_offset,
+            delay_level=DELAY_LEVEL_DEAD_LETTER,
+            message_id=message.message_id,
+            topic=message.topic,
+            max_reconsume_times=0,
+        )

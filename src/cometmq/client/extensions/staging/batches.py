@@ -1,0 +1,181 @@
+"""Staged batches with asyncio: stage messages nobody sees, then publish all of them at once.
+
+Job: the asyncio face of `StagingCalls`; names and arguments as those of `cometmq.sync.Staging`.
+Must not: contain a decision.
+
+    async with cometmq.Staging("127.0.0.1:9876", "nightly-prices") as staging:
+        part = staging.part(batch_id=7, part="0")
+        await part.add("Prices", b"EUR 1.08")
+        await staging.publish(7, [await part.finish()])
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from cometmq.client.base import fork
+from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.routes import RouteBook
+from cometmq.client.base.security import SecurityOptions
+from cometmq.client.base.transport import AsyncIo
+from cometmq.client.extensions.staging.calls import (
+    BLOCK_BYTES,
+    PublishResult,
+    StagedPart,
+    StagingCalls,
+)
+from cometmq.client.extensions.staging.part import PartCore
+from cometmq.errors import RequestNotSupported
+from cometmq.net.channel import Channel, ChannelPool
+from cometmq.net.env import Environment
+from cometmq.wire.extensions.staging import StagedListing
+
+__all__ = ["PartWriter", "Staging", "list_staged"]
+
+
+class PartWriter:
+    """One attempt at one part of a batch; made by `Staging.part`, for one task at a time."""
+
+    def __init__(self, core: PartCore) -> None:
+        self._core = core
+
+    async def add(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: tuple[str, ...] | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        message_group: str | None = None,
+        queue_id: int | None = None,
+        deliver_time_ms: int | None = None,
+    ) -> None:
+        """Add a message; as `cometmq.sync.Staging`'s part."""
+        await self._core.add(
+            topic, body, tags, keys, properties, message_group, queue_id, deliver_time_ms
+        )
+
+    async def finish(self) -> StagedPart:
+        """Send what waits and say what was staged."""
+        return await self._core.finish()
+
+    def staged(self) -> StagedPart:
+        """What has been sent so far: for `Staging.drop` of a part that is given up."""
+        return self._core.staged()
+
+
+class Staging:
+    """A sink: the name under which batches are published, each once.
+
+    Arguments, results and errors as those of `cometmq.sync.Staging`.
+    """
+
+    def __init__(
+        self,
+        name_server: str | Sequence[str] | None,
+        sink: str,
+        *,
+        timeout_ms: int = 10_000,
+        publish_timeout_ms: int = 100_000,
+        block_bytes: int = BLOCK_BYTES,
+        owner: str = "",
+        env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
+    ) -> None:
+        self._options = ClientOptions.of(
+            name_server, env=env, request_timeout_ms=timeout_ms, **security
+        )
+        self._sink = sink
+        self._publish_timeout_ms = publish_timeout_ms
+        self._block_bytes = block_bytes
+        self._owner = owner
+        self._connect()
+        fork.register(self)
+
+    def _connect(self) -> None:
+        self._pool = ChannelPool(self._options.env, prepare=self._options.security.prepare)
+        io = AsyncIo(self._options.env, self._pool, _no_greeting)
+        self._calls = StagingCalls(
+            io,
+            RouteBook(io, self._options.name_servers, self._options.request_timeout_ms),
+            self._options,
+            self._sink,
+            publish_timeout_ms=self._publish_timeout_ms,
+            block_bytes=self._block_bytes,
+            owner=self._owner,
+        )
+
+    @property
+    def sink(self) -> str:
+        """The sink's name."""
+        return self._sink
+
+    def part(self, batch_id: int, part: str) -> PartWriter:
+        """Begin an attempt at a part."""
+        return PartWriter(PartCore(self._calls, batch_id, part))
+
+    async def publish(self, batch_id: int, parts: Iterable[StagedPart | None]) -> PublishResult:
+        """Let consumers see the messages of all parts, once."""
+        return await self._calls.publish(batch_id, parts)
+
+    async def drop(self, parts: Iterable[StagedPart | None]) -> int:
+        """Give up staged parts; how many tokens were dropped."""
+        return await self._calls.drop(parts)
+
+    async def last_published(self) -> int | None:
+        """The sink's highest batch id on any broker; None when it has never published."""
+        return await self._calls.last_published()
+
+    async def is_supported(self) -> bool:
+        """Whether every broker can stage batches."""
+        return await self._calls.is_supported()
+
+    async def forget(self) -> int:
+        """Remove the sink from all brokers with what it staged; how many tokens were dropped."""
+        return await self._calls.forget()
+
+    async def close(self) -> None:
+        """Disconnect; what was staged stays."""
+        await self._pool.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def after_fork(self) -> None:
+        """In a child process: leave the parent's connections alone, make new ones."""
+        fork.abandon_descriptors([channel.fileno() for channel in self._pool.channels()])
+        fork.keep_forever(self._pool)
+        self._connect()
+
+
+async def list_staged(
+    name_server: str | Sequence[str] | None,
+    sink: str | None = None,
+    *,
+    timeout_ms: int = 10_000,
+    **security: Unpack[SecurityOptions],
+) -> dict[str, StagedListing]:
+    """Ledger and staged tokens of every broker that can stage, of one sink or of all, by name."""
+    staging = Staging(name_server, sink or "any", timeout_ms=timeout_ms, **security)
+    async with staging:
+        calls = staging._calls
+        found: dict[str, StagedListing] = {}
+        for name, address in (await calls.masters()).items():
+            try:
+                found[name] = await calls.listing(address, all_sinks=sink is None)
+            except RequestNotSupported:
+                continue
+        return found
+
+
+def _no_greeting(address: str, channel: Channel) -> None:
+    """A staging producer does not register."""

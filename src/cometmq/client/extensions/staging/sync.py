@@ -1,0 +1,217 @@
+"""Staged batches without asyncio: stage messages nobody sees, then publish all of them at once.
+
+Job: the names and signatures of `cometmq.Staging`, as blocking calls.
+Must not: contain a decision; every method runs the shared coroutine to its end, which over
+`BlockingIo` never suspends.
+
+    with cometmq.sync.Staging("127.0.0.1:9876", "nightly-prices") as staging:
+        part = staging.part(batch_id=7, part="0")
+        part.add("Prices", b"EUR 1.08")
+        staging.publish(7, [part.finish()])
+
+Parts of one batch may be written by different threads, processes or machines: each makes a
+`Staging` of its own, and sends its `StagedPart`, which pickles, to the one that publishes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from cometmq.client.base import fork
+from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.routes import RouteBook
+from cometmq.client.base.security import SecurityOptions
+from cometmq.client.base.transport import BlockingIo, run_inline
+from cometmq.client.extensions.staging.calls import (
+    BLOCK_BYTES,
+    PublishResult,
+    PublishState,
+    StagedPart,
+    StagedToken,
+    StagingCalls,
+)
+from cometmq.client.extensions.staging.part import PartCore
+from cometmq.net.env import Environment
+
+__all__ = [
+    "PartWriter",
+    "PublishResult",
+    "PublishState",
+    "StagedPart",
+    "StagedToken",
+    "Staging",
+]
+
+
+class PartWriter:
+    """One attempt at one part of a batch; made by `Staging.part`, for one thread."""
+
+    def __init__(self, core: PartCore) -> None:
+        self._core = core
+
+    def add(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: tuple[str, ...] | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        message_group: str | None = None,
+        queue_id: int | None = None,
+        deliver_time_ms: int | None = None,
+    ) -> None:
+        """Add a message; it is sent with others, and no consumer sees it before the publish.
+
+        Args:
+            topic: where it will be published; a topic that does not exist is created as by a send.
+            body: at least one byte; with properties at most the broker's ``maxMessageSize``.
+            tags: one tag.
+            keys: business keys without spaces in them.
+            properties: the user's own.
+            message_group: messages of one group go to one queue, chosen as Java's clients do.
+            queue_id: the queue, where neither group nor turn shall choose; on the first broker
+                that has it.
+            deliver_time_ms: when it shall be delivered, ms since 1970; it waits from the publish
+                on, and a time that has passed means with the batch.
+
+        Raises:
+            LocalProtocolError: the message breaks a limit, or the part is finished.
+            NoRoute: nobody offers the topic.
+            RemoteError: the broker did not take a block; the part is to be given up then.
+            ClientError: the broker did not answer; the part is to be given up then.
+        """
+        run_inline(
+            self._core.add(
+                topic, body, tags, keys, properties, message_group, queue_id, deliver_time_ms
+            )
+        )
+
+    @property
+    def core(self) -> PartCore:
+        """For callers who lay out whole blocks themselves: `PartCore.add_block`."""
+        return self._core
+
+    def finish(self) -> StagedPart:
+        """Send what waits and say what was staged.  Raises as `add`."""
+        return run_inline(self._core.finish())
+
+    def staged(self) -> StagedPart:
+        """What has been sent so far: for `Staging.drop` of a part that is given up."""
+        return self._core.staged()
+
+
+class Staging:
+    """A sink: the name under which batches are published, each once.
+
+    Args:
+        name_server: as for `Producer`.
+        sink: 1 to 120 of letters, digits and ``%|_.-``; brokers remember its last batch for ever
+            (until it is forgotten), so it must not be shared.
+        timeout_ms: for each request but a publish.
+        publish_timeout_ms: for the publish on one broker; one that takes longer goes on there,
+            and publishing again tells its outcome.
+        block_bytes: messages are sent in blocks of about this size.
+        owner: who publishes under this name; while brokers know another owner's batch as the
+            sink's last, `publish` refuses. By default nobody is asked.
+    """
+
+    def __init__(
+        self,
+        name_server: str | Sequence[str] | None,
+        sink: str,
+        *,
+        timeout_ms: int = 10_000,
+        publish_timeout_ms: int = 100_000,
+        block_bytes: int = BLOCK_BYTES,
+        owner: str = "",
+        env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
+    ) -> None:
+        options = ClientOptions.of(name_server, env=env, request_timeout_ms=timeout_ms, **security)
+        self._io = BlockingIo(options.env, security=options.security)
+        self._calls = StagingCalls(
+            self._io,
+            RouteBook(self._io, options.name_servers, timeout_ms),
+            options,
+            sink,
+            publish_timeout_ms=publish_timeout_ms,
+            block_bytes=block_bytes,
+            owner=owner,
+        )
+        fork.register(self)
+
+    @property
+    def sink(self) -> str:
+        """The sink's name."""
+        return self._calls.sink
+
+    def part(self, batch_id: int, part: str) -> PartWriter:
+        """Begin an attempt at a part; two attempts at one part do not touch each other.
+
+        Args:
+            batch_id: from 0 on, in the order in which batches are published.
+            part: any name without a slash; a task number, for example.
+        """
+        return PartWriter(PartCore(self._calls, batch_id, part))
+
+    def publish(self, batch_id: int, parts: Iterable[StagedPart | None]) -> PublishResult:
+        """Let consumers see the messages of all parts (None is skipped).
+
+        On each broker they appear at once and in full, also after a crash in the middle.  On
+        several brokers they appear one broker after the other.  Returns when they are on stable
+        storage everywhere, whatever the brokers' flush mode.
+
+        A batch is published once: with an id that is not above the sink's last one the parts are
+        dropped and the answer is ALREADY.  After any exception the outcome is unknown; publish
+        again, with the same parts or with parts staged anew.
+
+        Raises:
+            ConfigError: a part belongs to another batch or sink, or the sink to another owner.
+            RemoteError: a broker refused: a part is incomplete or gone (`QueryNotFound`), the
+                disk is full (`ServiceNotAvailable`), or it is not CometMQ's
+                (`RequestNotSupported`).
+            ClientError: a broker did not answer.
+        """
+        return run_inline(self._calls.publish(batch_id, parts))
+
+    def drop(self, parts: Iterable[StagedPart | None]) -> int:
+        """Give up staged parts; how many tokens were dropped.
+
+        Brokers that cannot be reached collect them after ``stagedTimeoutMinutes``.
+        """
+        return run_inline(self._calls.drop(parts))
+
+    def last_published(self) -> int | None:
+        """The sink's highest batch id on any broker; None when it has never published."""
+        return run_inline(self._calls.last_published())
+
+    def is_supported(self) -> bool:
+        """Whether every broker can stage batches: False when one is not CometMQ's."""
+        return run_inline(self._calls.is_supported())
+
+    def forget(self) -> int:
+        """Remove the sink from all brokers with what it staged; how many tokens were dropped.
+
+        Batches begin with any id afterwards, and a batch that was published would be again.
+        """
+        return run_inline(self._calls.forget())
+
+    def close(self) -> None:
+        """Disconnect; what was staged stays."""
+        self._io.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def after_fork(self) -> None:
+        """In a child process: leave the parent's connections alone, make new ones."""
+        self._io.after_fork()

@@ -1,0 +1,216 @@
+"""What both faces of the producer share: topics, choice of a queue, faults, what to retry.
+
+Job: every decision of a send that needs no waiting.
+Must not: do I/O, know asyncio, or touch a future.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from cometmq.client.base.arguments import (
+    check_callable,
+    check_count,
+    check_ms,
+    checked_group,
+    checked_text,
+)
+from cometmq.client.base.instance import uniq_ids_of
+from cometmq.client.base.options import ClientOptions
+from cometmq.client.extensions.growing import GroupView
+from cometmq.client.producer.send import SendCodec, is_retriable
+from cometmq.core.produce.latency_fault import LatencyFaultTable
+from cometmq.core.topic.selector import QueueSelector, RoundRobin, publish_queues, select_by_hash
+from cometmq.errors import (
+    AccessDenied,
+    ClientError,
+    ConfigError,
+    NoRoute,
+    RemoteError,
+    ResponseCode,
+    SendFailed,
+    TlsFailed,
+)
+from cometmq.model import Message, MessageQueue, SendStatus, TopicRoute
+
+__all__ = ["STORED_CODES", "ProducerCore", "TopicQueues", "final_error"]
+
+log = logging.getLogger("cometmq.client")
+
+STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
+"""Response codes after which the message is in the broker's log."""
+QUICK_MS: Final = 50
+"""Java's first latency class: a send quicker than this says nothing against its broker."""
+RETRY_PAUSE_S: Final = 0.1
+"""Before a second try on the only broker there is; doubled for each further one."""
+
+
+class TopicQueues:
+    """Where messages of one topic can go."""
+
+    __slots__ = ("addresses", "queues", "turn")
+
+    def __init__(
+        self, queues: tuple[MessageQueue, ...], addresses: dict[str, str], start: int
+    ) -> None:
+        self.queues = queues
+        self.addresses = addresses
+        self.turn = RoundRobin(start)
+
+
+class ProducerCore:
+    """Settings and memory of one producer."""
+
+    def __init__(
+        self,
+        group: str,
+        options: ClientOptions,
+        *,
+        timeout_ms: int,
+        retries: int,
+        compression: str,
+        compression_level: int,
+        compress_above_bytes: int,
+        max_message_bytes: int,
+        latency_fault: bool,
+        retry_when_not_ok: bool,
+    ) -> None:
+        group = checked_group(group)
+        check_ms("timeout_ms", timeout_ms)
+        check_count("retries", retries, 0)
+        checked_text("compression", compression)
+        check_count("compression_level", compression_level, -1, 22)
+        check_count("compress_above_bytes", compress_above_bytes, 0)
+        check_count("max_message_bytes", max_message_bytes)
+        self.group = group
+        self.options = options
+        self.clock = options.env.clock
+        self.monotonic = self.clock.monotonic
+        self.timeout_ms = timeout_ms
+        self.tries = 1 + retries
+        self.retry_when_not_ok = retry_when_not_ok
+        self.faults = LatencyFaultTable(enabled=latency_fault)
+        self.topics: dict[str, TopicQueues] = {}
+        self.views: dict[str, GroupView] = {}
+        """Where message groups are at home, by topic."""
+        self.make_ids: Callable[[], Callable[[], str]] = lambda: uniq_ids_of(options).next_id
+        """Makes a source of message ids; the synchronous face has one per thread."""
+        self.codec = SendCodec(
+            group,
+            self.make_ids(),
+            self.clock.now_ms,
+            compression=compression,
+            compression_level=compression_level,
+            compress_above_bytes=compress_above_bytes,
+            message_bytes_max=max_message_bytes,
+            credentials=options.security.credentials,
+        )
+
+    def renew(self) -> None:
+        """In a forked child: ids of its own, and routes asked for anew."""
+        self.topics.clear()
+        self.views.clear()
+        self.codec.new_id = self.make_ids()
+
+    def queues_of(self, name: str, route: TopicRoute) -> TopicQueues:
+        """The publishable queues of a route.
+
+        Raises:
+            NoRoute: the topic has none; the text says why.
+        """
+        queues = publish_queues(name, route)
+        if not queues:
+            raise NoRoute(
+                f"the topic {name} has no queue to write to: its brokers "
+                f"{sorted(data.broker_name for data in route.queue_datas)} lack the write "
+                "permission or a master"
+            )
+        addresses = {
+            broker.broker_name: broker.broker_addrs[0]
+            for broker in route.broker_datas
+            if 0 in broker.broker_addrs
+        }
+        return TopicQueues(queues, addresses, self.options.env.chance.randrange(len(queues)))
+
+    def choose(
+        self, topic: TopicQueues, message: Message, selector: QueueSelector | None
+    ) -> MessageQueue:
+        """The queue of a message that has a say in it: by selector or by message group."""
+        if selector is not None:
+            check_callable("selector", selector)
+            chosen = selector(topic.queues, message)
+            if chosen not in topic.queues:
+                raise ConfigError(
+                    f"the selector chose {chosen}, which is not among the {len(topic.queues)} "
+                    f"queues of {message.topic}"
+                )
+            return chosen
+        if message.message_group:
+            view = self.views.get(message.topic)
+            if view is not None and view.growth is not None:
+                return view.queue_of(message.message_group)
+            return select_by_hash(topic.queues, message.message_group)
+        return self.next_queue(topic, None)
+
+    def next_queue(self, topic: TopicQueues, last: MessageQueue | None) -> MessageQueue:
+        """The next queue in turn, on another broker than ``last`` if there is one; HOT."""
+        if last is None and not self.faults.has_any:
+            queues = topic.queues
+            turn = topic.turn
+            place = turn.next
+            turn.next = place + 1
+            return queues[place % len(queues)]
+        queue = self.faults.select(
+            topic.queues,
+            topic.turn,
+            self.clock.now_ms(),
+            last.broker_name if last is not None else None,
+        )
+        assert queue is not None, "queues_of refuses a topic without queues"
+        return queue
+
+    def note(self, queue: MessageQueue, started: float, *, failed: bool) -> None:
+        """Tell the fault table; brokers that always were quick cost one comparison."""
+        latency_ms = (self.clock.monotonic() - started) * 1000
+        if failed or latency_ms >= QUICK_MS or self.faults.has_any:
+            self.faults.update(
+                queue.broker_name,
+                latency_ms,
+                self.clock.now_ms(),
+                failed=failed,
+                reachable=not failed,
+            )
+
+    def may_retry(self, error: Exception) -> bool:
+        """Whether another broker (or a moment later the same) may do better."""
+        if isinstance(error, (AccessDenied, TlsFailed)):
+            return False
+        return isinstance(error, ClientError) or (
+            isinstance(error, RemoteError) and is_retriable(error.code)
+        )
+
+    def forgets_route(self, error: Exception) -> bool:
+        """Whether the error says that the remembered route is wrong."""
+        return isinstance(error, RemoteError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+
+    def pause_before_retry(self, name: str, failed_count: int) -> float:
+        """Seconds to wait before another try: none if another broker can take it."""
+        topic = self.topics.get(name)
+        if topic is None or len(topic.addresses) > 1:
+            return 0.0
+        return float(RETRY_PAUSE_S * 2 ** (failed_count - 1))
+
+
+def final_error(topic: str, faults: Sequence[Exception]) -> Exception:
+    """What the caller gets when no try is left: the one fault, or a list of all."""
+    last = faults[-1]
+    if len(faults) == 1:
+        return last
+    texts = list(dict.fromkeys(str(fault) for fault in faults))
+    failure = SendFailed(
+        f"{len(faults)} tries to send to {topic} failed"
+        + (": " if len(texts) > 1 else " for the same reason: ")
+        + "; ".join(texts)
+    )
+    failure.__cause__ = last
+    return failure

@@ -1,0 +1,572 @@
+"""The asyncio producer.
+
+Job: bring messages to brokers and each result to its future.
+Must not: encode (``send``), decide (``producer_core``), or know sockets (``net``).
+
+Theory: a send in flight is one object (``sending``), called with the answer; no task runs for it.
+Only the rare steps (an unknown route, a connection to be made) use a task.  Retries are Java's:
+up to ``retries`` more tries within one total timeout, preferably on another broker, after
+transport faults and after answers another broker may not give.  A message with a fixed queue
+(``queue=``, ``selector=``, ``message_group=``) is tried once: moving it would break its order.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from cometmq.client.base import fork
+from cometmq.client.base.arguments import (
+    batch_topic,
+    check_count,
+    check_ms,
+    check_queue,
+    checked_topic,
+    message_list,
+)
+from cometmq.client.base.instance import ClientInstance
+from cometmq.client.base.options import ClientOptions
+from cometmq.client.base.security import SecurityOptions
+from cometmq.client.extensions.growing import GroupView
+from cometmq.client.message.checks import check_is_message
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.core import ProducerCore, TopicQueues
+from cometmq.client.producer.linger import Linger, LingerBatch
+from cometmq.client.producer.probe import probe_unreachable
+from cometmq.client.producer.recall import recall, reschedule
+from cometmq.client.producer.request_reply import OpenRequests, Reply, check_received, send_reply
+from cometmq.client.producer.sender import Sender
+from cometmq.client.producer.sending import Sending
+from cometmq.core.produce.batching import (
+    BATCH_ITEM_OVERHEAD_BYTES,
+    MESSAGE_BYTES_MAX,
+    common_group,
+    split_by_size,
+)
+from cometmq.core.topic.selector import QueueSelector
+from cometmq.errors import (
+    BrokerBusy,
+    ClientClosed,
+    RequestTimeout,
+    ResponseCode,
+)
+from cometmq.model import Message, MessageQueue, SendResult
+from cometmq.net.channel import Channel
+from cometmq.net.env import Environment
+from cometmq.wire.body.bodies import ConsumerData
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+
+__all__ = ["Producer"]
+
+log = logging.getLogger("cometmq.client")
+DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
+PROBE_INTERVAL_MS: Final = 2_000
+
+
+class Producer:
+    """Sends messages; ``async with Producer(...)`` starts and stops it.
+
+    Args:
+        group: producer group, shown to operators.
+        name_server: ``host:port``, several joined by ``;``, or a sequence; default
+            ``NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+        timeout_ms: time for a send, all its tries together.
+        retries: further tries after the first, preferably on another broker.
+        linger_ms: gather sends for up to this long into batches; None sends each at once.
+        batch_bytes_max: a lingering batch is sent early at this size.
+        compression: ``ZLIB``, ``LZ4`` or ``ZSTD``, for bodies of ``compress_above_bytes`` or more.
+        max_message_bytes: larger bodies (after compression) are refused here.
+        latency_fault: keep away from brokers that failed or were slow (Java's
+            ``sendLatencyFaultEnable``).
+        retry_when_not_ok: also try another broker when the message was stored but its flush or
+            replica timed out (Java's ``retryAnotherBrokerWhenNotStoreOK``); it may then exist
+            twice.
+        instance_name: replaces the process id in the client id.
+        client_ip: replaces the address in client and message ids.
+        env: clock, chance and network; the machine's by default.
+        security: ``access_key``, ``secret_key``, ``security_token`` and ``tls`` (True or a
+            `Tls`), else what ``COMETMQ_ACCESS_KEY`` and the other variables say.
+    """
+
+    def __init__(
+        self,
+        group: str = DEFAULT_GROUP,
+        *,
+        name_server: str | Sequence[str] | None = None,
+        timeout_ms: int = 3_000,
+        retries: int = 2,
+        linger_ms: float | None = None,
+        batch_bytes_max: int = 128 * 1024,
+        compression: str = "ZLIB",
+        compression_level: int = 5,
+        compress_above_bytes: int = 4_096,
+        max_message_bytes: int = MESSAGE_BYTES_MAX,
+        latency_fault: bool = True,
+        retry_when_not_ok: bool = False,
+        instance_name: str | None = None,
+        client_ip: str | None = None,
+        env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
+    ) -> None:
+        if linger_ms is not None:
+            check_ms("linger_ms", linger_ms, may_be_zero=True)
+        check_count("batch_bytes_max", batch_bytes_max)
+        options = ClientOptions.of(
+            name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
+        )
+        self.group = group
+        self.core = ProducerCore(
+            group,
+            options,
+            timeout_ms=timeout_ms,
+            retries=retries,
+            compression=compression,
+            compression_level=compression_level,
+            compress_above_bytes=compress_above_bytes,
+            max_message_bytes=max_message_bytes,
+            latency_fault=latency_fault,
+            retry_when_not_ok=retry_when_not_ok,
+        )
+        self._instance: ClientInstance | None = None
+        self._sender: Sender | None = None
+        self._requests = OpenRequests()
+        self._is_closed = False
+        self._is_forked = False
+        self._linger: Linger | None = None
+        if linger_ms is not None:
+            self._linger = Linger(
+                linger_ms / 1000,
+                min(batch_bytes_max, max_message_bytes),
+                compress_above_bytes,
+                self.core.codec,
+                self._send_lingered,
+            )
+        fork.register(self)
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bind to the running loop and start heartbeats; no connection is made yet."""
+        if self._is_closed:
+            raise ClientClosed(f"the producer {self.group} is closed; make a new one")
+        if self._instance is None:
+            self._start()
+
+    def _start(self) -> Sender:
+        instance = ClientInstance(self.core.options, self, self.group)
+        instance.start()
+        if self.core.faults.enabled:
+            instance.spawn(instance.every(PROBE_INTERVAL_MS, self._probe), "probe")
+        self._instance = instance
+        self._sender = Sender(self.core, instance)
+        if self._linger is not None:
+            self._sender.groups.flush_linger = self._linger.flush
+        self._is_forked = False
+        return self._sender
+
+    async def shutdown(self) -> None:
+        """Send what lingers, wait for answers, unregister and disconnect."""
+        if self._is_closed:
+            return
+        instance = self._instance
+        try:
+            if instance is not None:
+                await self.flush()
+        finally:  # also when we are cancelled: what is in flight fails then
+            self._is_closed = True
+            if instance is not None:
+                await instance.close({self.group: "producerGroup"})
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.shutdown()
+
+    def after_fork(self) -> None:
+        """In a child process: leave the parent's connections, start anew on next use."""
+        if self._instance is not None:
+            self._instance.abandon()
+            if self._sender is not None:
+                fork.keep_forever(self._sender.to_keep())
+            self._instance = self._sender = None
+            self._requests = OpenRequests()
+            self._is_forked = True
+        self.core.renew()
+        if self._linger is not None:
+            self._linger.abandon()
+
+    @property
+    def client_id(self) -> str | None:
+        """This producer's id at the brokers, once started."""
+        return self._instance.client_id if self._instance is not None else None
+
+    def _ready(self) -> Sender:
+        sender = self._sender
+        if sender is not None and not self._is_closed:
+            return sender
+        if self._is_closed:
+            raise ClientClosed(f"the producer {self.group} is closed; make a new one")
+        if self._is_forked:
+            log.info("the producer %s starts anew in a forked process", self.group)
+            return self._start()
+        raise ClientClosed(
+            f"the producer {self.group} is not started; use `async with` or await start()"
+        )
+
+    # -- sending ----------------------------------------------------------------------------
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        message_group: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send and wait for the broker's answer.
+
+        Args:
+            queue: the queue to use; then there is only one try.
+            selector: chooses the queue from (queues, message); then there is only one try.
+            message_group: as the message's own field.
+            timeout_ms: instead of the producer's.
+
+        Raises:
+            LocalProtocolError: the message breaks a limit.
+            NoRoute: no broker for the topic.
+            RequestTimeout, ConnectFailed, RemoteError: the only try failed.
+            SendFailed: all tries failed; the text lists them.
+        """
+        sender = self._sender
+        if sender is None or self._is_closed:
+            sender = self._ready()
+        while sender.in_flight.is_full:
+            await sender.in_flight.wait()
+        if (
+            queue is None
+            and selector is None
+            and message_group is None
+            and timeout_ms is None
+            and self._linger is None
+        ):
+            future = sender.plain(message)
+            if future is not None:
+                return await future
+        return await self.send_nowait(
+            message,
+            queue=queue,
+            selector=selector,
+            message_group=message_group,
+            timeout_ms=timeout_ms,
+        )
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        message_group: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> "asyncio.Future[SendResult]":
+        """Send without waiting; the future gives what `send` gives.
+
+        Raises:
+            LocalProtocolError: the message breaks a limit.
+            BrokerBusy: 65,535 sends or 100 MiB are in flight; await some of them first.
+        """
+        sender = self._sender
+        if sender is None or self._is_closed:
+            sender = self._ready()
+        in_flight = sender.in_flight
+        if in_flight.is_full:
+            raise BrokerBusy(
+                ResponseCode.SYSTEM_BUSY,
+                f"{in_flight.count} sends with {in_flight.size_bytes} bytes are in flight",
+            )
+        if message_group is not None:
+            message.message_group = message_group
+        core = self.core
+        linger = self._linger
+        if linger is not None and queue is None and selector is None and linger.takes(message):
+            group = message.message_group
+            view = sender.groups.linger_view(message.topic, group) if group else None
+            if view is not None and group:
+                queue = view.queue_of(group)
+            if view is not None or not group:
+                return linger.add(message, queue, asyncio.get_running_loop())
+        prepared = core.codec.prepare(message)
+        if queue is not None:
+            check_queue(queue, message, selector)
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        sending = sender.begin(prepared, future, timeout_ms)
+        if queue is not None:
+            sending.fixed = queue
+        elif selector is not None or message.message_group:
+            sender.pin(sending, message, selector)
+            return future
+        sender.start(sending)
+        return future
+
+    async def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        message_group: str | None = None,
+    ) -> None:
+        """Send without asking for an answer: nothing tells whether it arrived.
+
+        With a message group the answer is asked for and dropped: the group's queue may change.
+        """
+        sender = self._ready()
+        if message_group is not None:
+            message.message_group = message_group
+        if message.message_group and queue is None and selector is None:
+            while sender.in_flight.is_full:
+                await sender.in_flight.wait()
+            self.send_nowait(message).add_done_callback(_drop)
+            return
+        prepared = self.core.codec.prepare(message)
+        if queue is not None:
+            check_queue(queue, message, selector)
+        topic = await sender.topic(prepared.topic)
+        chosen = queue or self.core.choose(topic, message, selector)
+        channel = await sender.channel(topic, chosen, self.core.timeout_ms)
+        channel.write(self.core.codec.frame(prepared, chosen, channel.next_opaque(), oneway=True))
+        if channel.is_paused:
+            await channel.drain()
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic in as few requests as their size allows.
+
+        The results are in the order of the messages. Several requests are sent one after the
+        other; if one fails, its error is raised and what went before stays stored. Messages that
+        all have one message group go to its queue.
+        """
+        sender = self._ready()
+        loop = asyncio.get_running_loop()
+        messages = message_list(messages)
+        name = batch_topic(messages)
+        if queue is not None:
+            check_queue(queue, messages[0], None)
+        items: list[tuple[int, bytes, bytes]] = []
+        ids: list[str] = []
+        for message in messages:
+            item, message_id = self.core.codec.batch_item(message)
+            items.append(item)
+            ids.append(message_id)
+        group = common_group(messages) if queue is None else None
+        sizes = [
+            BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties) for _, body, properties in items
+        ]
+        results: list[SendResult] = []
+        for begin, end in split_by_size(sizes, self.core.codec.message_bytes_max):
+            future: asyncio.Future[list[SendResult]] = loop.create_future()
+            sending = self._batch_sending(
+                sender, name, items[begin:end], ids[begin:end], future, timeout_ms
+            )
+            sending.fixed = queue
+            if group:
+                sender.groups.begin(sending, group)
+            else:
+                sender.start(sending)
+            results += await future
+        return results
+
+    async def flush(self) -> None:
+        """Send what lingers and wait until no send is in flight; errors stay with their sends."""
+        if self._linger is not None:
+            self._linger.flush()
+        sender = self._sender
+        while sender is not None and sender.in_flight.count:
+            await sender.in_flight.wait()
+
+    async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that messages can be sent to."""
+        sender = self._ready()
+        return (await sender.topic(checked_topic(topic))).queues
+
+    async def create_topic(
+        self, topic: str, *, queue_count: int = 8, attributes: str | None = None
+    ) -> None:
+        """Create a topic on every master; `Admin.create_topic` has all choices."""
+        from cometmq.client.admin.calls import AdminCalls
+
+        self._ready()
+        instance = self._instance
+        assert instance is not None
+        timeout_ms = self.core.options.request_timeout_ms
+        admin = AdminCalls(instance.io, instance.routes, timeout_ms)
+        await admin.create_topic(topic, queue_count=queue_count, attributes=attributes)
+
+    # -- request and reply ------------------------------------------------------------------
+
+    async def request(self, message: Message, *, timeout_ms: int = 3_000) -> Reply:
+        """Send a message and wait for the reply of whoever consumes it.
+
+        Raises:
+            RequestTimeout: no reply came in time; the message may have been handled all the same.
+            CometError: as `send`.
+        """
+        sender = self._ready()
+        check_is_message(message)
+        check_ms("timeout_ms", timeout_ms)
+        instance = self._instance
+        assert instance is not None
+        is_new = message.topic not in self.core.topics
+        await sender.topic(message.topic)
+        if is_new:  # every broker the reply may come from must know us
+            await instance.heartbeat()
+        prepared = self.core.codec.prepare(message)
+        reply = self._requests.open(prepared, instance.client_id, timeout_ms)
+        sent: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                sender.start(sender.begin(prepared, sent, timeout_ms))
+                await sent
+                return await reply
+        except TimeoutError as error:
+            raise RequestTimeout(
+                f"no reply to {prepared.message_id} came from {message.topic} within {timeout_ms} "
+                "ms; check that somebody consumes it and replies"
+            ) from error
+        finally:
+            reply.cancel()
+
+    async def reply(self, request: ReceivedMessage, message: Message | bytes) -> None:
+        """Answer a received request; of a `Message` everything but the topic counts.
+
+        Raises:
+            InvalidParameter: what was received is no request.
+            RemoteError: the broker could not bring the reply to who asked, who may be gone.
+        """
+        self._ready()
+        instance = self._instance
+        assert instance is not None
+        check_received(request)
+        if isinstance(message, bytes):
+            message = Message(request.topic, message)
+        await send_reply(instance, self.group, self.core.codec.prepare(message), request)
+
+    # -- timed messages ---------------------------------------------------------------------
+
+    async def recall(self, topic: str, handle: str | None) -> str:
+        """Take back a message with an exact time, by ``SendResult.recall_handle``; its id.
+
+        Raises:
+            InvalidParameter: the handle is none, or of another topic.
+            RemoteError: the broker refuses, with code 604 when the message is due already.
+        """
+        self._ready()
+        instance = self._instance
+        assert instance is not None
+        core = self.core
+        return await recall(
+            instance, self.group, topic, handle, timeout_ms=core.timeout_ms, tries=core.tries
+        )
+
+    async def reschedule(self, handle: str | None, message: Message) -> SendResult:
+        """Send a message with a time in place of the one a handle names: never none of the two.
+
+        Raises:
+            RemoteError: it was too late (604) or refused; then the new one is taken back.
+        """
+        topic = message.topic
+        return await reschedule(message, handle, self.send, lambda one: self.recall(topic, one))
+
+    # -- inside -----------------------------------------------------------------------------
+
+    async def find_topic(self, name: str) -> TopicQueues:
+        """The queues of a topic, for the synchronous face, which shares this core."""
+        return await self._ready().topic(name)
+
+    async def learn_homes(self, name: str) -> GroupView:
+        """Where message groups are at home, asked anew, for the synchronous face."""
+        return await self._ready().groups.learn(name)
+
+    def forget_topic(self, name: str) -> None:
+        """As `Sender.forget_topic`, for the synchronous face."""
+        if self._sender is not None:
+            self._sender.forget_topic(name)
+
+    def recheck_route(self, name: str) -> None:
+        """As `Sender.recheck_route`, for the synchronous face."""
+        if self._sender is not None:
+            self._sender.recheck_route(name)
+
+    async def _probe(self) -> None:
+        if self._instance is not None:
+            await probe_unreachable(self.core, self._instance)
+
+    # -- inside: batches --------------------------------------------------------------------
+
+    def _batch_sending(
+        self,
+        sender: Sender,
+        topic: str,
+        items: Sequence[tuple[int, bytes, bytes]],
+        ids: list[str],
+        future: "asyncio.Future[list[SendResult]] | None",
+        timeout_ms: int | None,
+    ) -> Sending:
+        prepared = self.core.codec.prepare_batch(topic, items, ",".join(ids))
+        sending = sender.begin(prepared, future, timeout_ms)
+        sending.ids = ids
+        return sending
+
+    def _send_lingered(self, batch: LingerBatch) -> None:
+        sender = self._ready()
+        sending = self._batch_sending(sender, batch.topic, batch.items, batch.ids, None, None)
+        sending.batch = batch
+        sending.fixed = batch.queue
+        if batch.queue is not None:
+            sender.groups.begin_batch(sending)
+        sender.start(sending)
+
+    # -- what the instance asks -------------------------------------------------------------
+
+    def consumer_data(self) -> ConsumerData | None:
+        """A producer consumes nothing."""
+        return None
+
+    def topics(self) -> set[str]:
+        """Topics sent to so far."""
+        return set(self.core.topics)
+
+    def routes_changed(self, topic: str) -> None:
+        """Choose queues from the new route from now on."""
+        self.core.topics.pop(topic, None)
+
+    def serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
+        """Brokers bring replies; about transactions this producer knows nothing."""
+        if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self._requests.serve(command)
+        if command.is_oneway:
+            log.debug("request %d of %s ignored", command.code, channel.address)
+            return None
+        return command.answer(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
+        )
+
+
+def _drop(done: "asyncio.Future[SendResult]") -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        log.info("a message sent without waiting for its answer was not stored: %s", error)

@@ -1,0 +1,148 @@
+"""Timed messages taken back, or moved to another time, before they are delivered.
+
+Job: RECALL_MESSAGE 370 to the broker that holds the message, and rescheduling in terms of it.
+Must not: know when a message is due; the broker decides whether it is too late.
+
+A handle (`SendResult.recall_handle`) names broker, second and message.  Asking twice does no harm,
+so a recall whose answer was lost is tried again; one that is refused then may have worked before,
+and the lost answer is what is raised.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from cometmq.client.base.arguments import checked_text
+from cometmq.client.base.instance import ClientInstance
+from cometmq.codec.recall import RecallHandle, decode_recall_handle
+from cometmq.errors import (
+    CodecError,
+    ConnectFailed,
+    InvalidParameter,
+    LocalProtocolError,
+    NoRoute,
+    RemoteError,
+    RequestTimeout,
+    ResponseCode,
+    SendFailed,
+    remote_error,
+)
+from cometmq.model import Message, SendResult, SendStatus
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.headers import RecallMessageHeader
+
+__all__ = ["recall", "reschedule"]
+
+_STORED: Final = (
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
+"""The broker has the recall and will do it unless it loses what it has not flushed."""
+
+
+def _decoded(topic: str, handle: str | None) -> RecallHandle:
+    if not handle:
+        raise InvalidParameter(
+            ResponseCode.INVALID_PARAMETER,
+            "there is no recall handle: only a message with an exact time that a broker of "
+            "RocketMQ 5.4 or CometMQ holds has one",
+        )
+    try:
+        found = decode_recall_handle(checked_text("the recall handle", handle))
+    except CodecError as error:
+        raise InvalidParameter(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    if found.topic != topic:
+        raise InvalidParameter(
+            ResponseCode.INVALID_PARAMETER,
+            f"the recall handle is of a message for {found.topic}, not for {topic}",
+        )
+    return found
+
+
+async def recall(
+    instance: ClientInstance,
+    group: str,
+    topic: str,
+    handle: str | None,
+    *,
+    timeout_ms: int,
+    tries: int,
+) -> str:
+    """Take a timed message back; its id.
+
+    Raises:
+        InvalidParameter: the handle is none, or of another topic.
+        NoRoute: the broker that holds the message is not known.
+        RemoteError: the broker refuses, for instance since it is too late (604).
+        ConnectFailed, RequestTimeout: whether it is taken back is not known.
+    """
+    found = _decoded(topic, handle)
+    await instance.routes.find(topic)
+    address = instance.routes.address(found.broker_name)
+    if address is None:
+        raise NoRoute(
+            f"broker {found.broker_name}, which holds the message for {topic}, has no address at "
+            "the name server; try again when it runs"
+        )
+    ext = RecallMessageHeader(topic, handle or "", group).to_ext()
+    doubt: ConnectFailed | RequestTimeout | None = None
+    while True:
+        tries -= 1
+        command = RemotingCommand.request(RequestCode.RECALL_MESSAGE, ext)
+        try:
+            answer = await instance.io.request(address, command, timeout_ms)
+        except (ConnectFailed, RequestTimeout) as error:
+            if tries <= 0:
+                raise
+            doubt = error
+            continue
+        if answer.code != ResponseCode.SUCCESS:
+            refused = remote_error(answer.code, answer.remark)
+            if doubt is not None:
+                raise doubt from refused
+            raise refused
+        return found.uniq_key
+
+
+async def reschedule(
+    message: Message,
+    handle: str | None,
+    send: Callable[[Message], Awaitable[SendResult]],
+    take_back: Callable[[str | None], Awaitable[str]],
+) -> SendResult:
+    """Send a message in place of the one a handle names.
+
+    The new one is sent first, so that nothing is lost when this process dies in between; then the
+    old one is taken back.  Where that is refused, the new one is taken back and the refusal raised:
+    the old one stands, or was delivered.  Where the outcome is unknown, both are left as they are.
+
+    Raises:
+        RemoteError: the old one was not taken back.
+        SendFailed: the new one is stored and not as safe as its broker promises; both stand.
+    """
+    _decoded(message.topic, handle)
+    if message.deliver_time_ms is None and message.delay_ms is None:
+        raise LocalProtocolError(
+            "a message that takes another's place needs a time of its own: set deliver_time_ms or "
+            "delay_ms"
+        )
+    result = await send(message)
+    if result.status is not SendStatus.SEND_OK:
+        raise SendFailed(
+            f"the new message {result.message_id} was stored with {result.status.name}, so the old "
+            "one was not taken back: both may be delivered; take one of them back"
+        )
+    try:
+        await take_back(handle)
+    except RemoteError as refused:
+        if refused.code in _STORED:
+            raise
+        try:
+            await take_back(result.recall_handle)
+        except (RemoteError, InvalidParameter) as error:
+            refused.add_note(
+                f"the new message {result.message_id} could not be taken back either: {error}"
+            )
+        raise
+    return result

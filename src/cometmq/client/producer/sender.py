@@ -1,0 +1,251 @@
+"""The way of a started producer's sends to the brokers.
+
+Job: routes, connections and tries: what stands between a message and `Sending`, one object per
+send in flight.  Made by the producer when it starts, left behind by a forked child.
+Must not: encode or decide (`send`, `producer_core`), or know what users may ask for (`producer`).
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from cometmq.client.base.arguments import check_ms
+from cometmq.client.base.instance import ClientInstance
+from cometmq.client.producer.core import ProducerCore, TopicQueues
+from cometmq.client.producer.group_sends import GroupSends
+from cometmq.client.producer.send import Prepared
+from cometmq.client.producer.sending import InFlight, Lanes, Sending
+from cometmq.core.topic.selector import QueueSelector
+from cometmq.errors import (
+    ClientClosed,
+    ConnectFailed,
+    LocalProtocolError,
+    NoRoute,
+    RequestTimeout,
+)
+from cometmq.model import Message, MessageQueue, SendResult
+from cometmq.net.channel import Channel
+
+__all__ = ["Sender"]
+
+
+class Sender:
+    """Sends over the connections of one client instance, on its event loop."""
+
+    def __init__(self, core: ProducerCore, instance: ClientInstance) -> None:
+        self.core = core
+        self.in_flight = InFlight()
+        self._instance = instance
+        self._loop = asyncio.get_running_loop()
+        self._looking_up: dict[str, asyncio.Task[TopicQueues]] = {}
+        self._lanes: dict[str, Lanes] = {}
+        self.groups = GroupSends(self, instance)
+
+    def to_keep(self) -> object:
+        """What a forked child must not destroy: it belongs to the parent's loop."""
+        return self.in_flight, self._looking_up, self._lanes, self.groups
+
+    # -- routes -----------------------------------------------------------------------------
+
+    async def topic(self, name: str) -> TopicQueues:
+        """The queues of a topic; callers that come during a look-up share it."""
+        known = self.core.topics.get(name)
+        if known is not None:
+            return known
+        task = self._looking_up.get(name)
+        if task is None:
+            task = asyncio.ensure_future(self._look_up(name))
+            self._looking_up[name] = task
+            task.add_done_callback(lambda _: self._looking_up.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _look_up(self, name: str) -> TopicQueues:
+        instance = self._instance
+        topic = self.core.queues_of(name, await instance.routes.find_for_send(name))
+        if instance.routes.known(name) is not None:
+            self.core.topics[name] = topic
+        return topic
+
+    def forget_topic(self, name: str) -> None:
+        """The route of a topic turned out to be wrong."""
+        self.core.topics.pop(name, None)
+        self._instance.routes.forget(name)
+
+    def recheck_route(self, name: str) -> None:
+        """A broker of the route cannot be reached: ask whether it has moved."""
+        self._instance.refresh_soon(name)
+
+    # -- trying -----------------------------------------------------------------------------
+
+    def plain(self, message: Message) -> "asyncio.Future[SendResult] | None":
+        """The usual send without the steps between: None unless everything is there; HOT."""
+        core = self.core
+        try:
+            topic = core.topics.get(message.topic)
+            if topic is None or message.message_group or core.faults.has_any:
+                return None
+        except (AttributeError, TypeError):
+            return None  # no message, or no name: what checks it says so
+        lanes = self._lanes.get(message.topic)
+        if lanes is None or lanes.topic is not topic:
+            lanes = self._lanes[message.topic] = Lanes(topic, core.codec)
+        place = topic.turn.next
+        lane = lanes.lanes[place % lanes.count]
+        channel = lane.channel
+        if channel is None or channel.is_closed:
+            if lane.address is None:
+                return None
+            channel = lane.channel = self._instance.pool.open_channel(lane.address)
+            if channel is None:
+                return None
+        prepared = core.codec.prepare(message)
+        topic.turn.next = place + 1
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        timeout_ms = core.timeout_ms
+        started = core.monotonic()
+        deadline = started + timeout_ms / 1000
+        sending = Sending(
+            self, prepared, future, started, timeout_ms, core.tries - 1, deadline, lane.queue
+        )
+        body = prepared.body
+        opaque = channel.next_opaque()
+        frame = lane.encode(
+            opaque,
+            lane.queue_id,
+            prepared.sys_flag,
+            core.clock.now_ms(),
+            prepared.flag,
+            prepared.properties,
+            body,
+        )
+        # Behind whatever may refuse the message: a send that never began would never end.
+        self.in_flight.begin(len(body))
+        channel.call(opaque, frame, deadline, sending)
+        return future
+
+    def begin(
+        self, prepared: Prepared, future: "asyncio.Future[Any] | None", timeout_ms: int | None
+    ) -> Sending:
+        """A send that begins now."""
+        core = self.core
+        if timeout_ms is None:
+            timeout_ms = core.timeout_ms
+        else:
+            check_ms("timeout_ms", timeout_ms)
+        started = core.monotonic()
+        deadline = started + timeout_ms / 1000
+        self.in_flight.begin(len(prepared.body))
+        return Sending(self, prepared, future, started, timeout_ms, core.tries, deadline)
+
+    def pin(self, sending: Sending, message: Message, selector: QueueSelector | None) -> None:
+        """Fix the queue of a message that must not move, then send it."""
+        # What comes later than what is sent after it has no order, and takes no part in moves.
+        if selector is None and message.message_group and not message.is_delayed:
+            self.groups.begin(sending, message.message_group)
+            return
+        topic = self.core.topics.get(sending.prepared.topic)
+        if topic is None:
+            self._later(sending, self._pin_slowly(sending, message, selector))
+            return
+        try:
+            sending.fixed = self.core.choose(topic, message, selector)
+        except Exception as error:
+            sending.fail(error)
+            return
+        self.start(sending)
+
+    async def _pin_slowly(
+        self, sending: Sending, message: Message, selector: QueueSelector | None
+    ) -> None:
+        topic = await self.topic(sending.prepared.topic)
+        sending.fixed = self.core.choose(topic, message, selector)
+        await self._try_slowly(sending, topic)
+
+    def start(self, sending: Sending) -> None:
+        """Send now if route and connection are there, else in a task; HOT."""
+        core = self.core
+        topic = core.topics.get(sending.prepared.topic)
+        if topic is None:
+            self._later(sending, self._try_unknown(sending))
+            return
+        queue = sending.fixed
+        if queue is None:
+            queue = core.next_queue(topic, sending.queue)
+        sending.queue = queue
+        address = topic.addresses.get(queue.broker_name)
+        channel = self._instance.pool.open_channel(address) if address is not None else None
+        if channel is None:
+            self._later(sending, self._try_slowly(sending, topic))
+            return
+        self._write(sending, queue, channel)
+
+    def try_again(self, sending: Sending, pause_s: float) -> None:
+        """Send once more, after a pause."""
+        if pause_s:
+            self._loop.call_later(pause_s, self.start, sending)
+        else:
+            self.start(sending)
+
+    def _write(self, sending: Sending, queue: MessageQueue, channel: Channel) -> None:
+        sending.tries_left -= 1
+        opaque = channel.next_opaque()
+        group = sending.group
+        place = None if group is None else group.place
+        try:
+            frame = self.core.codec.frame(sending.prepared, queue, opaque, place=place)
+        except LocalProtocolError as error:
+            sending.fail(error)
+            return
+        channel.call(opaque, frame, sending.deadline, sending)
+
+    def write(self, sending: Sending, channel: Channel) -> None:
+        """Send to the queue that is set, on this channel."""
+        queue = sending.queue
+        assert queue is not None
+        self._write(sending, queue, channel)
+
+    def _later(self, sending: Sending, work: Coroutine[Any, Any, None]) -> None:
+        """Do a slow step in a task; its failure is the try's failure."""
+        self._instance.spawn(self._step(sending, work), "send")
+
+    async def _step(self, sending: Sending, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except ConnectFailed as error:
+            if sending.queue is None:
+                sending.fail(error)  # no name server: another queue would not help
+                return
+            self.core.note(sending.queue, sending.started, failed=True)
+            sending.tries_left -= 1
+            sending.failed(error)
+        except asyncio.CancelledError:
+            sending.fail(ClientClosed(f"the producer {self.core.group} was closed"))
+            raise
+        except Exception as error:
+            sending.fail(error)
+
+    async def _try_unknown(self, sending: Sending) -> None:
+        await self._try_slowly(sending, await self.topic(sending.prepared.topic))
+
+    async def _try_slowly(self, sending: Sending, topic: TopicQueues) -> None:
+        queue = sending.fixed or sending.queue
+        if queue is None:
+            queue = self.core.next_queue(topic, None)
+        sending.queue = queue
+        left_ms = int((sending.deadline - self.core.clock.monotonic()) * 1000)
+        if left_ms <= 0:
+            raise RequestTimeout(
+                f"no time was left to send to {queue}: {sending.timeout_ms} ms have passed"
+            )
+        channel = await self.channel(topic, queue, left_ms)
+        if channel.is_paused:
+            await channel.drain()
+        self._write(sending, queue, channel)
+
+    async def channel(self, topic: TopicQueues, queue: MessageQueue, timeout_ms: int) -> Channel:
+        address = topic.addresses.get(queue.broker_name)
+        if address is None:
+            address = self._instance.routes.address(queue.broker_name)
+        if address is None:
+            raise NoRoute(f"no master is known for the broker {queue.broker_name} of {queue}")
+        return await self._instance.io.channel(address, timeout_ms)

@@ -1,0 +1,217 @@
+"""A send on its way over asyncio: one object per message, called with the answer.
+
+Job: settle the future of a message (or the futures of a batch), or try again.
+Must not: choose queues or find routes; it asks its `SendPath` to.
+"""
+
+import asyncio
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from cometmq.client.producer.core import (
+    QUICK_MS,
+    STORED_CODES,
+    ProducerCore,
+    TopicQueues,
+    final_error,
+)
+from cometmq.client.producer.linger import LingerBatch
+from cometmq.client.producer.send import Prepared, SendCodec
+from cometmq.errors import CometError, ConnectFailed, GroupMoved, RequestTimeout, remote_error
+from cometmq.model import MessageQueue
+from cometmq.net.channel import Channel
+from cometmq.wire.command.command import RemotingCommand
+
+__all__ = ["InFlight", "Lane", "Lanes", "SendPath", "Sending"]
+
+IN_FLIGHT_MAX: Final = 65_535
+"""Java's limit of asynchronous requests; beyond it `send_nowait` refuses instead of piling up."""
+IN_FLIGHT_BYTES_MAX: Final = 100 * 1024 * 1024
+"""Java's ``backPressureForAsyncSendSize``: what a broker that stands still may make us hold."""
+QUICK_S: Final = QUICK_MS / 1000
+
+
+class InFlight:
+    """How much is on its way, and waiting for less."""
+
+    __slots__ = ("_changed", "count", "size_bytes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self._changed: asyncio.Future[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another send has to wait."""
+        return self.count >= IN_FLIGHT_MAX or self.size_bytes >= IN_FLIGHT_BYTES_MAX
+
+    def begin(self, size_bytes: int) -> None:
+        """One send more."""
+        self.count += 1
+        self.size_bytes += size_bytes
+
+    def end(self, size_bytes: int) -> None:
+        """One send less."""
+        self.count -= 1
+        self.size_bytes -= size_bytes
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def wait(self) -> None:
+        """Until one send has ended."""
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
+
+
+class SendPath(Protocol):
+    """The producer as its sends see it."""
+
+    core: ProducerCore
+    in_flight: InFlight
+
+    def try_again(self, sending: "Sending", pause_s: float) -> None:
+        """Send once more, after a pause."""
+        ...
+
+    def forget_topic(self, name: str) -> None:
+        """The route of a topic turned out to be wrong."""
+        ...
+
+    def recheck_route(self, name: str) -> None:
+        """A broker of the route cannot be reached; it may have moved."""
+        ...
+
+
+class Lane:
+    """One queue of a topic with what every send to it needs, looked up once."""
+
+    __slots__ = ("address", "channel", "encode", "queue", "queue_id")
+
+    def __init__(self, queue: MessageQueue, address: str | None, codec: SendCodec) -> None:
+        self.queue = queue
+        self.queue_id = queue.queue_id
+        self.address = address
+        self.encode = codec.template(queue).encode
+        self.channel: Channel | None = None
+
+
+class Lanes:
+    """The lanes of a topic, as long as its queues are the same."""
+
+    __slots__ = ("count", "lanes", "topic")
+
+    def __init__(self, topic: TopicQueues, codec: SendCodec) -> None:
+        self.topic = topic
+        self.lanes = [
+            Lane(queue, topic.addresses.get(queue.broker_name), codec) for queue in topic.queues
+        ]
+        self.count = len(self.lanes)
+
+
+# A struct is made in one step in C.  The collector has to see it: the error of a send that failed
+# knows the frames it came through, they know the send, and the send's future knows the error.
+class Sending(msgspec.Struct, weakref=False):
+    """One message (or batch) on its way; called by the channel with the answer."""
+
+    path: SendPath
+    prepared: Prepared
+    future: "asyncio.Future[Any] | None"
+    started: float
+    timeout_ms: int
+    tries_left: int
+    deadline: float
+    queue: MessageQueue | None = None
+    """The queue of the latest try."""
+    fixed: MessageQueue | None = None
+    """The only queue it may go to, if it has one."""
+    ids: list[str] | None = None
+    """Unique ids of a batch's messages."""
+    batch: LingerBatch | None = None
+    faults: list[Exception] | None = None
+    group: Any = None
+    """What a send by message group knows more (``group_sends``)."""
+
+    def __call__(self, answer: RemotingCommand | Exception) -> None:
+        """The answer, or what came instead of it; HOT."""
+        core = self.path.core
+        queue = self.queue
+        assert queue is not None
+        if isinstance(answer, Exception):
+            core.note(queue, self.started, failed=True)
+            if isinstance(answer, RequestTimeout):
+                passed_ms = (core.monotonic() - self.started) * 1000
+                answer = RequestTimeout(f"{answer}, {passed_ms:.0f} ms after the send began")
+            self.failed(answer)
+            return
+        code = answer.code
+        # Brokers that always were quick cost this comparison and nothing else.
+        if core.faults.has_any or core.monotonic() - self.started >= QUICK_S:
+            core.note(queue, self.started, failed=False)
+        if code not in STORED_CODES:
+            self.failed(remote_error(code, answer.remark))
+            return
+        if code and core.retry_when_not_ok and self.tries_left > 0 and self.fixed is None:
+            self.path.try_again(self, 0.0)
+            return
+        try:
+            if self.ids is None:
+                self.finish(core.codec.result(self.prepared, queue, answer))
+            else:
+                self.finish(core.codec.batch_results(self.ids, queue, answer))
+        except CometError as error:
+            self.fail(error)
+
+    def failed(self, error: Exception) -> None:
+        """Try elsewhere if that may help and time is left."""
+        core = self.path.core
+        if self.faults is None:
+            self.faults = []
+        self.faults.append(error)
+        left_s = self.deadline - core.clock.monotonic()
+        topic = self.prepared.topic
+        if self.group is not None and isinstance(error, GroupMoved):
+            self.faults = [error]  # the same each time
+            if left_s > 0:
+                self.group.refused(self)
+                return
+        if isinstance(error, ConnectFailed):
+            self.path.recheck_route(topic)
+        if (
+            self.fixed is not None
+            or self.tries_left <= 0
+            or left_s <= 0
+            or not core.may_retry(error)
+        ):
+            self.fail(final_error(topic, self.faults))
+            return
+        if core.forgets_route(error):
+            self.path.forget_topic(topic)
+        pause_s = core.pause_before_retry(topic, len(self.faults))
+        self.path.try_again(self, min(pause_s, left_s))
+
+    def finish(self, result: Any) -> None:
+        """Settle the future, or each future of a lingering batch."""
+        future = self.future
+        if future is not None:
+            if not future.done():
+                future.set_result(result)
+        elif self.batch is not None:
+            for one, own in zip(self.batch.futures, result, strict=True):
+                if not one.done():
+                    one.set_result(own)
+        self.path.in_flight.end(len(self.prepared.body))
+        if self.group is not None:
+            self.group.ended()
+
+    def fail(self, error: Exception) -> None:
+        """Settle with an error."""
+        futures = self.batch.futures if self.batch is not None else [self.future]
+        for future in futures:
+            if future is not None and not future.done():
+                future.set_exception(error)
+        self.path.in_flight.end(len(self.prepared.body))
+        if self.group is not None:
+            self.group.ended()

@@ -1,0 +1,471 @@
+"""The synchronous producer: requests over blocking sockets in the caller's thread.
+
+Job: the names and signatures of ``Producer``, without asyncio.
+Must not: decide differently from it; every decision is ``ProducerCore``'s.
+
+Theory: a thread that sends and waits needs no event loop, and a hop to one costs a third of the
+rate.  So `send` encodes, writes and reads on a connection that no other thread uses meanwhile.
+Heartbeats, routes, `send_nowait` and lingering batches are the work of an asyncio producer on the
+background loop, which shares this one's core.  Safe to use from any number of threads.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from cometmq.client.base import fork
+from cometmq.client.base.arguments import batch_topic, check_ms, check_queue, message_list
+from cometmq.client.base.background import background
+from cometmq.client.base.instance import uniq_ids_of
+from cometmq.client.base.security import SecurityOptions
+from cometmq.client.base.transport import BlockingIo
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.core import STORED_CODES, TopicQueues, final_error
+from cometmq.client.producer.options import ProducerOptions
+from cometmq.client.producer.producer import DEFAULT_GROUP
+from cometmq.client.producer.producer import Producer as AsyncProducer
+from cometmq.client.producer.request_reply import Reply
+from cometmq.client.producer.send import Prepared
+from cometmq.core.extensions.growing import group_hash
+from cometmq.core.produce.batching import (
+    BATCH_ITEM_OVERHEAD_BYTES,
+    MESSAGE_BYTES_MAX,
+    common_group,
+    split_by_size,
+)
+from cometmq.core.topic.selector import QueueSelector
+from cometmq.errors import ClientClosed, ClientError, GroupMoved, NoRoute, remote_error
+from cometmq.model import Message, MessageQueue, SendResult
+from cometmq.net.env import Environment
+from cometmq.wire.command.command import RemotingCommand
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Producer"]
+
+
+class Producer:
+    """Sends messages; ``with Producer(...)`` starts and stops it. Arguments as `cometmq.Producer`.
+
+    `send_nowait` returns a `concurrent.futures.Future`.
+    """
+
+    def __init__(
+        self,
+        group: str = DEFAULT_GROUP,
+        *,
+        name_server: str | Sequence[str] | None = None,
+        timeout_ms: int = 3_000,
+        retries: int = 2,
+        linger_ms: float | None = None,
+        batch_bytes_max: int = 128 * 1024,
+        compression: str = "ZLIB",
+        compression_level: int = 5,
+        compress_above_bytes: int = 4_096,
+        max_message_bytes: int = MESSAGE_BYTES_MAX,
+        latency_fault: bool = True,
+        retry_when_not_ok: bool = False,
+        instance_name: str | None = None,
+        client_ip: str | None = None,
+        env: Environment | None = None,
+        **security: Unpack[SecurityOptions],
+    ) -> None:
+        self.group = group
+        self._twin = self._make_twin(
+            group,
+            name_server=name_server,
+            timeout_ms=timeout_ms,
+            retries=retries,
+            linger_ms=linger_ms,
+            batch_bytes_max=batch_bytes_max,
+            compression=compression,
+            compression_level=compression_level,
+            compress_above_bytes=compress_above_bytes,
+            max_message_bytes=max_message_bytes,
+            latency_fault=latency_fault,
+            retry_when_not_ok=retry_when_not_ok,
+            instance_name=instance_name,
+            client_ip=client_ip,
+            env=env,
+            **security,
+        )
+        self._core = self._twin.core
+        self._lingers = linger_ms is not None
+        options = self._core.options
+        self._io = BlockingIo(options.env, security=options.security)
+        self._outbox: deque[tuple[Message, dict[str, Any], Future[SendResult]]] = deque()
+        self._outbox_scheduled = False
+        self._is_started = False
+        self._is_closed = False
+        self._is_forked = False
+        self._start_lock = threading.Lock()
+        self._core.make_ids = self._ids_per_thread
+        self._core.renew()
+        fork.register(self)
+
+    def _make_twin(self, group: str, **options: Unpack[ProducerOptions]) -> AsyncProducer:
+        """The asyncio producer behind this one."""
+        return AsyncProducer(group, **options)
+
+    # -- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start heartbeats in the background; no connection is made yet."""
+        if self._is_closed:
+            raise ClientClosed(f"the producer {self.group} is closed; make a new one")
+        with self._start_lock:
+            if not self._is_started:
+                background().run(self._twin.start())
+                self._is_started = True
+                self._is_forked = False
+
+    def shutdown(self) -> None:
+        """Send what lingers, wait for answers, unregister and disconnect."""
+        if self._is_closed:
+            return
+        if self._is_started:
+            self.flush()
+        self._is_closed = True
+        if self._is_started:
+            background().run(self._twin.shutdown())
+        self._io.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def after_fork(self) -> None:
+        """In a child process: leave the parent's connections, start anew on next use."""
+        self._io.after_fork()
+        self._outbox.clear()
+        self._outbox_scheduled = False
+        self._start_lock = threading.Lock()
+        self._is_forked = self._is_started or self._is_forked
+        self._is_started = False
+
+    def _ready(self) -> None:
+        if self._is_started and not self._is_closed:
+            return
+        if self._is_forked and not self._is_closed:
+            self.start()
+            return
+        if self._is_closed:
+            raise ClientClosed(f"the producer {self.group} is closed; make a new one")
+        raise ClientClosed(f"the producer {self.group} is not started; use `with` or call start()")
+
+    def _ids_per_thread(self) -> Callable[[], str]:
+        """A counter shared by threads could give one id twice."""
+        options = self._core.options
+
+        class _Ids(threading.local):
+            def __init__(self) -> None:
+                self.next_id = uniq_ids_of(options).next_id
+
+        ids = _Ids()
+        return lambda: ids.next_id()  # noqa: PLW0108 - looked up anew in each thread
+
+    @property
+    def client_id(self) -> str | None:
+        """This producer's id at the brokers, once started."""
+        return self._twin.client_id
+
+    # -- sending ----------------------------------------------------------------------------
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        message_group: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send and wait for the broker's answer; raises what `cometmq.Producer.send` raises."""
+        if not self._is_started or self._is_closed:
+            self._ready()
+        if self._lingers and queue is None and selector is None:
+            return self.send_nowait(
+                message, message_group=message_group, timeout_ms=timeout_ms
+            ).result()
+        if message_group is not None:
+            message.message_group = message_group
+        core = self._core
+        prepared = core.codec.prepare(message)
+        if timeout_ms is None:
+            limit_ms = core.timeout_ms
+        else:
+            check_ms("timeout_ms", timeout_ms)
+            limit_ms = timeout_ms
+        fixed = queue
+        if fixed is not None:
+            check_queue(fixed, message, selector)
+        elif selector is not None or message.message_group:
+            group = message.message_group
+            if selector is None and group and not message.is_delayed:
+                target, answer = self._exchange_grouped(prepared, group, limit_ms)
+                return core.codec.result(prepared, target, answer)
+            fixed = core.choose(self._topic(prepared.topic), message, selector)
+        target, answer = self._exchange(prepared, fixed, limit_ms)
+        return core.codec.result(prepared, target, answer)
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        message_group: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> "Future[SendResult]":
+        """Send in the background; the future gives what `send` gives, or its exception."""
+        self._ready()
+        future: Future[SendResult] = Future()
+        options = {
+            "queue": queue,
+            "selector": selector,
+            "message_group": message_group,
+            "timeout_ms": timeout_ms,
+        }
+        self._outbox.append((message, options, future))
+        if not self._outbox_scheduled:
+            # One wake-up for all sends until the loop gets round to them.
+            self._outbox_scheduled = True
+            background().soon(self._pump)
+        return future
+
+    def _pump(self) -> None:
+        """On the background loop: hand the outbox to the asyncio producer."""
+        self._outbox_scheduled = False
+        while self._outbox:
+            message, options, future = self._outbox.popleft()
+            try:
+                inner = self._twin.send_nowait(message, **options)
+            except Exception as error:
+                future.set_exception(error)
+                continue
+            inner.add_done_callback(lambda done, future=future: _copy(done, future))  # type: ignore[misc]
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        message_group: str | None = None,
+    ) -> None:
+        """Send without asking for an answer: nothing tells whether it arrived.
+
+        With a message group the answer is asked for and dropped: the group's queue may change.
+        """
+        self._ready()
+        if message_group is not None:
+            message.message_group = message_group
+        if message.message_group and queue is None and selector is None:
+            self.send_nowait(message)
+            return
+        core = self._core
+        prepared = core.codec.prepare(message)
+        if queue is not None:
+            check_queue(queue, message, selector)
+        topic = self._topic(prepared.topic)
+        chosen = queue or core.choose(topic, message, selector)
+        channel = self._io.take(self._address(topic, chosen), core.timeout_ms)
+        try:
+            channel.send(
+                lambda opaque: core.codec.frame(prepared, chosen, opaque, oneway=True),
+                core.timeout_ms,
+            )
+        finally:
+            self._io.give(channel)
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic in as few requests as their size allows."""
+        self._ready()
+        core = self._core
+        messages = message_list(messages)
+        name = batch_topic(messages)
+        if queue is not None:
+            check_queue(queue, messages[0], None)
+        if timeout_ms is not None:
+            check_ms("timeout_ms", timeout_ms)
+        items: list[tuple[int, bytes, bytes]] = []
+        ids: list[str] = []
+        for message in messages:
+            item, message_id = core.codec.batch_item(message)
+            items.append(item)
+            ids.append(message_id)
+        group = common_group(messages) if queue is None else None
+        limit_ms = core.timeout_ms if timeout_ms is None else timeout_ms
+        sizes = [
+            BATCH_ITEM_OVERHEAD_BYTES + len(body) + len(properties) for _, body, properties in items
+        ]
+        results: list[SendResult] = []
+        for begin, end in split_by_size(sizes, core.codec.message_bytes_max):
+            prepared = core.codec.prepare_batch(name, items[begin:end], ",".join(ids[begin:end]))
+            if group:
+                target, answer = self._exchange_grouped(prepared, group, limit_ms)
+            else:
+                target, answer = self._exchange(prepared, queue, limit_ms)
+            results += core.codec.batch_results(ids[begin:end], target, answer)
+        return results
+
+    def request(self, message: Message, *, timeout_ms: int = 3_000) -> Reply:
+        """Send a message and wait for the reply of whoever consumes it."""
+        self._ready()
+        return background().run(self._twin.request(message, timeout_ms=timeout_ms))
+
+    def reply(self, request: ReceivedMessage, message: Message | bytes) -> None:
+        """Answer a received request; not from a handler that runs on the background loop."""
+        self._ready()
+        background().run(self._twin.reply(request, message))
+
+    def recall(self, topic: str, handle: str | None) -> str:
+        """Take back a message with an exact time, by ``SendResult.recall_handle``; its id."""
+        self._ready()
+        return background().run(self._twin.recall(topic, handle))
+
+    def reschedule(self, handle: str | None, message: Message) -> SendResult:
+        """Send a message with a time in place of the one a handle names: never none of the two."""
+        self._ready()
+        return background().run(self._twin.reschedule(handle, message))
+
+    def flush(self) -> None:
+        """Wait until no background send is in flight; errors stay with their sends."""
+        self._ready()
+        background().run(self._flush())
+
+    async def _flush(self) -> None:
+        import asyncio
+
+        self._pump()
+        await self._twin.flush()
+        await asyncio.sleep(0)  # the turn in which results reach their futures
+
+    def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that messages can be sent to."""
+        self._ready()
+        return self._topic(topic).queues
+
+    def create_topic(
+        self, topic: str, *, queue_count: int = 8, attributes: str | None = None
+    ) -> None:
+        """Create a topic on every master; `Admin.create_topic` has all choices."""
+        self._ready()
+        background().run(
+            self._twin.create_topic(topic, queue_count=queue_count, attributes=attributes)
+        )
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _topic(self, name: str) -> TopicQueues:
+        topic = self._core.topics.get(name)
+        if topic is None:
+            topic = background().run(self._twin.find_topic(name))
+        return topic
+
+    def _address(self, topic: TopicQueues, queue: MessageQueue) -> str:
+        address = topic.addresses.get(queue.broker_name)
+        if address is None:
+            raise NoRoute(f"no master is known for the broker {queue.broker_name} of {queue}")
+        return address
+
+    def _exchange_grouped(
+        self, prepared: Prepared, group: str, timeout_ms: int
+    ) -> tuple[MessageQueue, RemotingCommand]:
+        """Send to the home of a message group, wherever that moves meanwhile."""
+        core = self._core
+        number = group_hash(group)
+        deadline = core.monotonic() + timeout_ms / 1000
+        left_ms = timeout_ms
+        while True:
+            view = core.views.get(prepared.topic)
+            if view is None or view.source is not core.topics.get(prepared.topic):
+                view = background().run(self._twin.learn_homes(prepared.topic))
+            try:
+                return self._exchange(prepared, view.queue(number), left_ms, view.place(number))
+            except GroupMoved:
+                left_ms = int((deadline - core.monotonic()) * 1000)
+                if left_ms <= 0:
+                    raise
+                if core.views.get(prepared.topic) is view:
+                    background().run(self._twin.learn_homes(prepared.topic))
+
+    def _exchange(
+        self,
+        prepared: Prepared,
+        fixed: MessageQueue | None,
+        timeout_ms: int,
+        place: str | None = None,
+    ) -> tuple[MessageQueue, RemotingCommand]:
+        """Send with retries; the queue that took the message and its broker's answer. HOT."""
+        core = self._core
+        frame = core.codec.frame
+        started = core.clock.monotonic()
+        left_ms = timeout_ms
+        tries_left = 1 if fixed is not None else core.tries
+        faults: list[Exception] = []
+        queue: MessageQueue | None = None
+        while True:
+            tries_left -= 1
+            topic = core.topics.get(prepared.topic) or self._topic(prepared.topic)
+            queue = fixed or core.next_queue(topic, queue)
+            target = queue
+            try:
+                answer = self._io.exchange(
+                    self._address(topic, target),
+                    lambda opaque: frame(prepared, target, opaque, place=place),  # noqa: B023 - used at once
+                    left_ms,
+                )
+            except ClientError as error:
+                core.note(queue, started, failed=True)
+                background().soon(self._twin.recheck_route, prepared.topic)
+                fault: Exception = error
+            else:
+                core.note(queue, started, failed=False)
+                if answer.code in STORED_CODES:
+                    if not answer.code or not core.retry_when_not_ok or tries_left <= 0:
+                        return queue, answer
+                    continue
+                fault = remote_error(answer.code, answer.remark)
+            faults.append(fault)
+            left_ms = timeout_ms - int((core.clock.monotonic() - started) * 1000)
+            if tries_left <= 0 or left_ms <= 0 or not core.may_retry(fault):
+                raise final_error(prepared.topic, faults)
+            if core.forgets_route(fault):
+                self._twin.forget_topic(prepared.topic)
+            pause_s = core.pause_before_retry(prepared.topic, len(faults))
+            time.sleep(min(pause_s, left_ms / 1000))
+            left_ms = max(1, timeout_ms - int((core.clock.monotonic() - started) * 1000))
+
+
+def _copy(done: "asyncio.Future[SendResult]", future: "Future[SendResult]") -> None:
+    """Bring an asyncio result into a thread's future."""
+    if future.cancelled():
+        return
+    if done.cancelled():
+        future.set_exception(ClientClosed("the producer was closed"))
+        return
+    error = done.exception()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())

@@ -1,0 +1,389 @@
+"""The asyncio producer of transactional messages.
+
+Job: store half messages, tie their outcome to a function or a block of code, and answer the
+brokers' checks.
+Must not: decide outcomes; the user's functions do.
+
+Theory: a half message is stored first and nobody sees it; then the local transaction runs; then
+the broker is told to deliver the message or to forget it.  If it is not told, because the process
+died or the network failed, it asks any live producer of the group after some seconds, and the
+check function looks the transaction up.  So each producer of the group must be able to answer for
+all of them, and a producer registers at every broker when it starts, before it sends anything.
+
+A half message is tried again under a new id, and only until one is stored: one that was stored
+though its answer was lost is rolled back by a check, since no local transaction knows its id.
+While a local transaction still runs here, its check is answered "unknown" without calling anybody;
+what it ended with is remembered, so that an end that was lost needs no look-up either.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, Unpack
+
+from cometmq.client.admin.calls import AdminCalls
+from cometmq.client.base.arguments import check_count
+from cometmq.client.message.message import ReceivedMessage, split_messages
+from cometmq.client.producer.core import final_error
+from cometmq.client.producer.options import ProducerOptions
+from cometmq.client.producer.producer import Producer
+from cometmq.client.producer.sender import Sender
+from cometmq.client.transaction.values import (
+    Check,
+    LocalTransaction,
+    Transaction,
+    TransactionOutcome,
+    TransactionResult,
+    end_of_check,
+    end_of_half,
+    outcome_of,
+)
+from cometmq.errors import (
+    CometError,
+    ConfigError,
+    LocalProtocolError,
+    SendFailed,
+    remote_error,
+)
+from cometmq.model import Message, MessageQueue, SendResult, SendStatus
+from cometmq.model.flags import TRANSACTION_PREPARED
+from cometmq.net.channel import Channel
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.headers import CheckTransactionHeader
+
+__all__ = ["TransactionProducer"]
+
+log = logging.getLogger("cometmq.client")
+
+WAITING_MAX: Final = 2_000
+"""Checks that wait for their turn; the oldest is dropped beyond, the broker asks again."""
+REMEMBERED: Final = 10_000
+"""Ended transactions whose outcome is known without a look-up."""
+
+
+class TransactionProducer(Producer):
+    """Sends messages that are delivered if, and only if, a local transaction was done.
+
+    Args:
+        group: producer group; every producer of it must answer for all its transactions.
+        check: gets the `ReceivedMessage` of an open transaction and says what became of it: a
+            `TransactionOutcome`, True for commit, False for rollback, None for "ask again later".
+            Plain functions run in a worker thread.  An exception counts as None.
+        parallel_checks: how many checks may run at once.
+        options: as `Producer` has them.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        check: Check,
+        parallel_checks: int = 8,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        if not callable(check):
+            raise ConfigError(
+                f"check is {check!r:.80}; it must be a function that takes a message and says what "
+                "became of its transaction"
+            )
+        check_count("parallel_checks", parallel_checks)
+        super().__init__(group, **options)
+        self._check = check
+        self._parallel_checks = parallel_checks
+        self._running: set[str] = set()
+        self._outcomes: dict[str, TransactionOutcome] = {}
+        self._order: deque[str] = deque()
+        self._waiting: deque[tuple[Channel, RemotingCommand]] = deque()
+        self._checking = 0
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start, and register at every broker of the cluster.
+
+        Raises:
+            ClientError: no name server answers.
+        """
+        is_new = self._instance is None
+        await super().start()
+        if is_new:
+            await self._register()
+
+    def _start(self) -> Sender:
+        sender = super()._start()
+        instance = self._instance
+        assert instance is not None
+        interval_ms = self.core.options.heartbeat_interval_ms
+        instance.spawn(instance.every(interval_ms, self._register), "register")
+        return sender
+
+    async def _register(self) -> None:
+        """A heartbeat to every master the name servers know, whatever is sent there."""
+        instance = self._instance
+        if instance is None or instance.is_closed:
+            return
+        calls = AdminCalls(instance.io, instance.routes, self.core.options.request_timeout_ms)
+        for broker in (await calls.cluster_info()).brokers.values():
+            if broker.master_address is not None:
+                await instance.heartbeat_to(broker.master_address)
+
+    # -- transactions -----------------------------------------------------------------------
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        local: LocalTransaction,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+        first_check_s: int | None = None,
+    ) -> TransactionResult:
+        """Store a half message, run ``local`` and end the transaction with what it says.
+
+        Args:
+            local: gets the `Transaction`; may be a coroutine function.  A plain one runs on the
+                event loop.  An exception leaves the outcome to a check, and is raised.
+            queue: where the message goes.
+            timeout_ms: for the half message; instead of the producer's.
+            first_check_s: how long the broker waits before it asks; by default six seconds.
+
+        Raises:
+            CometError: the half message was not stored; ``local`` was not called.
+        """
+        transaction = await self.begin(
+            message, queue=queue, timeout_ms=timeout_ms, first_check_s=first_check_s
+        )
+        outcome = TransactionOutcome.UNKNOWN
+        try:
+            said = local(transaction)
+            if inspect.isawaitable(said):
+                said = await said
+            outcome = outcome_of(said, "the local transaction")
+        finally:
+            await self.end(transaction, outcome)
+        return transaction.result()
+
+    @asynccontextmanager
+    async def transaction(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+        first_check_s: int | None = None,
+    ) -> AsyncIterator[Transaction]:
+        """Tie a message to a block: delivered at its end, forgotten after an exception.
+
+        If the process dies inside the block, or is cut off, a check finds out.  The block may say
+        otherwise by ``commit()``, ``rollback()`` and ``unknown()`` of what it gets.
+
+        Raises:
+            CometError: the half message was not stored; the block did not run.
+        """
+        transaction = await self.begin(
+            message, queue=queue, timeout_ms=timeout_ms, first_check_s=first_check_s
+        )
+        try:
+            yield transaction
+        except BaseException as error:
+            await self.end(transaction, transaction.block_ended(error))
+            raise
+        await self.end(transaction, transaction.block_ended(None))
+
+    async def begin(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+        first_check_s: int | None = None,
+    ) -> Transaction:
+        """Store a half message; `end` must follow.  `transaction` does both."""
+        sent = await self._send_half(message, queue, timeout_ms, first_check_s)
+        transaction = Transaction(message, sent)
+        if sent.status is not SendStatus.SEND_OK:
+            await self.end(transaction, TransactionOutcome.ROLLBACK)
+            raise SendFailed(
+                f"the half message {sent.message_id} was stored but its broker says "
+                f"{sent.status.name}, so it may be lost; it was rolled back, send it again"
+            )
+        return transaction
+
+    async def end(self, transaction: Transaction, outcome: TransactionOutcome) -> None:
+        """Tell the broker the outcome.  An end that does not arrive is no error: it will ask."""
+        transaction.outcome = outcome
+        self._running.discard(transaction.id)
+        instance = self._instance
+        if outcome is TransactionOutcome.UNKNOWN or instance is None:
+            return
+        self._remember(transaction.id, outcome)
+        sent = transaction.sent
+        try:
+            topic = await self._ready().topic(sent.message_queue.topic)
+            address = topic.addresses.get(sent.message_queue.broker_name)
+            if address is None:
+                address = instance.routes.address(sent.message_queue.broker_name)
+            if address is None:
+                raise SendFailed(f"no master of {sent.message_queue.broker_name} is known")
+            answer = await instance.io.request(
+                address, end_of_half(self.group, sent, outcome), self.core.timeout_ms
+            )
+            if answer.code != 0:
+                raise remote_error(answer.code, answer.remark)
+        except CometError as error:
+            log.warning(
+                "the %s of transaction %s was not confirmed, the broker will ask: %s",
+                outcome.name.lower(),
+                transaction.id,
+                error,
+            )
+            return
+        transaction.is_settled = True
+
+    def _remember(self, transaction_id: str, outcome: TransactionOutcome) -> None:
+        if transaction_id not in self._outcomes:
+            self._order.append(transaction_id)
+        self._outcomes[transaction_id] = outcome
+        while len(self._order) > REMEMBERED:
+            self._outcomes.pop(self._order.popleft(), None)
+
+    async def _send_half(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+        first_check_s: int | None,
+    ) -> SendResult:
+        if message.is_delayed:
+            raise LocalProtocolError(
+                f"the message for {message.topic} has delay level {message.delay_level} and "
+                f"deliver_time_ms {message.deliver_time_ms} and delay_ms {message.delay_ms}; a "
+                "transactional message cannot be delayed"
+            )
+        core = self.core
+        if timeout_ms is None:
+            timeout_ms = core.timeout_ms
+        deadline = core.clock.monotonic() + timeout_ms / 1000
+        own = f"TRAN_MSG\x01true\x02PGROUP\x01{self.group}\x02"
+        if first_check_s is not None:
+            own += f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{int(first_check_s)}\x02"
+        faults: list[Exception] = []
+        tries = 1 if queue is not None else core.tries
+        while True:
+            sender = self._ready()
+            prepared = core.codec.prepare(message)
+            prepared.properties += own
+            prepared.sys_flag |= TRANSACTION_PREPARED
+            future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+            left_ms = max(1, int((deadline - core.clock.monotonic()) * 1000))
+            sending = sender.begin(prepared, future, left_ms)
+            sending.tries_left = 1
+            # From now on: a broker whose answer is slow may ask before it comes.
+            self._running.add(prepared.message_id)
+            if queue is not None:
+                sending.fixed = queue
+            if queue is None and message.message_group:
+                sender.pin(sending, message, None)
+            else:
+                sender.start(sending)
+            try:
+                return await future
+            except asyncio.CancelledError:
+                self._running.discard(prepared.message_id)
+                raise
+            except CometError as error:
+                self._running.discard(prepared.message_id)
+                faults.append(error)
+                left_ms = int((deadline - core.clock.monotonic()) * 1000)
+                if len(faults) >= tries or left_ms <= 0 or not core.may_retry(error):
+                    raise final_error(message.topic, faults) from error
+            pause_s = core.pause_before_retry(message.topic, len(faults))
+            await asyncio.sleep(min(pause_s, left_ms / 1000))
+
+    # -- checks -----------------------------------------------------------------------------
+
+    def serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
+        """Brokers ask about transactions; everything else as for any producer."""
+        if command.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return super().serve(channel, command)
+        instance = self._instance
+        if instance is None or self._is_closed:
+            return None
+        self._waiting.append((channel, command))
+        if len(self._waiting) > WAITING_MAX:
+            self._waiting.popleft()
+            log.warning("more than %d checks wait: the oldest is dropped", WAITING_MAX)
+        if self._checking < self._parallel_checks:
+            self._checking += 1
+            instance.spawn(self._answer_checks(), "check")
+        return None
+
+    async def _answer_checks(self) -> None:
+        try:
+            while self._waiting:
+                channel, command = self._waiting.popleft()
+                try:
+                    await self._answer_check(channel, command)
+                except CometError as error:
+                    log.warning("a check of %s was not answered: %s", channel.address, error)
+        finally:
+            self._checking -= 1
+
+    async def _answer_check(self, channel: Channel, command: RemotingCommand) -> None:
+        header = CheckTransactionHeader.from_command(command)
+        queue = MessageQueue(header.topic or "", header.broker_name or "", 0)
+        messages = split_messages(command.body, queue)
+        if len(messages) != 1:
+            raise LocalProtocolError(f"it has {len(messages)} messages")
+        message = messages[0]
+        message.message_queue = MessageQueue(
+            message.stored.topic, header.broker_name or "", message.stored.queue_id
+        )
+        transaction_id = message.message_id
+        outcome = self._outcomes.get(transaction_id)
+        if transaction_id in self._running:
+            outcome = TransactionOutcome.UNKNOWN
+        elif outcome is None:
+            try:
+                outcome = outcome_of(await self._call(message), "the check")
+            except Exception:
+                log.exception("the check of transaction %s failed", transaction_id)
+                outcome = TransactionOutcome.UNKNOWN
+        end = end_of_check(self.group, header, message.stored.topic, outcome)
+        if outcome is TransactionOutcome.UNKNOWN:
+            channel.oneway(end)  # gets no answer
+            return
+        answer = await channel.request(end, self.core.timeout_ms)
+        if answer.code != 0:
+            raise remote_error(answer.code, answer.remark)
+
+    async def _call(self, message: ReceivedMessage) -> object:
+        """Call the user's check: a coroutine here, a plain function in a worker."""
+        check = self._check
+        if inspect.iscoroutinefunction(check):
+            return await check(message)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = loop.create_future()
+
+        def done(result: object) -> None:
+            if future.done():
+                return
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.core.options.env.workers.submit(lambda: check(message), done)
+        said = await future
+        return await said if inspect.isawaitable(said) else said
+
+    def after_fork(self) -> None:
+        """In a child process: the parent's transactions are its own."""
+        super().after_fork()
+        self._waiting.clear()
+        self._running.clear()
+        self._checking = 0

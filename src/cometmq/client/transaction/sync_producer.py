@@ -1,0 +1,125 @@
+"""The synchronous producer of transactional messages.
+
+Job: the names and signatures of ``TransactionProducer``, without asyncio.
+Must not: decide differently from it.
+
+Theory: half messages and ends travel on the background loop, so that checks that come meanwhile
+know which transactions still run here.  The local transaction, function or block, runs in the
+caller's thread.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Unpack
+
+from cometmq.client.base.background import background
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.producer.options import ProducerOptions
+from cometmq.client.producer.sync_producer import Producer
+from cometmq.client.transaction.producer import TransactionProducer as AsyncTransactionProducer
+from cometmq.client.transaction.values import (
+    Said,
+    Transaction,
+    TransactionOutcome,
+    TransactionResult,
+    outcome_of,
+)
+from cometmq.model import Message, MessageQueue
+
+__all__ = ["TransactionProducer"]
+
+
+class TransactionProducer(Producer):
+    """Sends messages that are delivered if, and only if, a local transaction was done.
+
+    Arguments as `cometmq.TransactionProducer`; ``check`` and the local transaction are plain
+    functions.  Checks run in worker threads, at the same time as the program's own.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        check: Callable[[ReceivedMessage], Said],
+        parallel_checks: int = 8,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        self._check = check
+        self._parallel_checks = parallel_checks
+        super().__init__(group, **options)
+
+    def _make_twin(
+        self, group: str, **options: Unpack[ProducerOptions]
+    ) -> AsyncTransactionProducer:
+        self._asking = AsyncTransactionProducer(
+            group, check=self._check, parallel_checks=self._parallel_checks, **options
+        )
+        return self._asking
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        local: Callable[[Transaction], Said],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+        first_check_s: int | None = None,
+    ) -> TransactionResult:
+        """Store a half message, run ``local`` here and end the transaction with what it says.
+
+        An exception of ``local`` leaves the outcome to a check, and is raised.  Raises what
+        `cometmq.TransactionProducer.send_in_transaction` raises.
+        """
+        transaction = self.begin(
+            message, queue=queue, timeout_ms=timeout_ms, first_check_s=first_check_s
+        )
+        outcome = TransactionOutcome.UNKNOWN
+        try:
+            outcome = outcome_of(local(transaction), "the local transaction")
+        finally:
+            self.end(transaction, outcome)
+        return transaction.result()
+
+    @contextmanager
+    def transaction(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+        first_check_s: int | None = None,
+    ) -> Iterator[Transaction]:
+        """Tie a message to a block: delivered at its end, forgotten after an exception.
+
+        If the process dies inside the block, or is interrupted, a check finds out.
+        """
+        transaction = self.begin(
+            message, queue=queue, timeout_ms=timeout_ms, first_check_s=first_check_s
+        )
+        try:
+            yield transaction
+        except BaseException as error:
+            self.end(transaction, transaction.block_ended(error))
+            raise
+        self.end(transaction, transaction.block_ended(None))
+
+    def begin(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+        first_check_s: int | None = None,
+    ) -> Transaction:
+        """Store a half message; `end` must follow.  `transaction` does both."""
+        self._ready()
+        return background().run(
+            self._asking.begin(
+                message, queue=queue, timeout_ms=timeout_ms, first_check_s=first_check_s
+            )
+        )
+
+    def end(self, transaction: Transaction, outcome: TransactionOutcome) -> None:
+        """Tell the broker the outcome.  An end that does not arrive is no error: it will ask."""
+        self._ready()
+        background().run(self._asking.end(transaction, outcome))

@@ -1,0 +1,160 @@
+"""Values of transactions: outcomes, one transaction, what came of it, and requests about it.
+
+Job: the words users and the transaction producers share, and the END_TRANSACTION request.
+Must not: send anything or call users' functions.
+"""
+
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+from cometmq.client.message.message import ReceivedMessage
+from cometmq.codec.ids import decode_offset_message_id
+from cometmq.errors import ConfigError
+from cometmq.model import Message, SendResult
+from cometmq.wire.command.codes import RequestCode
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.headers import CheckTransactionHeader, EndTransactionHeader
+
+__all__ = [
+    "Check",
+    "LocalTransaction",
+    "Said",
+    "Transaction",
+    "TransactionOutcome",
+    "TransactionResult",
+    "end_of_check",
+    "end_of_half",
+    "outcome_of",
+]
+
+
+class TransactionOutcome(IntEnum):
+    """What becomes of a half message; the numbers are RocketMQ's."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+Said: TypeAlias = TransactionOutcome | bool | None
+"""What users' functions return: an outcome, True (commit), False (rollback) or None (unknown)."""
+
+
+class TransactionResult(NamedTuple):
+    """What came of `send_in_transaction`.
+
+    ``is_settled``: the broker has confirmed the outcome.  False is no loss: the broker will ask.
+    """
+
+    sent: SendResult
+    outcome: TransactionOutcome
+    is_settled: bool
+
+
+class Transaction:
+    """One transaction whose half message is stored; its id is the message's id."""
+
+    __slots__ = ("is_settled", "message", "outcome", "sent")
+
+    def __init__(self, message: Message, sent: SendResult) -> None:
+        self.message = message
+        self.sent = sent
+        self.outcome: TransactionOutcome | None = None
+        """What it is to end with; None until the block or function has said so."""
+        self.is_settled = False
+        """Whether the broker has confirmed the outcome."""
+
+    @property
+    def id(self) -> str:
+        """Keep it with what the local transaction writes: the check gets it as ``message_id``."""
+        return self.sent.message_id
+
+    def commit(self) -> None:
+        """Say that the message is to be delivered, whatever the block does afterwards."""
+        self.outcome = TransactionOutcome.COMMIT
+
+    def rollback(self) -> None:
+        """Say that the message is not to be delivered, also without an exception."""
+        self.outcome = TransactionOutcome.ROLLBACK
+
+    def unknown(self) -> None:
+        """Leave the outcome to a later check."""
+        self.outcome = TransactionOutcome.UNKNOWN
+
+    def block_ended(self, error: BaseException | None) -> TransactionOutcome:
+        """What the end of the block means, unless it was said before.
+
+        A block that was cut off (cancelled, interrupted) may have been in the midst of its commit.
+        """
+        if self.outcome is None:
+            if error is None:
+                self.outcome = TransactionOutcome.COMMIT
+            elif isinstance(error, Exception):
+                self.outcome = TransactionOutcome.ROLLBACK
+            else:
+                self.outcome = TransactionOutcome.UNKNOWN
+        return self.outcome
+
+    def result(self) -> TransactionResult:
+        """What came of it."""
+        outcome = TransactionOutcome.UNKNOWN if self.outcome is None else self.outcome
+        return TransactionResult(self.sent, outcome, self.is_settled)
+
+
+LocalTransaction: TypeAlias = Callable[[Transaction], Said | Awaitable[Said]]
+"""Does the local work of a transaction and says what came of it."""
+Check: TypeAlias = Callable[[ReceivedMessage], Said | Awaitable[Said]]
+"""Finds out what became of the transaction with the message's ``message_id``."""
+
+
+def outcome_of(said: object, what: str) -> TransactionOutcome:
+    """Turn what a user's function returned into an outcome.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(said, TransactionOutcome):
+        return said
+    if said is None:
+        return TransactionOutcome.UNKNOWN
+    if said is True:
+        return TransactionOutcome.COMMIT
+    if said is False:
+        return TransactionOutcome.ROLLBACK
+    raise ConfigError(
+        f"{what} returned {said!r:.80}; it may return a TransactionOutcome, True for commit, "
+        "False for rollback or None for unknown"
+    )
+
+
+def end_of_half(group: str, sent: SendResult, outcome: TransactionOutcome) -> RemotingCommand:
+    """The request that ends a transaction by its producer's own word."""
+    header = EndTransactionHeader(
+        producer_group=group,
+        tran_state_table_offset=sent.queue_offset,
+        commit_log_offset=decode_offset_message_id(sent.offset_message_id)[1],
+        commit_or_rollback=outcome,
+        from_transaction_check=False,
+        msg_id=sent.message_id,
+        transaction_id=sent.transaction_id or sent.message_id,
+        topic=sent.message_queue.topic,
+    )
+    return RemotingCommand.request(RequestCode.END_TRANSACTION, header.to_ext())
+
+
+def end_of_check(
+    group: str, check: CheckTransactionHeader, topic: str, outcome: TransactionOutcome
+) -> RemotingCommand:
+    """The answer to a check."""
+    header = EndTransactionHeader(
+        producer_group=group,
+        tran_state_table_offset=check.tran_state_table_offset,
+        commit_log_offset=check.commit_log_offset,
+        commit_or_rollback=outcome,
+        from_transaction_check=True,
+        msg_id=check.msg_id,
+        transaction_id=check.transaction_id,
+        topic=topic,
+    )
+    return RemotingCommand.request(RequestCode.END_TRANSACTION, header.to_ext())

@@ -1,0 +1,51 @@
+"""The local offset file of broadcasting consumers, in Java's own format.
+
+Job: text of ``offsets.json`` from offsets, and back.
+Must not: touch files.
+
+Format (``OffsetSerializeWrapper`` through fastjson; store.md 9.4): an object whose keys are bare
+objects, with tabs and a line per field, so that a Java client reads ours and we read theirs::
+
+    {
+    \t"offsetTable":{{
+    \t\t\t"brokerName":"b",
+    \t\t\t"queueId":0,
+    \t\t\t"topic":"T"
+    \t\t}:10
+    \t}
+    }
+"""
+
+from collections.abc import Mapping
+
+from cometmq.errors import CodecError
+from cometmq.model import MessageQueue
+from cometmq.wire.command.command import encode_json_text
+from cometmq.wire.command.fastjson import loads_object, queue_from_json
+
+__all__ = ["decode_offset_file", "encode_offset_file"]
+
+
+def encode_offset_file(offsets: Mapping[MessageQueue, int]) -> str:
+    """The file's text, queues in order."""
+    entries: list[str] = []
+    for queue in sorted(offsets):
+        entries.append(
+            f'{{\n\t\t\t"brokerName":{encode_json_text(queue.broker_name).decode()},'
+            f'\n\t\t\t"queueId":{queue.queue_id},'
+            f'\n\t\t\t"topic":{encode_json_text(queue.topic).decode()}\n\t\t}}:{offsets[queue]}'
+        )
+    return '{\n\t"offsetTable":{' + ",".join(entries) + "\n\t}\n}"
+
+
+def decode_offset_file(text: bytes) -> dict[MessageQueue, int]:
+    """The offsets of a file; raises CodecError when it is not one."""
+    table = loads_object(text, "offsets.json").get("offsetTable", {})
+    if not isinstance(table, Mapping):
+        raise CodecError("offsets.json: offsetTable is not an object")
+    offsets: dict[MessageQueue, int] = {}
+    for key, value in table.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise CodecError(f"offsets.json: the offset of {key} is {value!r:.50}, not a number")
+        offsets[queue_from_json(key)] = value
+    return offsets

@@ -1,0 +1,1 @@
+"""Delay levels and when a message of each is due."""

@@ -1,0 +1,165 @@
+"""A consumer group's filter of one topic, and the file in which a broker keeps all of them.
+
+Job: the value, and the text of ``config/consumerFilter.json`` from values and back, byte for byte
+as fastjson writes it.  It must not touch files, and not decide who is registered (`filter_table`).
+
+::
+
+    {
+    <tab>"filterDataByTopic":{
+    ... "TopicA":{ "groupFilterData":{ "GroupA":{...} }, "topic":"TopicA" }
+
+A filter's keys are in alphabetical order; ``dead`` is derived and written for Java's reader only.
+Topics and groups keep the order they were read in.  Source: ConsumerFilterManager and
+ConsumerFilterData of RocketMQ 5.4, and the file its broker left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cometmq.core.filter.bloom_filter import BloomKey
+from cometmq.core.filter.sql92.expression import Expression, compile_expression
+from cometmq.errors import CodecError, ExpressionIllegal
+from cometmq.wire.command.command import encode_json_text
+from cometmq.wire.command.fastjson import loads_object
+from cometmq.wire.header.fields import (
+    int_field,
+    list_field,
+    object_field,
+    optional_str_field,
+    str_field,
+)
+
+__all__ = ["ConsumerFilter", "decode_filter_file", "encode_filter", "encode_filter_file"]
+
+_FILE: Final = "consumerFilter.json"
+
+
+@dataclass(slots=True)
+class ConsumerFilter:
+    """What one group wants of one topic. Times are epoch milliseconds by the broker's clock."""
+
+    topic: str
+    group: str
+    text: str
+    expression_type: str
+    client_version: int
+    """The subscription's version: the newer one counts."""
+    born_ms: int
+    """Bitmaps of messages stored at this time or before say nothing about this filter."""
+    dead_ms: int = 0
+    """When the last consumer went; 0 while there is one."""
+    key: BloomKey | None = None
+    expression: Expression | None = field(default=None, compare=False)
+    """None where a file's filter is not one here: Java's broker takes text behind the end."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether no consumer has it."""
+        return self.dead_ms >= self.born_ms
+
+    def was_live_at(self, store_time_ms: int) -> bool:
+        """Whether the bitmap of a message stored then was made with this filter."""
+        return store_time_ms > self.born_ms
+
+
+def encode_filter_file(filters: Iterable[ConsumerFilter]) -> bytes:
+    """The file's text."""
+    topics: dict[str, dict[str, Any]] = {}
+    for one in filters:
+        entry = topics.setdefault(one.topic, {"groupFilterData": {}, "topic": one.topic})
+        entry["groupFilterData"][one.group] = _filter_to_json(one)
+    return _pretty({"filterDataByTopic": topics}, 0).encode()
+
+
+def encode_filter(one: ConsumerFilter) -> str:
+    """One filter's text, as in the file."""
+    return _pretty(_filter_to_json(one), 0)
+
+
+def _filter_to_json(one: ConsumerFilter) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if one.key is not None:
+        positions = list(one.key.positions)
+        data["bloomFilterData"] = {"bitNum": one.key.bit_count, "bitPos": positions}
+    return data | {
+        "bornTime": one.born_ms,
+        "clientVersion": one.client_version,
+        "consumerGroup": one.group,
+        "dead": one.is_dead,
+        "deadTime": one.dead_ms,
+        "expression": one.text,
+        "expressionType": one.expression_type,
+        "topic": one.topic,
+    }
+
+
+def _pretty(value: Any, depth: int) -> str:
+    match value:
+        case dict() if value:
+            inner = "\t" * (depth + 1)
+            fields = [
+                f"\n{inner}{_pretty(key, 0)}:{_pretty(item, depth + 1)}"
+                for key, item in value.items()
+            ]
+            return "{" + ",".join(fields) + "\n" + "\t" * depth + "}"
+        case dict():
+            return "{}"
+        case list():
+            return "[" + ",".join(map(str, value)) + "]"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return encode_json_text(value).decode()
+    return str(value)
+
+
+def decode_filter_file(raw: bytes) -> list[ConsumerFilter]:
+    """The filters of a file, in its order; raises CodecError when it is not one."""
+    filters: list[ConsumerFilter] = []
+    topics = object_field(loads_object(raw, _FILE), _FILE, "filterDataByTopic")
+    for topic in topics:
+        groups = object_field(object_field(topics, _FILE, topic), _FILE, "groupFilterData")
+        filters += [
+            _filter_from_json(topic, group, object_field(groups, _FILE, group))
+            for group in groups
+            if groups[group] is not None
+        ]
+    return filters
+
+
+def _filter_from_json(topic: str, group: str, data: dict[Any, Any]) -> ConsumerFilter:
+    text = str_field(data, _FILE, "expression", "")
+    return ConsumerFilter(
+        str_field(data, _FILE, "topic", topic),
+        str_field(data, _FILE, "consumerGroup", group),
+        text,
+        str_field(data, _FILE, "expressionType", "SQL92"),
+        int_field(data, _FILE, "clientVersion", 0),
+        int_field(data, _FILE, "bornTime", 0),
+        int_field(data, _FILE, "deadTime", 0),
+        _key_from_json(data),
+        _compiled(text, optional_str_field(data, _FILE, "expressionType")),
+    )
+
+
+def _key_from_json(data: dict[Any, Any]) -> BloomKey | None:
+    bloom = object_field(data, _FILE, "bloomFilterData")
+    if not bloom:
+        return None
+    positions = list_field(bloom, _FILE, "bitPos")
+    if not all(type(position) is int for position in positions):
+        raise CodecError(f"{_FILE}: bitPos is {positions!r:.80}, not a list of numbers")
+    return BloomKey(int_field(bloom, _FILE, "bitNum", 0), tuple(positions))
+
+
+def _compiled(text: str, expression_type: str | None) -> Expression | None:
+    if expression_type not in (None, "SQL92"):
+        return None
+    try:
+        return compile_expression(text)
+    except ExpressionIllegal:
+        return None

@@ -1,0 +1,105 @@
+"""Two values of an SQL92 filter beside each other, in all combinations of their kinds.
+
+Job: the comparisons that are not worth generated code: literals among themselves, and conditions
+compared with something.  It must not look at messages.
+
+Source: ComparisonExpression of RocketMQ 5.4.  Values of two kinds are brought to one: a text to the
+number or Boolean beside it (on its left or right; but a Boolean on the *left* of a text makes Java
+throw), a smaller number to the wider kind.  A Boolean and a number are never equal.
+"""
+
+from __future__ import annotations
+
+from math import isnan
+
+from cometmq.core.base.java_number import parse_double, parse_integer, parse_long
+from cometmq.core.filter.sql92.tree import Kind, Literal
+from cometmq.errors import NotComparable
+
+__all__ = [
+    "are_equal",
+    "compare_doubles",
+    "compare_literals",
+    "order_texts",
+    "parse_boolean",
+    "refuse_text",
+]
+
+_PARSERS = {Kind.INTEGER: parse_integer, Kind.LONG: parse_long, Kind.DOUBLE: parse_double}
+
+
+def parse_boolean(text: str) -> bool:
+    """What ``Boolean.valueOf`` gives: TRUE for "true" in any case, FALSE for everything else."""
+    return text.lower() == "true"
+
+
+def refuse_text(text: str) -> bool:
+    """Java's answer to a Boolean on the left of a text."""
+    raise NotComparable(f"a Boolean on the left cannot be compared with the text {text[:80]!r}")
+
+
+def compare_doubles(left: float, right: float) -> int:
+    """``Double.compareTo``: not-a-number is greatest and equal to itself, -0.0 is below 0.0."""
+    if left < right:
+        return -1
+    if left > right:
+        return 1
+    return _rank(left) - _rank(right)
+
+
+def _rank(value: float) -> int:
+    if isnan(value):
+        return 2
+    if value == 0.0:
+        return 0 if str(value).startswith("-") else 1
+    return 1
+
+
+def order_texts(left: str, right: str) -> int:
+    """The order of two properties, which both must be numbers; raises NotComparable."""
+    return compare_doubles(parse_double(left), parse_double(right))
+
+
+def compare_literals(left: Literal, right: Literal) -> int:
+    """The sign of Java's ``compareTo`` of two literals, neither of them null.
+
+    Raises:
+        NotComparable: Java would throw.
+    """
+    first, second = left.value, right.value
+    if left.kind is Kind.BOOLEAN and right.kind is Kind.STRING:
+        refuse_text(str(second))
+    if isinstance(first, str) and not isinstance(second, str):
+        first = _PARSERS[right.kind](first) if right.is_number else parse_boolean(first)
+    elif isinstance(second, str) and not isinstance(first, str):
+        second = _PARSERS[left.kind](second)
+    elif Kind.BOOLEAN in (left.kind, right.kind) and left.kind is not right.kind:
+        return -1
+    if isinstance(first, str) or isinstance(second, str):
+        return (str(first) > str(second)) - (str(first) < str(second))
+    assert first is not None
+    assert second is not None
+    if isinstance(first, float) or isinstance(second, float):
+        return compare_doubles(float(first), float(second))
+    return (first > second) - (first < second)
+
+
+def are_equal(
+    left: bool | int | float | str | None, right: bool | int | float | str | None
+) -> bool | None:
+    """``=`` where at least one side is a condition's result or null.
+
+    Raises:
+        NotComparable: Java would throw.
+    """
+    if left is None:
+        return True if right is None else None
+    if right is None:
+        return False
+    if isinstance(left, bool):
+        if isinstance(right, str):
+            return refuse_text(right)
+        return left is right
+    if isinstance(left, str) and isinstance(right, bool):
+        return parse_boolean(left) is right
+    return False

@@ -1,0 +1,486 @@
+"""An SQL92 filter's tree becomes one Python function.
+
+Job: code for each node, exact in RocketMQ's three values and in where its Java throws.  No text of
+the filter gets into the code: names, texts and numbers are the function's default arguments, and
+the code consists of this module's own pieces only.
+
+A condition is TRUE, FALSE or null, or Java throws, which counts as no match.  Per node there are
+five forms of the same question, because Python's ``and`` and ``or`` know two values and stop at
+another point than Java does:
+
+============ =====================================================================
+``value``    True, False or None, or raises NotComparable
+``is_true``  whether it is TRUE; raises where Java throws
+``is_false`` whether it is FALSE; raises where Java throws
+``match``    as ``is_true``, but may give False where Java throws
+``miss``     as ``is_false``, but may give False where Java throws
+============ =====================================================================
+
+Java evaluates ``x AND y`` to the end unless x is FALSE, so y may throw behind an x that is null.
+``is_true`` of an AND is Python's ``and`` only where that cannot happen.  ``match`` need not care:
+not matched is not matched.  It serves at the top, and below it as long as nothing else could still
+turn the whole into TRUE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, Final, TypeAlias
+
+from cometmq.core.base.java_number import parse_double, parse_integer, parse_long
+from cometmq.core.filter.sql92.compare import (
+    are_equal,
+    compare_literals,
+    order_texts,
+    parse_boolean,
+    refuse_text,
+)
+from cometmq.core.filter.sql92.tree import (
+    Comparison,
+    Inclusion,
+    Kind,
+    Literal,
+    Logic,
+    Negation,
+    Node,
+    Not,
+    NullTest,
+    Property,
+    TextSearch,
+    negated_number,
+)
+from cometmq.errors import NotComparable
+
+__all__ = ["Evaluate", "Matches", "compile_evaluation", "compile_match"]
+
+Matches: TypeAlias = Callable[[Mapping[str, str]], bool]
+Evaluate: TypeAlias = Callable[[Mapping[str, str]], bool | None]
+
+_MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_OPPOSITE: Final = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!="}
+
+
+@dataclass(slots=True, eq=False)
+class _Code:
+    """The five forms of a condition, see above, and what can come of it."""
+
+    value: str
+    is_true: str
+    is_false: str
+    may_raise: bool = False
+    may_be_null: bool = True
+    match: str = ""
+    miss: str = ""
+
+    @property
+    def loose_true(self) -> str:
+        return self.match or self.is_true
+
+    @property
+    def loose_false(self) -> str:
+        return self.miss or self.is_false
+
+
+def _known(value: bool | None) -> _Code:
+    return _Code(str(value), str(value is True), str(value is False), False, value is None)
+
+
+def _discard(value: bool | None) -> None:
+    """Null, after evaluating something that may raise."""
+
+
+class _Compiler:
+    """Writes code and collects the constants it names."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, object] = {}
+        self._by_value: dict[tuple[type, object], str] = {}
+        self._places = 0
+
+    def constant(self, value: object) -> str:
+        key = (type(value), value)
+        name = self._by_value.get(key)
+        if name is None:
+            name = self._by_value[key] = f"c{len(self._by_value)}"
+            self.names[name] = value
+        return name
+
+    def helper(self, function: Callable[..., object] | type) -> str:
+        name = f"f_{function.__name__}"
+        self.names[name] = function
+        return name
+
+    def place(self) -> str:
+        self._places += 1
+        return f"v{self._places}"
+
+    def look_up(self, name: str) -> str:
+        return f"p.get({self.constant(name)})"
+
+    # --- conditions -----------------------------------------------------------------------
+
+    def condition(self, node: Node) -> _Code:
+        match node:
+            case Literal(value=bool() | None as constant):
+                return _known(constant)
+            case Property(name=name):
+                found = self.look_up(name)
+                value = f"(None if {found} is None else False)"
+                return _Code(value, "False", f"({found} is not None)")
+            case Not(operand=operand):
+                return self._not(self.condition(operand))
+            case Logic(is_and=is_and, operands=operands):
+                return self._logic(is_and, operands)
+            case NullTest(operand=operand):
+                return self._null_test(operand)
+            case Inclusion():
+                return self._inclusion(node)
+            case TextSearch():
+                return self._text_search(node)
+            case Comparison(operator="="):
+                return self._equality(node.left, node.right)
+            case Comparison():
+                return self._ordering(node)
+        raise AssertionError(f"{node} is no condition; the parser lets none through")
+
+    def _not(self, code: _Code) -> _Code:
+        place = self.place()
+        value = f"(None if ({place} := {code.value}) is None else not {place})"
+        return _Code(
+            value if code.may_be_null else f"(not {code.value})",
+            code.is_false,
+            code.is_true,
+            code.may_raise,
+            code.may_be_null,
+            code.miss,
+            code.match,
+        )
+
+    def _logic(self, is_and: bool, operands: tuple[Node, ...]) -> _Code:
+        between = self._between(is_and, operands)
+        if between is not None:
+            return between
+        codes = [self.condition(operand) for operand in operands]
+        value = self._logic_value(is_and, codes)
+        # What decides (FALSE for AND) ends Java's evaluation too, so these forms are exact.
+        if is_and:
+            decided = _join("or", [code.is_false for code in codes])
+            loose_decided = [code.is_false for code in codes[:-1]] + [codes[-1].loose_false]
+            agreed = _join("and", [code.is_true for code in codes])
+            loose_agreed = [code.loose_true for code in codes]
+        else:
+            decided = _join("or", [code.is_true for code in codes])
+            loose_decided = [code.is_true for code in codes[:-1]] + [codes[-1].loose_true]
+            agreed = _join("and", [code.is_false for code in codes])
+            loose_agreed = [code.loose_false for code in codes]
+        if _may_raise_behind_null(codes):
+            agreed = f"({value} is {is_and})"
+        forms = [
+            (agreed, _join("and", loose_agreed)),
+            (decided, _join("or", loose_decided)),
+        ]
+        (is_true, match), (is_false, miss) = forms if is_and else forms[::-1]
+        may_raise = any(code.may_raise for code in codes)
+        may_be_null = any(code.may_be_null for code in codes)
+        return _Code(value, is_true, is_false, may_raise, may_be_null, match, miss)
+
+    def _logic_value(self, is_and: bool, codes: list[_Code]) -> str:
+        tries: list[str] = []
+        nulls: list[str] = []
+        for code in codes:
+            tried = code.value
+            if code.may_be_null:
+                place = self.place()
+                tried = f"({place} := {tried})"
+                nulls.append(f"{place} is None")
+            tries.append(f"{tried} is {not is_and}")
+        tail = f"None if {' or '.join(nulls)} else {is_and}" if nulls else str(is_and)
+        return f"({not is_and} if {' or '.join(tries)} else {tail})"
+
+    def _between(self, is_and: bool, operands: tuple[Node, ...]) -> _Code | None:
+        """A property between two numbers of one kind is converted once; None for all else."""
+        match operands:
+            case (
+                Comparison(operator=">=" | "<" as first, left=Property(name=name), right=low_node),
+                Comparison(operator="<=" | ">" as second, left=Property(name=same), right=top_node),
+            ) if name == same and is_and == (first == ">=") == (second == "<="):
+                low, top = negated_number(low_node), negated_number(top_node)
+            case _:
+                return None
+        if low is None or top is None or low.kind is not top.kind:
+            return None
+        place = self.place()
+        found = f"({place} := {self.look_up(name)})"
+        bounds = f"{self.constant(low.value)} <= {{}} <= {self.constant(top.value)}"
+        inside = f"({bounds.format(self._number(place, low.kind))})"
+        outside = f"(not {inside})"
+        if not is_and:
+            inside, outside = outside, inside
+        return _Code(
+            f"(None if {found} is None else {inside})",
+            f"({found} is not None and {inside})",
+            f"({found} is not None and {outside})",
+            may_raise=True,
+        )
+
+    def _null_test(self, operand: Node) -> _Code:
+        if negated_number(operand) is not None:
+            return _known(value=False)
+        match operand:
+            case Literal(value=value):
+                return _known(value is None)
+            case Property(name=name):
+                found = self.look_up(name)
+                is_true, is_false = f"({found} is None)", f"({found} is not None)"
+                return _Code(is_true, is_true, is_false, may_be_null=False)
+            case _:
+                value, may_raise = self._operand(operand)
+                is_true, is_false = f"({value} is None)", f"({value} is not None)"
+                return _Code(is_true, is_true, is_false, may_raise, may_be_null=False)
+
+    def _inclusion(self, node: Inclusion) -> _Code:
+        found, values = self.look_up(node.name), self.constant(node.values)
+        place = self.place()
+        bare = f"({found} in {values})"
+        known = f"(({place} := {found}) is not None and {place} not in {values})"
+        verb = "not in" if node.is_negated else "in"
+        value = f"(None if ({place} := {found}) is None else {place} {verb} {values})"
+        return _Code(value, known, bare) if node.is_negated else _Code(value, bare, known)
+
+    def _text_search(self, node: TextSearch) -> _Code:
+        if not node.text:
+            return _known(value=False)
+        operand = node.operand
+        place, text = self.place(), self.constant(node.text)
+        test = {
+            "CONTAINS": f"{text} in {place}",
+            "STARTSWITH": f"{place}.startswith({text})",
+            "ENDSWITH": f"{place}.endswith({text})",
+        }[node.operator]
+        if node.is_negated:
+            test = f"not {test}"
+        if isinstance(operand, Property):
+            found = f"({place} := {self.look_up(operand.name)})"
+        elif isinstance(operand, Literal) and operand.kind is Kind.STRING:
+            found = f"({place} := {self.constant(operand.value)})"
+        else:
+            value, may_raise = self._operand(operand)
+            if not may_raise:
+                return _known(value=False)
+            never = f"({self.helper(_discard)}({value}) is not None)"
+            return _Code(never, never, f"(not {never})", may_raise=True, may_be_null=False)
+        is_true = f"({found} is not None and {test})"
+        return _Code(is_true, is_true, f"(not {is_true})", may_be_null=False)
+
+    # --- comparisons ----------------------------------------------------------------------
+
+    def _operand(self, node: Node) -> tuple[str, bool]:
+        """Code for the value of anything, and whether it may raise."""
+        number = negated_number(node)
+        if number is not None:
+            return self.constant(number.value), False
+        match node:
+            case Literal(value=str() as value):
+                return self.constant(value), False
+            case Property(name=name):
+                return self.look_up(name), False
+            case Negation(operand=operand):
+                value, may_raise = self._operand(operand)
+                return (f"{self.helper(_discard)}({value})", True) if may_raise else ("None", False)
+            case _:
+                code = self.condition(node)
+                return code.value, code.may_raise
+
+    def _number(self, place: str, kind: Kind) -> str:
+        """Code that converts a property's text, Java's way."""
+        if kind is Kind.DOUBLE:
+            return f"{self.helper(parse_double)}({place})"
+        slow = self.helper(parse_integer if kind is Kind.INTEGER else parse_long)
+        # Up to nine ASCII digits need no further look: they fit, and int() reads them as Java does.
+        return (
+            f"({self.helper(int)}({place}) if {self.helper(len)}({place}) < 10 and"
+            f" {place}.isdecimal() and {place}.isascii() else {slow}({place}))"
+        )
+
+    def _equality(self, left: Node, right: Node) -> _Code:
+        first, second = _literal(left), _literal(right)
+        if first is not None and second is not None:
+            return self._compared_literals("=", first, second)
+        if isinstance(left, Property) and second is not None:
+            return self._property_equality(left.name, second)
+        if isinstance(right, Property) and first is not None:
+            return self._literal_equality(first, right.name)
+        if isinstance(left, Property) and isinstance(right, Property):
+            place, other = self.place(), self.look_up(right.name)
+            found = f"({place} := {self.look_up(left.name)})"
+            return _Code(
+                f"(True if {found} == {other} else None if {place} is None else False)",
+                f"({self.look_up(left.name)} == {other})",
+                f"({found} is not None and {place} != {other})",
+            )
+        (one, may_raise), (other, may_raise_too) = self._operand(left), self._operand(right)
+        value = f"{self.helper(are_equal)}({one}, {other})"
+        is_text = isinstance(right, Property) or (second is not None and not second.is_number)
+        may_raise = may_raise or may_raise_too or is_text
+        return _Code(value, f"({value} is True)", f"({value} is False)", may_raise)
+
+    def _compared_literals(self, operator: str, first: Literal, second: Literal) -> _Code:
+        try:
+            sign = compare_literals(first, second)
+        except NotComparable as error:
+            raised = f"{self.helper(_raise)}({self.constant(str(error))})"
+            return _Code(raised, raised, raised, may_raise=True, may_be_null=False)
+        return _known(
+            {"=": sign == 0, "<": sign < 0, "<=": sign <= 0, ">": sign > 0, ">=": sign >= 0}[
+                operator
+            ]
+        )
+
+    def _converted(self, place: str, literal: Literal, operator: str) -> tuple[str, str]:
+        """A property's text beside a literal: the test, and its opposite."""
+        constant = self.constant(literal.value)
+        if literal.kind is Kind.STRING:
+            return f"{place} == {constant}", f"{place} != {constant}"
+        if literal.kind is Kind.BOOLEAN:
+            test = f"{self.helper(parse_boolean)}({place})"
+            return f"{test} is {constant}", f"{test} is not {constant}"
+        number = self._number(place, literal.kind)
+        python = "==" if operator == "=" else operator
+        test, opposite = (
+            f"{number} {python} {constant}",
+            f"{number} {_OPPOSITE[operator]} {constant}",
+        )
+        # Java's not-a-number is greater than every number; Python's is in no order at all.
+        if literal.kind is Kind.DOUBLE and operator in (">", ">="):
+            return f"not {opposite}", opposite
+        if literal.kind is Kind.DOUBLE and operator in ("<", "<="):
+            return test, f"not {test}"
+        return test, opposite
+
+    def _property_equality(self, name: str, literal: Literal) -> _Code:
+        place = self.place()
+        found = f"({place} := {self.look_up(name)})"
+        test, opposite = self._converted(place, literal, "=")
+        value = f"(None if {found} is None else {test})"
+        is_false = f"({found} is not None and {opposite})"
+        if literal.kind is Kind.STRING:
+            bare = f"({self.look_up(name)} == {self.constant(literal.value)})"
+            return _Code(value, bare, is_false)
+        is_true = f"({found} is not None and {test})"
+        return _Code(value, is_true, is_false, may_raise=literal.is_number)
+
+    def _literal_equality(self, literal: Literal, name: str) -> _Code:
+        """A literal on the left is not equal to what a message does not have; nothing is null."""
+        place = self.place()
+        found = f"({place} := {self.look_up(name)})"
+        if literal.kind is Kind.BOOLEAN:
+            test = f"({found} is not None and {self.helper(refuse_text)}({place}))"
+            return _Code(test, test, f"(not {test})", may_raise=True, may_be_null=False)
+        test, opposite = self._converted(place, literal, "=")
+        is_true = f"({found} is not None and {test})"
+        is_false = f"({found} is None or {opposite})"
+        return _Code(is_true, is_true, is_false, literal.is_number, may_be_null=False)
+
+    def _ordering(self, node: Comparison) -> _Code:
+        left, right, operator = node.left, node.right, node.operator
+        first, second = negated_number(left), negated_number(right)
+        if first is not None and second is not None:
+            return self._compared_literals(operator, first, second)
+        if isinstance(left, Property) and second is not None:
+            return self._property_ordering(left.name, second, operator)
+        if isinstance(right, Property) and first is not None:
+            return self._property_ordering(right.name, first, _MIRRORED[operator])
+        if isinstance(left, Property) and isinstance(right, Property):
+            return self._properties_ordering(left.name, right.name, operator)
+        return self._null_ordering(left, right)
+
+    def _property_ordering(self, name: str, literal: Literal, operator: str) -> _Code:
+        place = self.place()
+        found = f"({place} := {self.look_up(name)})"
+        test, opposite = self._converted(place, literal, operator)
+        return _Code(
+            f"(None if {found} is None else {test})",
+            f"({found} is not None and {test})",
+            f"({found} is not None and {opposite})",
+            may_raise=True,
+        )
+
+    def _properties_ordering(self, name: str, other: str, operator: str) -> _Code:
+        place, second = self.place(), self.place()
+        found = f"({place} := {self.look_up(name)})"
+        found_too = f"({second} := {self.look_up(other)})"
+        sign = f"{self.helper(order_texts)}({place}, {second})"
+        both = f"{found} is not None and {found_too} is not None"
+        return _Code(
+            f"({sign} {operator} 0 if {both} else None)",
+            f"({both} and {sign} {operator} 0)",
+            f"({both} and {sign} {_OPPOSITE[operator]} 0)",
+            may_raise=True,
+        )
+
+    def _null_ordering(self, left: Node, right: Node) -> _Code:
+        """One side is a minus sign before something that is no number: null, if it does not raise.
+
+        Java looks at the right side only when the left is not null.
+        """
+        if isinstance(left, Negation) and negated_number(left) is None:
+            value, may_raise = self._operand(left)
+        else:
+            value, may_raise = self._operand(right)
+            if may_raise and isinstance(left, Property):
+                value = f"(None if {self.look_up(left.name)} is None else {value})"
+        if not may_raise:
+            return _known(None)
+        return _Code(value, f"({value} is True)", f"({value} is False)", may_raise=True)
+
+
+def _raise(sentence: str) -> bool:
+    raise NotComparable(sentence)
+
+
+def _literal(node: Node) -> Literal | None:
+    number = negated_number(node)
+    return number if number is not None or not isinstance(node, Literal) else node
+
+
+def _join(word: str, codes: list[str]) -> str:
+    return f"({f' {word} '.join(codes)})"
+
+
+def _may_raise_behind_null(codes: list[_Code]) -> bool:
+    """Whether an operand that is not the last may be null and a later one may raise."""
+    is_behind_null = False
+    for code in codes:
+        if is_behind_null and code.may_raise:
+            return True
+        is_behind_null = is_behind_null or code.may_be_null
+    return False
+
+
+def _function(name: str, body: str, names: Mapping[str, object]) -> Any:
+    source = f"def {name}(p, {', '.join(names)}):\n{body}" if names else f"def {name}(p):\n{body}"
+    module = compile(source, f"<sql92 {name}>", "exec")
+    code = next(constant for constant in module.co_consts if isinstance(constant, CodeType))
+    return FunctionType(code, {"__builtins__": {}}, name, tuple(names.values()))
+
+
+def compile_match(node: Node) -> Matches:
+    """A function that says whether a message with these properties matches; it never raises."""
+    compiler = _Compiler()
+    code = compiler.condition(node)
+    body = f"    return {code.loose_true}\n"
+    if code.may_raise:
+        fault = compiler.helper(NotComparable)
+        body = f"    try:\n    {body}    except {fault}:\n        return False\n"
+    found: Matches = _function("matches", body, compiler.names)
+    return found
+
+
+def compile_evaluation(node: Node) -> Evaluate:
+    """A function that gives TRUE, FALSE or null (None), and raises NotComparable as Java throws."""
+    compiler = _Compiler()
+    code = compiler.condition(node)
+    found: Evaluate = _function("evaluate", f"    return {code.value}\n", compiler.names)
+    return found

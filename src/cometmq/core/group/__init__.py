@@ -1,0 +1,1 @@
+"""Consumer groups: settings, members, offsets, queue locks, allocation of queues."""

@@ -1,0 +1,1 @@
+"""A producer's decisions: cutting batches, avoiding slow brokers."""

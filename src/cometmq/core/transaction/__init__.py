@@ -1,0 +1,1 @@
+"""Open transactions of a broker and what is due for each."""

@@ -1,0 +1,1 @@
+"""What sources, sink and pipelines share: option names, columns, progress and reports."""

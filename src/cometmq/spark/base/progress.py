@@ -1,0 +1,245 @@
+"""What a pipeline says while it runs, and its last word.
+
+Job: rows, offsets, rate and time left on stderr (one line kept fresh on a terminal, a line every
+ten seconds elsewhere), samples for the report's chart, and a summary as text or JSON.  It must
+not know any pipeline, and it prints nothing on stdout: that is the caller's data.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from cometmq.spark.base.reach import Reach
+
+__all__ = ["Progress", "Summary", "duration_text", "number_text"]
+
+#: How often a line is written where no terminal keeps one fresh.
+PLAIN_EVERY_S: Final = 10.0
+TERMINAL_EVERY_S: Final = 0.2
+#: The rate is that of so much time: long enough to be calm, short enough to be true.
+RATE_OVER_S: Final = 10.0
+_COLUMNS: Final = (160, 24)
+"""Of a terminal that does not tell its size."""
+_SAMPLES_MAX: Final = 2_000
+
+
+def number_text(value: float | None) -> str:
+    """``12,345`` or ``0.25``; ``-`` where there is none."""
+    if value is None:
+        return "-"
+    if isinstance(value, int) or value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:,.2f}"
+
+
+def duration_text(seconds: float) -> str:
+    """``0.8 s``, ``42 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+class Progress:
+    """Counts rows of one piece of work; a context manager that ends the line it keeps fresh.
+
+    Args:
+        what: the work, a word or two: ``archive``.
+        total: rows expected in all, where known; may come or grow with `update`.
+        quiet: say nothing, still count and sample.
+        stream: where lines go; stderr by default.
+        now: seconds from a clock that never runs back.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        total: int | None = None,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.what = what
+        self.total = total
+        self.rows = 0
+        self.offsets: dict[str, int] = {}
+        self.reaches: list[Reach] = []
+        """How far the run is in its inputs; those without queue offsets are left out."""
+        self.samples: list[tuple[float, int]] = [(0.0, 0)]
+        self._stream = sys.stderr if stream is None else stream
+        self._quiet = quiet
+        self._now = now
+        self._begin = now()
+        self._recent: deque[tuple[float, int]] = deque([(self._begin, 0)])
+        self._is_terminal = self._stream.isatty()
+        self._said = self._begin
+        self._text = ""
+        self._width = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def seconds(self) -> float:
+        """Since the work began."""
+        return self._now() - self._begin
+
+    @property
+    def rate(self) -> float:
+        """Rows per second of late; 0 before the first."""
+        then, rows = self._recent[0]
+        passed = self._now() - then
+        return (self.rows - rows) / passed if passed > 0 else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the total at the present rate; None where nobody can tell."""
+        if self.total is None or self.rate <= 0:
+            return None
+        return max(0, self.total - self.rows) / self.rate
+
+    def update(
+        self,
+        rows: int,
+        *,
+        total: int | None = None,
+        offsets: Mapping[str, int] | None = None,
+        text: str = "",
+    ) -> None:
+        """``rows`` are done so far; ``offsets``: next queue offset by queue; ``text``: at what."""
+        now = self._now()
+        self.rows = rows
+        if total is not None:
+            self.total = total
+        if offsets:
+            self.offsets.update(offsets)
+        self._text = text
+        self._recent.append((now, rows))
+        while len(self._recent) > 2 and self._recent[0][0] < now - RATE_OVER_S:
+            self._recent.popleft()
+        self._sample(now)
+        every = TERMINAL_EVERY_S if self._is_terminal else PLAIN_EVERY_S
+        if not self._quiet and now - self._said >= every:
+            self._said = now
+            self._say()
+
+    def advance(self, rows: int, *, text: str = "") -> None:
+        """So many more rows are done."""
+        self.update(self.rows + rows, text=text)
+
+    def line(self) -> str:
+        """What is said now."""
+        total = "" if self.total is None else f" of {self.total:,}"
+        parts = [f"{self.what}: {self.rows:,}{total} rows", f"{self.rate:,.0f}/s"]
+        if self.total:
+            parts.append(f"{min(1.0, self.rows / self.total):.0%}")
+        if self.left_s is not None:
+            parts.append(f"{duration_text(self.left_s)} left")
+        parts += [text for text in (reach.text() for reach in self.reaches) if text]
+        if self._text:
+            parts.append(self._text)
+        elif self.offsets and not self.reaches:
+            queue = max(self.offsets, key=lambda name: self.offsets[name])
+            parts.append(f"{len(self.offsets)} queues, {queue} at {self.offsets[queue]:,}")
+        return ", ".join(parts)
+
+    def reach_facts(self) -> dict[str, list[str]]:
+        """For a summary: ``offsets``, a line per topic; nothing where no input has any."""
+        told = [line for reach in self.reaches for line in reach.by_topic()]
+        return {"offsets": told} if told else {}
+
+    def finish(self) -> None:
+        """All inputs were read to their ends."""
+        for reach in self.reaches:
+            reach.finish()
+
+    def close(self) -> None:
+        """End the line on a terminal; nothing elsewhere."""
+        if self._width and not self._quiet:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+    def _say(self) -> None:
+        line = self.line()
+        if not self._is_terminal:
+            self._stream.write(line + "\n")
+        else:
+            line = line[: shutil.get_terminal_size(_COLUMNS).columns - 1]
+            self._stream.write("\r" + line.ljust(self._width))
+            self._width = len(line)
+        self._stream.flush()
+
+    def _sample(self, now: float) -> None:
+        self.samples.append((now - self._begin, self.rows))
+        if len(self.samples) > _SAMPLES_MAX:
+            # Every other one is enough for a chart; the last stays.
+            self.samples = [*self.samples[:-1:2], self.samples[-1]]
+
+
+@dataclass(slots=True)
+class Summary:
+    """A pipeline's last word: facts in the order told, one sentence per thing that is wrong."""
+
+    pipeline: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Name to value: words joined by ``_``, the unit last (``seconds``, ``body_bytes``)."""
+    faults: list[str] = field(default_factory=list)
+    report_path: str | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong: exit code 0, otherwise 1."""
+        return not self.faults
+
+    def as_json(self) -> dict[str, Any]:
+        """For a machine."""
+        return {
+            "pipeline": self.pipeline,
+            "is_good": self.is_good,
+            **self.facts,
+            "faults": self.faults,
+            "report": self.report_path,
+        }
+
+    def as_text(self) -> str:
+        """For a person: aligned lines, then what is wrong."""
+        rows = [(name.replace("_", " "), _value(name, value)) for name, value in self.facts.items()]
+        if self.report_path is not None:
+            rows.append(("report", self.report_path))
+        width = max((len(name) for name, _ in rows), default=0)
+        lines = [f"{name.ljust(width)}  {value}" for name, value in rows]
+        lines += [f"WRONG: {fault}" for fault in self.faults]
+        return "\n".join(lines)
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return duration_text(value) if name.endswith("seconds") else number_text(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value is None else str(value)

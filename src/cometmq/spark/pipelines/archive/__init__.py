@@ -1,0 +1,1 @@
+"""The pipeline `archive`: topics into Parquet with a manifest, verified and compacted."""

@@ -1,0 +1,159 @@
+"""An archive as a DataFrame, or as a list of files for other readers.
+
+Job: the files of the manifest, a DataFrame over them, and its slice by time, topic, key and
+predicate.  It must not change the archive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cometmq.arrow.options import nearest
+from cometmq.errors import ConfigError, StoreCorrupt
+from cometmq.spark.pipelines.archive.manifest import Manifest
+
+if TYPE_CHECKING:
+    from cometmq.spark.pipelines.archive.manifest import ArchiveFile
+
+__all__ = ["Slice", "archive_files", "read_archive", "select_slice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Which messages of an archive: all conditions hold; None and empty ask nothing."""
+
+    topics: tuple[str, ...] = ()
+    starting_ms: int | None = None
+    """Store time, inclusive, milliseconds since 1970."""
+    ending_ms: int | None = None
+    """Store time, exclusive."""
+    keys: tuple[str, ...] = ()
+    """Messages with one of these keys."""
+    tags: tuple[str, ...] = ()
+    where: str | None = None
+    """A predicate in Spark's SQL over the archive's columns."""
+
+    def check(self) -> None:
+        """ConfigError for times in the wrong order."""
+        start, end = self.starting_ms, self.ending_ms
+        if start is not None and end is not None and start > end:
+            raise ConfigError(
+                f"the slice begins at {_time(start)}, after its end {_time(end)}: swap the two"
+            )
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", "seconds")
+
+
+def archive_files(root: str | Path, slice_: Slice | None = None) -> list[Path]:
+    """The files of an archive, for pyarrow, Polars or DuckDB: absolute paths, without strays.
+
+    With a slice, those that can hold its messages by topic and time.
+    """
+    manifest = Manifest(root)
+    manifest.read()
+    return [manifest.place_of(file) for file in _chosen(manifest, slice_ or Slice())]
+
+
+def read_archive(spark: Any, root: str | Path, slice_: Slice | None = None) -> Any:
+    """A DataFrame over an archive: its columns, the JSON columns, ``date`` and ``topic``.
+
+    Raises:
+        ConfigError: no archive there, a topic it does not hold, or a predicate Spark refuses.
+        StoreCorrupt: the manifest is damaged or a file is missing.
+    """
+    from pyspark.sql import functions as sql
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import DateType, StringType, StructType
+
+    manifest = Manifest(root)
+    manifest.read()
+    wanted = slice_ or Slice()
+    wanted.check()
+    files = _chosen(manifest, wanted)
+    missing = [file for file in files if not manifest.place_of(file).exists()]
+    if missing:
+        raise StoreCorrupt(
+            f"{len(missing)} files of the archive {manifest.root} are missing, the first is"
+            f" {missing[0].path}; 'cometmq pipeline archive verify' lists them"
+        )
+    inner = from_arrow_schema(_schema_of(manifest, files))
+    whole = StructType([*inner.fields]).add("date", DateType()).add("topic", StringType())
+    moved = [str(manifest.root / f.path) for f in files if (manifest.root / f.path).exists()]
+    found = spark.createDataFrame([], whole)
+    if moved:
+        found = spark.read.schema(whole).option("basePath", str(manifest.root)).parquet(*moved)
+    for file in files:
+        place = manifest.place_of(file)
+        if place != manifest.root / file.path:
+            part = spark.read.schema(inner).parquet(str(place))
+            part = part.withColumn("date", sql.lit(file.date).cast("date"))
+            found = found.unionByName(part.withColumn("topic", sql.lit(file.topic)))
+    return select_slice(found, wanted)
+
+
+def select_slice(frame: Any, slice_: Slice) -> Any:
+    """The messages of a DataFrame (archive, topic or store) that a slice asks for."""
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import functions as sql
+
+    chosen = frame
+    if slice_.topics:
+        chosen = chosen.where(sql.col("topic").isin(*slice_.topics))
+    if slice_.starting_ms is not None:
+        start = sql.timestamp_millis(sql.lit(slice_.starting_ms))
+        chosen = chosen.where(sql.col("storeTimestamp") >= start)
+    if slice_.ending_ms is not None:
+        end = sql.timestamp_millis(sql.lit(slice_.ending_ms))
+        chosen = chosen.where(sql.col("storeTimestamp") < end)
+    if slice_.keys:
+        wanted = sql.array(*[sql.lit(key) for key in slice_.keys])
+        chosen = chosen.where(sql.arrays_overlap(sql.split("keys", " "), wanted))
+    if slice_.tags:
+        chosen = chosen.where(sql.col("tags").isin(*slice_.tags))
+    if slice_.where:
+        try:
+            chosen = chosen.where(slice_.where)
+        except (AnalysisException, ParseException) as error:
+            first = str(error).strip().splitlines()[0]
+            raise ConfigError(f"the predicate {slice_.where!r} is refused: {first}") from None
+    return chosen
+
+
+def _chosen(manifest: Manifest, slice_: Slice) -> list[ArchiveFile]:
+    topics = {file.topic for file in manifest.state.files.values()}
+    for topic in slice_.topics:
+        if topic not in topics:
+            raise ConfigError(
+                f"the archive {manifest.root} holds no topic {topic!r}, but {len(topics)} others"
+                f"{nearest(topic, topics)}"
+            )
+    found = []
+    for file in manifest.state.files_of(slice_.topics or None):
+        first = min(one.first_store_ms for one in file.ranges)
+        last = max(one.last_store_ms for one in file.ranges)
+        if slice_.starting_ms is not None and last < slice_.starting_ms:
+            continue
+        if slice_.ending_ms is not None and first >= slice_.ending_ms:
+            continue
+        found.append(file)
+    return found
+
+
+def _schema_of(manifest: Manifest, files: list[ArchiveFile]) -> Any:
+    """The Arrow schema of the files; they are all alike."""
+    from pyarrow import ArrowInvalid, parquet
+
+    from cometmq.spark.pipelines.archive.write import archive_schema
+
+    if not files:
+        return archive_schema()
+    place = manifest.place_of(files[0])
+    try:
+        return parquet.read_schema(place)
+    except (OSError, ArrowInvalid) as error:
+        raise StoreCorrupt(f"{place} is no Parquet file any more: {error}") from None

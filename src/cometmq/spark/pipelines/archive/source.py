@@ -1,0 +1,148 @@
+"""Where an archive's messages come from: a running cluster or a store directory.
+
+Job: queues, their bounds and the record batches of a span, the same for both, in values that a
+task can unpickle.  It must not know Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cometmq.arrow.live import LiveCluster, QueueId, read_span
+from cometmq.arrow.options import BATCH_ROWS_DEFAULT, ScanReport, parse_options
+from cometmq.spark.live.queues import known_queues
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["LiveSource", "Source", "StoreSource"]
+
+_CLUSTERS: dict[tuple[int, Any], LiveCluster] = {}
+
+
+def _options(source: str, topic: str, columns: Iterable[str], mode: str, **more: Any) -> Any:
+    return parse_options(
+        topic=topic,
+        broker=source,
+        queues=more.get("queues"),
+        starting_offsets=more.get("start", "earliest"),
+        ending_offsets=more.get("end", "latest"),
+        starting_timestamp=None,
+        ending_timestamp=None,
+        tags=None,
+        columns=columns,
+        include_properties=True,
+        mode=mode,
+        batch_rows=BATCH_ROWS_DEFAULT,
+        check_crc=bool(more.get("check_crc", False)),
+    )
+
+
+@dataclass(frozen=True)
+class LiveSource:
+    """A running cluster. ``settings`` are keywords of `LiveCluster`; a secret among them travels
+    to the executors as part of the task and into no file."""
+
+    name_server: str
+    settings: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return self.name_server
+
+    def _cluster(self) -> LiveCluster:
+        """One per process and set of settings, kept: connections are worth keeping."""
+        key = (os.getpid(), (self.name_server, repr(self.settings)))
+        if key not in _CLUSTERS:
+            _CLUSTERS[key] = LiveCluster(self.name_server, **dict(self.settings))
+        return _CLUSTERS[key]
+
+    def queues(self, topic: str) -> list[QueueId]:
+        """The readable queues; NoRoute for an unknown topic."""
+        return sorted(known_queues(self._cluster(), topic))
+
+    def topics(self) -> list[str]:
+        """All topics that are not the system's own."""
+        return self._cluster().topics()
+
+    def bounds(self, queues: Iterable[QueueId]) -> dict[QueueId, tuple[int, int]]:
+        """First queue offset and the one behind the last."""
+        return self._cluster().bounds(queues)
+
+    def batches(
+        self, queue: QueueId, start: int, end: int, columns: Iterable[str], mode: str
+    ) -> tuple[Iterator[Any], ScanReport]:
+        """Record batches of a span, and what was met on the way."""
+        report = ScanReport()
+        options = _options(queue.broker, queue.topic, columns, mode)
+        cluster = self._cluster()
+        return read_span(cluster, queue, start, end, options, report, skip_expired=True), report
+
+
+@dataclass(frozen=True)
+class StoreSource:
+    """A store directory that every executor sees under the same path; ``broker`` names its broker
+    in the archive, since a store does not know the name."""
+
+    path: str
+    broker: str
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return self.path
+
+    def queues(self, topic: str) -> list[QueueId]:
+        """The queues of a topic; StoreError where there is no store or no such topic."""
+        return [QueueId(topic, self.broker, queue.queue_id) for queue in self._files(topic)]
+
+    def topics(self) -> list[str]:
+        """All topics that are not the system's own."""
+        from cometmq.arrow.store_files import LogFiles
+        from cometmq.model.names import is_system_topic
+
+        folder = LogFiles(Path(self.path)).root / "consumequeue"
+        names = [path.name for path in folder.iterdir() if path.is_dir()]
+        # Retry and dead-letter topics begin with %, as those of light queues do.
+        return sorted(name for name in names if not is_system_topic(name) and name[0] != "%")
+
+    def bounds(self, queues: Iterable[QueueId]) -> dict[QueueId, tuple[int, int]]:
+        """First queue offset and the one behind the last."""
+        wanted = list(queues)
+        found = {}
+        for topic in {queue.topic for queue in wanted}:
+            for files in self._files(topic):
+                key = QueueId(topic, self.broker, files.queue_id)
+                found[key] = (files.start, files.end)
+        return {queue: found[queue] for queue in wanted}
+
+    def _files(self, topic: str) -> list[Any]:
+        from cometmq.arrow.store_files import LogFiles, queues_of
+
+        return queues_of(LogFiles(Path(self.path)).root, topic)
+
+    def batches(
+        self, queue: QueueId, start: int, end: int, columns: Iterable[str], mode: str
+    ) -> tuple[Iterator[Any], ScanReport]:
+        """Record batches of a span, and what was met on the way."""
+        from cometmq.arrow.store_scan import scan_store
+
+        report = ScanReport()
+        number = queue.queue_id
+        options = _options(
+            queue.broker,
+            queue.topic,
+            columns,
+            mode,
+            queues=[number],
+            start={number: start},
+            end={number: end},
+        )
+        return iter(scan_store(self.path, options, report)), report
+
+
+Source = LiveSource | StoreSource

@@ -1,0 +1,246 @@
+"""`archive verify`: is the archive whole, and does it hold what the broker holds?
+
+Job: compare manifest, files and, where one is given, the source: counts, offsets and checksums.
+It must not change anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.arrow.live import QueueId
+from cometmq.errors import StoreCorrupt
+from cometmq.spark.pipelines.archive.checksum import CHECKED_COLUMNS, Checksum
+from cometmq.spark.pipelines.archive.compact import rows_of_range
+from cometmq.spark.pipelines.archive.manifest import ArchiveFile, Manifest, QueueRange
+from cometmq.spark.pipelines.archive.tasks import run_tasks
+from cometmq.spark.pipelines.archive.write import split_by_date
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cometmq.spark.base.progress import Progress
+    from cometmq.spark.pipelines.archive.manifest import ArchiveState
+    from cometmq.spark.pipelines.archive.source import Source
+
+__all__ = ["VerifyResult", "check_file", "check_ranges", "verify"]
+
+_RANGES_PER_TASK_ROWS: Final = 500_000
+
+
+@dataclass(slots=True)
+class VerifyResult:
+    """What was looked at, and one sentence for each thing that is wrong."""
+
+    files: int = 0
+    rows: int = 0
+    compared_rows: int = 0
+    """Rows whose checksum was compared with that of the source."""
+    expired_rows: int = 0
+    """Rows that the source no longer holds (or not all of their range)."""
+    unarchived_rows: int = 0
+    """Offsets of the source behind what is archived; no fault."""
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _FileTask:
+    file: ArchiveFile
+    place: str
+
+
+@dataclass(frozen=True)
+class _RangeTask:
+    source: Source
+    ranges: tuple[tuple[str, str, QueueRange], ...]
+    """(topic, date, range)."""
+
+
+def verify(
+    spark: Any,
+    root: str | Path,
+    source: Source | None = None,
+    *,
+    topics: Iterable[str] | None = None,
+    progress: Progress | None = None,
+) -> VerifyResult:
+    """Check an archive; with a source, compare what both hold.
+
+    Raises:
+        ConfigError: no archive there.
+        StoreCorrupt: the manifest itself is damaged.
+        CometError: the source does not answer.
+    """
+    manifest = Manifest(root)
+    state = manifest.read()
+    wanted = None if topics is None else list(topics)
+    files = state.files_of(wanted)
+    result = VerifyResult(len(files), sum(file.rows for file in files))
+    held = {} if source is None else _bounds(source, state, wanted)
+    result.faults += _strays(manifest)
+    result.faults += _offset_faults(state, wanted)
+    if progress is not None:
+        progress.update(0, total=result.rows * (1 if source is None else 2))
+    slots = max(1, spark.sparkContext.defaultParallelism)
+    tasks = [_FileTask(file, str(manifest.place_of(file))) for file in files]
+    for begin in range(0, len(tasks), 4 * slots):
+        some = tasks[begin : begin + 4 * slots]
+        for faults in run_tasks(spark, check_file, some):
+            result.faults += faults
+        if progress is not None:
+            progress.advance(sum(task.file.rows for task in some), text="files")
+    if source is not None:
+        _compare(spark, source, files, held, state, result, slots, progress)
+    return result
+
+
+def _bounds(
+    source: Source, state: ArchiveState, topics: list[str] | None
+) -> dict[QueueId, tuple[int, int]]:
+    chosen = sorted({queue.topic for queue in state.positions}) if topics is None else topics
+    return source.bounds([queue for topic in chosen for queue in source.queues(topic)])
+
+
+def _strays(manifest: Manifest) -> list[str]:
+    known = manifest.state.files
+    found = sorted(
+        str(path.relative_to(manifest.root))
+        for path in manifest.root.glob("date=*/topic=*/*.parquet")
+    )
+    return [f"{path} is in no commit" for path in found if path not in known]
+
+
+def _offset_faults(state: ArchiveState, topics: list[str] | None) -> list[str]:
+    """Ranges that overlap, and queues with fewer rows than offsets without a gap that says why."""
+    ranges: dict[QueueId, list[tuple[int, int, str, int]]] = {}
+    for file in state.files_of(topics):
+        for one in file.ranges:
+            queue = QueueId(file.topic, one.broker, one.queue_id)
+            ranges.setdefault(queue, []).append((one.start, one.end, file.date, one.rows))
+    missing: dict[str, int] = {}
+    for gap in state.gaps:
+        name = f"{gap['topic']} {gap['queue']}"
+        missing[name] = missing.get(name, 0) + gap["expired"] + gap["corrupt"]
+    faults = []
+    for queue, found in sorted(ranges.items()):
+        last: dict[str, int] = {}
+        for start, end, date, _ in sorted(found):
+            if start < last.get(date, 0):
+                faults.append(f"{queue}: offset {start} of {date} is in two files")
+            last[date] = max(end, last.get(date, 0))
+        first = min(start for start, _, _, _ in found)
+        rows = sum(rows for _, _, _, rows in found)
+        lost = missing.get(f"{queue.topic} {queue.broker}:{queue.queue_id}", 0)
+        expected = state.positions[queue] - first
+        if not expected - lost <= rows <= expected:
+            faults.append(
+                f"{queue}: {rows} rows for offsets {first} to {state.positions[queue]},"
+                f" {expected - rows} are missing and {lost} of them are known gaps"
+            )
+    return faults
+
+
+def check_file(task: _FileTask) -> list[str]:
+    """Runs in an executor: size, checksum of the bytes, and the checksums of the ranges."""
+    place = Path(task.place)
+    try:
+        with place.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return [f"{task.file.path} is missing, which holds {task.file.rows} rows"]
+    faults = []
+    if digest != task.file.sha256:
+        faults.append(
+            f"{task.file.path} was changed: {place.stat().st_size} bytes with SHA-256"
+            f" {digest[:16]}..., the manifest says {task.file.size_bytes} with"
+            f" {task.file.sha256[:16]}..."
+        )
+    try:
+        rows_of_range(task.file, place)
+    except StoreCorrupt as error:
+        faults.append(str(error))
+    return faults
+
+
+def _compare(
+    spark: Any,
+    source: Source,
+    files: list[ArchiveFile],
+    held: dict[QueueId, tuple[int, int]],
+    state: ArchiveState,
+    result: VerifyResult,
+    slots: int,
+    progress: Progress | None,
+) -> None:
+    """Read again from the source what it still holds, and compare."""
+    for queue, (_, end) in sorted(held.items()):
+        position = state.positions.get(queue, 0)
+        result.unarchived_rows += max(0, end - max(position, held[queue][0]))
+        if position > end:
+            result.faults.append(
+                f"{queue}: archived up to offset {position}, but the source ends at {end}"
+            )
+    chosen: list[tuple[str, str, QueueRange]] = []
+    for file in files:
+        for one in file.ranges:
+            bounds = held.get(QueueId(file.topic, one.broker, one.queue_id))
+            if bounds is None:
+                result.faults.append(
+                    f"{file.topic}@{one.broker}:{one.queue_id}: the source has no such queue"
+                )
+            elif one.start < bounds[0] or one.end > bounds[1]:
+                result.expired_rows += one.rows
+            else:
+                chosen.append((file.topic, file.date, one))
+    tasks = [_RangeTask(source, ranges) for ranges in _packed(chosen)]
+    for begin in range(0, len(tasks), 2 * slots):
+        some = tasks[begin : begin + 2 * slots]
+        for faults in run_tasks(spark, check_ranges, some):
+            result.faults += faults
+        rows = sum(one.rows for task in some for _, _, one in task.ranges)
+        result.compared_rows += rows
+        if progress is not None:
+            progress.advance(rows, text="compared with the source")
+
+
+def _packed(
+    ranges: list[tuple[str, str, QueueRange]],
+) -> list[tuple[tuple[str, str, QueueRange], ...]]:
+    packed: list[list[tuple[str, str, QueueRange]]] = []
+    room = 0
+    for one in ranges:
+        if room <= 0:
+            packed.append([])
+            room = _RANGES_PER_TASK_ROWS
+        packed[-1].append(one)
+        room -= one[2].rows
+    return [tuple(some) for some in packed]
+
+
+def check_ranges(task: _RangeTask) -> list[str]:
+    """Runs in an executor: the same rows from the source, by count and checksum."""
+    faults = []
+    for topic, date, one in task.ranges:
+        queue = QueueId(topic, one.broker, one.queue_id)
+        checksum = Checksum()
+        batches, _ = task.source.batches(
+            queue, one.start, one.end, CHECKED_COLUMNS, "DROPMALFORMED"
+        )
+        for batch in batches:
+            for day, rows in split_by_date(batch):
+                if day == date:
+                    checksum.add(rows)
+        if checksum.rows != one.rows:
+            faults.append(
+                f"{queue}: offsets {one.start} to {one.end} of {date} are {one.rows} rows in the"
+                f" archive and {checksum.rows} in the source"
+            )
+        elif checksum.text != one.checksum:
+            faults.append(
+                f"{queue}: offsets {one.start} to {one.end} of {date} differ from the source:"
+                f" checksum {one.checksum} in the archive, {checksum.text} there"
+            )
+    return faults

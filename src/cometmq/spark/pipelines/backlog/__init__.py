@@ -1,0 +1,1 @@
+"""The pipeline `backlog`: how far groups are behind, and which queues and keys are hot."""

@@ -1,0 +1,359 @@
+"""How far groups are behind, how fast that changes, and what the waiting messages look like.
+
+Job: two samples of offsets to rates and times; DataFrames of waiting messages to their heavy keys,
+hot queues and hot producers; both to advice.  It must not sleep, start Spark or print.
+
+    first = take_sample(admin, ["Billing"], now_ms=...)
+    second = take_sample(admin, ["Billing"], now_ms=...)      # some seconds later
+    drains = drain(first, second)                            # one per group and queue
+    heavy_keys(waiting), hot_queues(waiting), hot_producers(waiting)     # DataFrame to DataFrame
+
+A rate is that between the two samples: nothing is assumed about the time before or after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from cometmq.errors import NoRoute, RemoteError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from cometmq.client.admin.calls import QueueProgress
+    from cometmq.model import MessageQueue
+
+__all__ = [
+    "DRAINED",
+    "DRAINING",
+    "GROWING",
+    "SHARDING_KEY",
+    "STEADY",
+    "STOPPED",
+    "GroupDrain",
+    "QueueDrain",
+    "QueueSample",
+    "Sample",
+    "advice",
+    "by_group",
+    "drain",
+    "heavy_keys",
+    "hot_producers",
+    "hot_queues",
+    "take_sample",
+]
+
+DRAINED: Final = "DRAINED"
+DRAINING: Final = "DRAINING"
+STEADY: Final = "STEADY"
+GROWING: Final = "GROWING"
+STOPPED: Final = "STOPPED"
+#: What decides a message's queue, where a producer said it, else what it is called by.
+SHARDING_KEY: Final = "coalesce(properties['__SHARDINGKEY'], keys)"
+#: A queue with so many times the median lag is hot.
+_HOT: Final = 3.0
+#: A producer with such a share of the messages is worth a word.
+_LOUD: Final = 0.5
+
+
+class AdminLike(Protocol):
+    """What a sample needs of `cometmq.sync.Admin`."""
+
+    def group_topics(self, group: str) -> list[str]:
+        """Topics for which the group has stored offsets."""
+        ...
+
+    def group_offsets(
+        self, group: str, topics: Iterable[str] | None = None
+    ) -> dict[MessageQueue, QueueProgress]:
+        """How far the group is, queue by queue."""
+        ...
+
+    def consumer_list(self, group: str) -> list[str]:
+        """Client ids of the members online."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSample:
+    """A group's place in a queue; ``consumer_offset`` counts as 0 where none is stored."""
+
+    group: str
+    topic: str
+    broker: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All queues of the groups at one time, and how many members each group has online."""
+
+    at_ms: int
+    queues: tuple[QueueSample, ...]
+    members: Mapping[str, int] = field(default_factory=dict)
+
+
+def take_sample(
+    admin: AdminLike, groups: Iterable[str], *, now_ms: int, topics: Sequence[str] = ()
+) -> Sample:
+    """Ask the brokers once. ``topics``: only these; topics that are gone are left out."""
+    queues: list[QueueSample] = []
+    members: dict[str, int] = {}
+    for group in groups:
+        try:
+            members[group] = len(admin.consumer_list(group))
+        except RemoteError:
+            members[group] = 0
+        for topic in admin.group_topics(group):
+            if topics and topic not in topics:
+                continue
+            try:
+                progress = admin.group_offsets(group, [topic])
+            except NoRoute:
+                continue
+            queues += [
+                QueueSample(
+                    group,
+                    topic,
+                    queue.broker_name,
+                    queue.queue_id,
+                    reached.broker_offset,
+                    max(reached.consumer_offset or 0, 0),
+                )
+                for queue, reached in sorted(progress.items())
+            ]
+    return Sample(now_ms, tuple(queues), members)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDrain:
+    """A group's progress in a queue between two samples; rates are messages per second."""
+
+    group: str
+    topic: str
+    broker: str
+    queue_id: int
+    lag: int
+    consumer_offset: int
+    produced_per_s: float
+    drained_per_s: float
+
+    @property
+    def time_to_drain_s(self) -> float | None:
+        """Seconds until nothing waits if both rates stay; None: never."""
+        if not self.lag:
+            return 0.0
+        net = self.drained_per_s - self.produced_per_s
+        return self.lag / net if net > 0 else None
+
+    @property
+    def state(self) -> str:
+        """DRAINED, DRAINING, STEADY, GROWING or STOPPED."""
+        if not self.lag:
+            return DRAINED
+        if self.drained_per_s <= 0:
+            return STOPPED
+        net = self.drained_per_s - self.produced_per_s
+        return DRAINING if net > 0 else GROWING if net < 0 else STEADY
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDrain:
+    """A group's progress in a topic: the sums of its queues, and the slowest of them."""
+
+    group: str
+    topic: str
+    members: int
+    queues: int
+    lag: int
+    produced_per_s: float
+    drained_per_s: float
+    time_to_drain_s: float | None
+    """Of the queue that takes longest; None when one never drains."""
+    state: str
+
+
+def drain(first: Sample, second: Sample) -> list[QueueDrain]:
+    """Rates per group and queue, the greatest lag first; queues in one sample only are left out.
+
+    An offset that went back (a reset) counts as a rate of 0, not as a negative one.
+    """
+    seconds = max((second.at_ms - first.at_ms) / 1000, 0.001)
+    before = {(q.group, q.topic, q.broker, q.queue_id): q for q in first.queues}
+    result = []
+    for queue in second.queues:
+        old = before.get((queue.group, queue.topic, queue.broker, queue.queue_id))
+        if old is None:
+            continue
+        result.append(
+            QueueDrain(
+                queue.group,
+                queue.topic,
+                queue.broker,
+                queue.queue_id,
+                max(0, queue.broker_offset - queue.consumer_offset),
+                queue.consumer_offset,
+                max(0, queue.broker_offset - old.broker_offset) / seconds,
+                max(0, queue.consumer_offset - old.consumer_offset) / seconds,
+            )
+        )
+    return sorted(result, key=lambda q: (-q.lag, q.group, q.topic, q.broker, q.queue_id))
+
+
+def by_group(queues: Sequence[QueueDrain], members: Mapping[str, int]) -> list[GroupDrain]:
+    """One row per group and topic, the greatest lag first."""
+    parts: dict[tuple[str, str], list[QueueDrain]] = {}
+    for queue in queues:
+        parts.setdefault((queue.group, queue.topic), []).append(queue)
+    rows = []
+    for (group, topic), ours in parts.items():
+        times = [queue.time_to_drain_s for queue in ours]
+        lag = sum(queue.lag for queue in ours)
+        produced = sum(queue.produced_per_s for queue in ours)
+        drained = sum(queue.drained_per_s for queue in ours)
+        whole = QueueDrain(group, topic, "", -1, lag, 0, produced, drained)
+        longest = None if None in times else max(time for time in times if time is not None)
+        online = members.get(group, 0)
+        rows.append(
+            GroupDrain(
+                group, topic, online, len(ours), lag, produced, drained, longest, whole.state
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.lag, row.group, row.topic))
+
+
+# -- what the messages look like ----------------------------------------------------------------
+
+
+def _shares(frame: DataFrame, columns: dict[str, Any], top: int) -> DataFrame:
+    """Groups by size: the columns, messages, body_bytes, share of all messages."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    chosen = frame.select(
+        *(c.alias(n) for n, c in columns.items()), F.octet_length("body").alias("_b")
+    )
+    total = chosen.agg(F.count("*").alias("_total"))
+    grouped = chosen.groupBy(*columns).agg(
+        F.count("*").alias("messages"), F.sum("_b").alias("body_bytes")
+    )
+    largest = grouped.orderBy(F.desc("messages"), *columns).limit(top)
+    return (
+        largest.crossJoin(F.broadcast(total))
+        .withColumn("share", F.col("messages") / F.col("_total"))
+        .drop("_total")
+        .orderBy(F.desc("messages"), *columns)
+    )
+
+
+def heavy_keys(messages: DataFrame, *, top: int = 20, key: str = SHARDING_KEY) -> DataFrame:
+    """The keys with most messages: topic, key, messages, body_bytes, share.
+
+    Args:
+        messages: of the live or the store source, with properties where ``key`` uses them.
+        key: Spark SQL over its columns; messages without one count together as null.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return _shares(messages, {"topic": F.col("topic"), "key": F.expr(key)}, top)
+
+
+def hot_queues(messages: DataFrame, *, top: int = 20) -> DataFrame:
+    """The queues with most messages: topic, broker, queueId, messages, body_bytes, share."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return _shares(messages, {name: F.col(name) for name in ("topic", "broker", "queueId")}, top)
+
+
+def hot_producers(messages: DataFrame, *, top: int = 20) -> DataFrame:
+    """The hosts that sent most: topic, producer (bornHost without its port), messages, …"""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    host = F.regexp_replace("bornHost", ":[0-9]+$", "")
+    return _shares(messages, {"topic": F.col("topic"), "producer": host}, top)
+
+
+# -- advice ---------------------------------------------------------------------------------------
+
+
+def advice(
+    groups: Sequence[GroupDrain],
+    queues: Sequence[QueueDrain],
+    keys: Sequence[Mapping[str, Any]] = (),
+    producers: Sequence[Mapping[str, Any]] = (),
+) -> list[str]:
+    """What to do about it, a sentence each, with the figures that say so."""
+    told: list[str] = []
+    for group in groups:
+        told += _about_members(group)
+        ours = [q for q in queues if (q.group, q.topic) == (group.group, group.topic)]
+        told += _about_queues(group, ours, [k for k in keys if k["topic"] == group.topic])
+    for topic in dict.fromkeys(row["topic"] for row in producers):
+        hosts = [row for row in producers if row["topic"] == topic]
+        if len(hosts) > 1 and hosts[0]["share"] >= _LOUD:
+            told.append(
+                f"Producer {hosts[0]['producer']} sent {hosts[0]['share']:.0%} of what waits in "
+                f"{topic}: look there first if the rate surprises."
+            )
+    return told
+
+
+def _about_members(group: GroupDrain) -> list[str]:
+    name = f"{group.group} in {group.topic}"
+    told = []
+    if group.lag and not group.members:
+        return [f"{name}: no member is online and {group.lag:,} messages wait. Start consumers."]
+    if group.state == STOPPED:
+        return [
+            f"{name}: {group.members} members are online and consumed nothing between the samples "
+            f"while {group.lag:,} messages wait. Look at their handlers, or take a longer "
+            "--interval."
+        ]
+    if group.members > group.queues:
+        told.append(
+            f"{name}: {group.members} members share {group.queues} queues, so "
+            f"{group.members - group.queues} have nothing to do. Raise the queues to "
+            f"{group.members}, or stop members."
+        )
+    if group.state == GROWING:
+        factor = group.produced_per_s / group.drained_per_s
+        way = (
+            f"add members, up to {group.queues}, one per queue"
+            if group.members < group.queues
+            else "give members more threads, or the topic more queues and then members"
+        )
+        told.append(
+            f"{name}: {group.produced_per_s:,.0f}/s come in and {group.drained_per_s:,.0f}/s are "
+            f"consumed: it needs {factor:.1f} times the consumers' rate. Next step: {way}."
+        )
+    return told
+
+
+def _about_queues(
+    group: GroupDrain, queues: Sequence[QueueDrain], keys: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    if len(queues) < 2 or not group.lag:
+        return []
+    name = f"{group.group} in {group.topic}"
+    hottest = max(queues, key=lambda queue: queue.lag)
+    usual = median(queue.lag for queue in queues)
+    if hottest.lag <= _HOT * max(usual, 1):
+        return []
+    where = f"queue {hottest.broker}:{hottest.queue_id}"
+    share = hottest.lag / group.lag
+    heaviest = next((key for key in keys if key["key"] is not None), None)
+    if heaviest is not None and heaviest["share"] > 1.5 / len(queues):
+        return [
+            f"{name}: {where} holds {share:.0%} of the lag, and key {heaviest['key']} is "
+            f"{heaviest['share']:.0%} of what waits. One key stays in one queue: choose a finer "
+            "sharding key, or add a part to this one."
+        ]
+    return [
+        f"{name}: {where} holds {share:.0%} of the lag ({hottest.lag:,}, the median is "
+        f"{usual:,.0f}), and no key is heavy. Its consumer is slow or stuck: more queues will not "
+        "help."
+    ]

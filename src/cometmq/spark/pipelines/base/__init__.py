@@ -1,0 +1,1 @@
+"""What the pipelines share: inputs, extents, following a stream, ordered sends."""

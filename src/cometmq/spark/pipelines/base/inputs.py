@@ -1,0 +1,253 @@
+"""Where a pipeline's records come from, written as one word.
+
+Job: an address such as ``topic:Orders`` to a DataFrame, batch or streaming, or one sentence that
+says what is wrong with it.  It must not know a pipeline.
+
+    topic:NAME         a topic of the cluster behind the name server
+    store:DIR#TOPIC    a topic in a store directory, without a broker
+    archive:DIR        what `cometmq pipeline archive` made
+    parquet:PATH       Parquet files, also partitioned: a table's snapshot
+    json:PATH          JSON, one object a line
+    delta:PATH         a Delta table (extra ``cometmq[delta]``)
+    jdbc:URL#TABLE     a table of a database, ``jdbc:derby:/data/shop#ORDERS``
+    PATH               the same as parquet:PATH
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.errors import ConfigError
+from cometmq.spark.live.security import security_options_of
+from cometmq.spark.pipelines.base.extents import check_place
+from cometmq.spark.pipelines.base.following import quiet_queries, spark_sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from cometmq.client.base.security import SecurityOptions
+
+__all__ = [
+    "Address",
+    "between",
+    "live_options",
+    "open_input",
+    "parse_address",
+    "parse_columns",
+    "with_json_columns",
+]
+
+KINDS: Final = ("topic", "store", "archive", "parquet", "json", "delta", "jdbc")
+_STREAMED: Final = ("topic", "parquet", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One of `KINDS`, where it is, and the part after ``#``."""
+
+    kind: str
+    place: str
+    part: str = ""
+
+    def __str__(self) -> str:
+        kind = "" if self.kind == "jdbc" else f"{self.kind}:"
+        return f"{kind}{self.place}" + (f"#{self.part}" if self.part else "")
+
+
+def parse_address(text: str) -> Address:
+    """The address in ``text``; ConfigError names the nearest kind for an unknown one."""
+    kind, separator, rest = text.partition(":")
+    if not separator or "/" in kind or "\\" in kind:
+        kind, rest = "parquet", text
+    if kind not in KINDS:
+        near = get_close_matches(kind, KINDS, n=1)
+        hint = f"; did you mean {near[0]}:{rest}?" if near else ""
+        raise ConfigError(
+            f"{text!r} begins with no kind of source that is known{hint} "
+            f"The kinds are {', '.join(f'{name}:' for name in KINDS)}"
+        )
+    part = ""
+    if kind in ("store", "jdbc"):
+        rest, _, part = rest.rpartition("#")
+        if not rest or not part:
+            example = {"store": "store:DIR#TOPIC", "jdbc": "jdbc:derby:/data/shop#ORDERS"}[kind]
+            raise ConfigError(f"{text!r} does not name a table or topic: write {example}")
+    if not rest:
+        raise ConfigError(f"{text!r} names no place: write {kind}:SOMETHING")
+    return Address(kind, f"jdbc:{rest}" if kind == "jdbc" else rest, part)
+
+
+def open_input(
+    spark: SparkSession,
+    address: Address,
+    *,
+    options: Mapping[str, str] | None = None,
+    stream: bool = False,
+) -> DataFrame:
+    """The records at ``address``.
+
+    Args:
+        options: of the live source (``nameServer``, ``startingTimestamp``, …) for ``topic:``, and
+            of Spark's JDBC source (``user``, ``driver``, …) for ``jdbc:``; ``mode`` for ``store:``
+            (DROPMALFORMED reads on where a record does not decode); others ignore them.
+        stream: a streaming DataFrame; a topic from its first message unless ``options`` say more.
+
+    Raises:
+        ConfigError: nothing is there, it cannot be streamed, or a package is missing.
+    """
+    chosen = dict(options or {})
+    if stream and address.kind not in _STREAMED:
+        raise ConfigError(
+            f"{address} cannot be read as a stream: use topic:, parquet: or json:, or leave "
+            "--stream out"
+        )
+    if address.kind == "topic":
+        return _topic(spark, address.place, chosen, stream=stream)
+    if address.kind == "jdbc":
+        return _jdbc(spark, address, chosen)
+    check_place(address)
+    if address.kind == "archive":
+        from cometmq.spark.pipelines.archive.read import read_archive
+
+        found: DataFrame = read_archive(spark, address.place)
+        return found
+    if address.kind == "store":
+        reader = spark.read.format("cometmq-store").option("topic", address.part)
+        # Nothing is concluded from a store that is damaged, unless somebody says so.
+        reader = reader.option("mode", chosen.get("mode", "FAILFAST"))
+        return reader.option("includeProperties", "true").load(address.place)
+    if address.kind == "delta":
+        return _delta(spark, address.place)
+    return _files(spark, address, stream=stream)
+
+
+def live_options(name_server: str, security: SecurityOptions | None = None) -> dict[str, str]:
+    """Options of the live source for a command's connection options.
+
+    Keys and TLS settings of this process's environment go along, as workers may have another.
+    """
+    return {"nameServer": name_server, **security_options_of(security or {})}
+
+
+def between(frame: DataFrame, since_ms: int | None, until_ms: int | None) -> DataFrame:
+    """Messages stored in [since, until), ms since 1970; ConfigError where no store time is known.
+
+    For a topic the options ``startingTimestamp`` and ``endingTimestamp`` do the same earlier.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if since_ms is None and until_ms is None:
+        return frame
+    if "storeTimestamp" not in frame.columns:
+        raise ConfigError(
+            "a time was given, but there is no column storeTimestamp: there are "
+            + ", ".join(frame.columns)
+        )
+    for moment_ms, is_start in ((since_ms, True), (until_ms, False)):
+        if moment_ms is not None:
+            edge = F.timestamp_millis(F.lit(moment_ms))
+            column = F.col("storeTimestamp")
+            frame = frame.where(column >= edge if is_start else column < edge)
+    return frame
+
+
+def _topic(spark: SparkSession, topic: str, options: dict[str, str], *, stream: bool) -> DataFrame:
+    reader: Any = spark.readStream if stream else spark.read
+    reader = reader.format("cometmq").option("subscribe", topic)
+    if stream:
+        options.setdefault("startingOffsets", "earliest")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    frame: DataFrame = reader.load()
+    return frame
+
+
+def _jdbc(spark: SparkSession, address: Address, options: dict[str, str]) -> DataFrame:
+    reader = spark.read.format("jdbc").option("url", address.place).option("dbtable", address.part)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    try:
+        return reader.load()
+    except Exception as error:
+        # Whatever a driver throws becomes one sentence.
+        raise ConfigError(
+            f"{address} cannot be opened: {spark_sentence(error)} (a driver's jar comes with "
+            "--conf spark.jars=DRIVER.jar)"
+        ) from None
+
+
+def _files(spark: SparkSession, address: Address, *, stream: bool) -> DataFrame:
+    try:
+        with quiet_queries():
+            frame = spark.read.format(address.kind).load(address.place)
+    except Exception as error:
+        # A footer that cannot be read is thrown as it comes; all of it becomes one sentence.
+        raise ConfigError(
+            f"{address} holds no {address.kind} data: {spark_sentence(error)}"
+        ) from None
+    if frame.columns == ["_corrupt_record"]:
+        raise ConfigError(f"{address} holds no JSON data: no line of it is an object")
+    if not stream:
+        return frame
+    reader = spark.readStream.format(address.kind).schema(frame.schema)
+    return reader.load(address.place)
+
+
+def _delta(spark: SparkSession, path: str) -> DataFrame:
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+    except ImportError:
+        raise ConfigError("Delta tables need deltalake: pip install 'cometmq[delta]'") from None
+    try:
+        table = DeltaTable(path)
+    except TableNotFoundError:
+        raise ConfigError(f"delta:{path}: there is no Delta table") from None
+    return spark.createDataFrame(table.to_pyarrow_table())
+
+
+def parse_columns(text: str) -> StructType:
+    """``id bigint, name string`` as a schema; ConfigError for anything else.
+
+    Needs a running session: Spark reads the types.
+    """
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StructType
+
+    try:
+        schema = StructType.fromDDL(text)
+    except ParseException as error:
+        raise ConfigError(
+            f"{text!r} is no list of columns: write 'id bigint, name string'"
+            f" ({spark_sentence(error)})"
+        ) from None
+    if not isinstance(schema, StructType):
+        raise ConfigError(f"{text!r} is no list of columns: write 'id bigint, name string'")
+    return schema
+
+
+def with_json_columns(frame: DataFrame, columns: str) -> DataFrame:
+    """The members of a JSON ``body`` as columns beside the others.
+
+    Args:
+        columns: names and Spark types, ``orderId bigint, amount double``.
+
+    Raises ConfigError when there is no body, or ``columns`` is no list of names and types.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if "body" not in frame.columns:
+        raise ConfigError(
+            "a JSON body was asked for, but there is no column body: there are "
+            + ", ".join(frame.columns)
+        )
+    schema = parse_columns(columns)
+    taken = {name.lower() for name in schema.names}
+    rest = [name for name in frame.columns if name.lower() not in taken]
+    parsed = F.from_json(F.col("body").cast("string"), schema)
+    return frame.select(*rest, parsed.alias("_json")).select(*rest, "_json.*")

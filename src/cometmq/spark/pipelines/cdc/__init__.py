@@ -1,0 +1,1 @@
+"""The pipeline `cdc`: change events become a table."""

@@ -1,0 +1,250 @@
+"""Change events merged into the table they describe.
+
+Job: DataFrames of messages to changes, changes to the newest state per key, and old state plus
+changes to new state.  It must not open a source or write a table (`cdc_table` does).
+
+    found = changes(messages, key_columns=("id",))       # one row per changed row
+    state = merged(None, newest(found))                  # one row per key, deleted ones marked
+    rows(state, columns)                                 # the table itself, typed
+
+State is keyed by the JSON text of the key and keeps deleted keys with their version: an update
+that arrives after the delete it preceded must not bring the row back.  Merging is by version
+alone, so order of arrival does not matter and a repeated event changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.errors import ConfigError
+from cometmq.spark.pipelines.cdc.changes import (
+    BAD,
+    COLUMN_TYPES,
+    DDL,
+    DELETE,
+    UPSERT,
+    parse_change,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame
+
+    from cometmq.spark.pipelines.base.following import RowCounter
+
+__all__ = [
+    "STATE_DDL",
+    "Overview",
+    "changes",
+    "merged",
+    "newest",
+    "overview",
+    "rows",
+    "schema_changes",
+    "wider",
+]
+
+_CHANGES_DDL: Final = (
+    "op string, database string, table string, key string, version string, timeMs bigint, "
+    "row map<string,string>, types map<string,string>, text string"
+)
+STATE_DDL: Final = "key string, version string, deleted boolean, row map<string,string>"
+
+
+def changes(
+    messages: DataFrame, *, key_columns: tuple[str, ...] = (), counter: RowCounter | None = None
+) -> DataFrame:
+    """One row per changed row in the column ``body`` of ``messages`` (see `changes.Change`).
+
+    Args:
+        key_columns: the table's key; by default Canal's ``pkNames``, which Debezium lacks.
+        counter: counts the bodies, for progress.
+
+    Raises ConfigError when there is no such column of bytes.
+    """
+    kinds = dict(messages.dtypes)
+    if kinds.get("body") not in ("binary", "string"):
+        raise ConfigError(
+            f"change events need a column body of type binary; there are {', '.join(kinds)}"
+        )
+    return messages.select("body").mapInArrow(_parser(key_columns, counter), _CHANGES_DDL)
+
+
+def _parser(
+    key_columns: tuple[str, ...], counter: RowCounter | None
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """What runs in Spark's workers."""
+
+    def parse(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        texts = pa.map_(pa.string(), pa.string())
+        schema = pa.schema(
+            [
+                *((name, pa.string()) for name in ("op", "database", "table", "key", "version")),
+                ("timeMs", pa.int64()),
+                ("row", texts),
+                ("types", texts),
+                ("text", pa.string()),
+            ]
+        )
+        for batch in batches:
+            columns: list[list[Any]] = [[] for _ in schema]
+            for body in batch.column(0).to_pylist():
+                raw = body.encode() if isinstance(body, str) else body
+                for one in parse_change(raw, key_columns):
+                    values = (
+                        one.op,
+                        one.database,
+                        one.table,
+                        one.key,
+                        one.version,
+                        one.time_ms,
+                        list(one.row.items()),
+                        list(one.types.items()),
+                        one.text,
+                    )
+                    for column, value in zip(columns, values, strict=True):
+                        column.append(value)
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if counter is not None:
+                counter.add(len(batch))
+
+    return parse
+
+
+@dataclass(slots=True)
+class Overview:
+    """What some changes hold, from one pass over them."""
+
+    upserts: int = 0
+    deletes: int = 0
+    ddl: int = 0
+    tables: set[str] = field(default_factory=set)
+    """``database.table`` of changed rows."""
+    statements: list[str] = field(default_factory=list)
+    """DDL statements in their order."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Column to the widest type that any change names."""
+    bad: list[dict[str, Any]] = field(default_factory=list)
+    """Events that could not be read: reason, count, example."""
+
+    @property
+    def bad_count(self) -> int:
+        """How many events could not be read."""
+        return sum(one["count"] for one in self.bad)
+
+
+def overview(found: DataFrame) -> Overview:
+    """Counts, tables, columns and faults of the changes."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    is_row = F.col("op").isin(UPSERT, DELETE)
+    reason = F.when(F.col("op") == BAD, F.substring_index("text", ":", 1))
+    told = found.groupBy("op", "database", "table", reason.alias("reason")).agg(
+        F.count("*").alias("count"),
+        F.min("text").alias("example"),
+        F.collect_set(F.when(F.col("op") == DDL, F.struct("version", "text"))).alias("ddl"),
+        # As good as all events of a table name the same columns and types: the sets stay small.
+        F.collect_set(F.when(is_row, F.map_entries("types"))).alias("types"),
+        F.collect_set(F.when(is_row, F.map_keys("row"))).alias("names"),
+    )
+    result = Overview()
+    ddl: set[tuple[str, str]] = set()
+    for row in told.collect():
+        count = int(row["count"])
+        if row["op"] == BAD:
+            example = str(row["example"])
+            result.bad.append({"reason": row["reason"], "count": count, "example": example})
+        elif row["op"] == DDL:
+            result.ddl += count
+            ddl |= {(str(one["version"]), str(one["text"])) for one in row["ddl"]}
+        else:
+            result.tables.add(".".join(filter(None, (row["database"], row["table"]))))
+            result.upserts += count if row["op"] == UPSERT else 0
+            result.deletes += count if row["op"] == DELETE else 0
+            _add_columns(result.columns, row["types"], row["names"])
+    result.statements = [text for _, text in sorted(ddl)]
+    result.bad.sort(key=lambda one: (-one["count"], one["reason"]))
+    result.columns = dict(sorted(result.columns.items()))
+    return result
+
+
+def _add_columns(columns: dict[str, str], typed: Iterable[Any], named: Iterable[Any]) -> None:
+    for entries in typed:
+        for one in entries:
+            columns[one["key"]] = wider(columns.get(one["key"]), one["value"])
+    for names in named:
+        for name in names:
+            columns.setdefault(name, COLUMN_TYPES[-1])
+
+
+def newest(found: DataFrame) -> DataFrame:
+    """The last word on each key: the columns of `STATE_DDL`, one row per key.
+
+    Of a delete and an upsert of one version the upsert counts: a row whose key changed and came
+    back is there.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    last = F.max_by(F.struct("version", "op", "row"), F.struct("version", "op")).alias("last")
+    kept = found.where(F.col("op").isin(UPSERT, DELETE)).groupBy("key").agg(last)
+    return kept.select(
+        "key",
+        F.col("last.version").alias("version"),
+        (F.col("last.op") == DELETE).alias("deleted"),
+        F.col("last.row").alias("row"),
+    )
+
+
+def merged(state: DataFrame | None, news: DataFrame) -> DataFrame:
+    """State after the changes: per key whichever has the higher version; equal ones are equal."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if state is None:
+        return news
+    columns = ("version", "deleted", "row")
+    both = state.select("key", *columns).unionByName(news.select("key", *columns))
+    last = F.max_by(F.struct(*columns), F.struct("version", ~F.col("deleted"))).alias("last")
+    chosen = both.groupBy("key").agg(last)
+    return chosen.select("key", *(F.col(f"last.{name}").alias(name) for name in columns))
+
+
+def wider(one: str | None, other: str) -> str:
+    """A type that holds the values of both."""
+    if one is None or one == other:
+        return other
+    if {one, other} == {"bigint", "double"}:
+        return "double"
+    return COLUMN_TYPES[-1]
+
+
+def schema_changes(
+    before: Mapping[str, str] | None, now: Mapping[str, str], statements: Iterable[str] = ()
+) -> list[str]:
+    """What changed in the table's shape, a sentence each; the source's DDL statements first."""
+    told = [f"statement: {' '.join(text.split())}" for text in statements]
+    if before is None:
+        return told
+    told += [f"column {name} is new ({now[name]})" for name in now if name not in before]
+    told += [
+        f"column {name} was {before[name]} and is {now[name]}"
+        for name in now
+        if name in before and before[name] != now[name]
+    ]
+    return told
+
+
+def rows(state: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """The table: rows that are not deleted, typed; columns a row lacks are null.
+
+    A value that its type does not hold fails the job: `overview` chose types that hold all.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return state.where(~F.col("deleted")).select(
+        *(F.col("row")[name].cast(kind).alias(name) for name, kind in columns.items())
+    )

@@ -1,0 +1,1 @@
+"""The pipeline `reconcile`: two sources compared message by message."""

@@ -1,0 +1,243 @@
+"""`cometmq pipeline reconcile` as a function: two sides in, differences counted and kept.
+
+Job: run the comparison, batch or stream, and add up what was found.  It must not parse options or
+print.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.errors import ConfigError
+from cometmq.spark.base.progress import Summary
+from cometmq.spark.base.report import Report
+from cometmq.spark.pipelines.base.following import follow
+from cometmq.spark.pipelines.reconcile.reconcile import (
+    KINDS,
+    by_window,
+    differences,
+    duration_s,
+    matched,
+    timeless,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame
+
+    from cometmq.spark.base.progress import Progress
+    from cometmq.spark.pipelines.base.extents import Extent
+
+__all__ = ["Reconciling", "check_out"]
+
+_EXAMPLES: Final = 200
+_TOLD: Final = {
+    "MISSING_LEFT": "missing on the left",
+    "MISSING_RIGHT": "missing on the right",
+    "DIFFERENT": "different",
+    "DUPLICATE_LEFT": "more than once on the left",
+    "DUPLICATE_RIGHT": "more than once on the right",
+    "LATE": "late",
+    "NO_KEY": "without a key",
+}
+
+
+def check_out(out: str | None, *, stream: bool) -> None:
+    """Refuse a directory that holds something else, before anything is read.
+
+    A stream goes on in a directory of its own earlier batches; a batch run wants a fresh one.
+    """
+    if out is None or not Path(out).exists():
+        return
+    names = sorted(one.name for one in Path(out).iterdir())
+    strange = [name for name in names if not (stream and name.startswith("batch="))]
+    if strange:
+        raise ConfigError(
+            f"{out} is not empty ({strange[0]}): differences go to a directory of their own"
+        )
+
+
+@dataclass(slots=True)
+class Reconciling:
+    """One comparison and what it found.
+
+    Args:
+        late, on_time, window: durations such as ``10m`` (see `reconcile`).
+        out: where differences are kept as Parquet; None for nowhere.
+    """
+
+    late: str
+    on_time: str | None = None
+    window: str = "1h"
+    out: str | None = None
+    left_records: int = 0
+    right_records: int = 0
+    compared_keys: int = 0
+    equal_keys: int = 0
+    without_time: int = 0
+    dropped_late: int = 0
+    open_groups: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    windows: Counter[tuple[datetime, str]] = field(default_factory=Counter)
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for text in (self.late, self.window, *([self.on_time] if self.on_time else [])):
+            duration_s(text)
+        if self.on_time is not None and duration_s(self.on_time) > duration_s(self.late):
+            raise ConfigError(
+                f"on time ({self.on_time}) cannot be later than late ({self.late}): records further"
+                " apart than that do not belong together"
+            )
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the sides hold the same."""
+        return not self.counts and not self.without_time and not self.dropped_late
+
+    def batch(self, sides: DataFrame, watched: DataFrame | None = None) -> None:
+        """Compare all there is; ``watched`` are the same sides, read with a counter of rows."""
+        self.without_time += sum(row["count"] for row in timeless(sides).collect())
+        self._take(matched(sides if watched is None else watched, late=self.late), self.out)
+
+    def stream(
+        self,
+        sides: DataFrame,
+        *,
+        checkpoint: str,
+        once: bool,
+        every: str = "5 seconds",
+        progress: Progress | None = None,
+        extents: Sequence[Extent] = (),
+    ) -> None:
+        """Compare as records come; a group is told when the watermarks have passed it.
+
+        With ``once`` what is there is read and the run ends; groups that wait for later records
+        stay in the checkpoint for the next run (`open_groups`).
+        """
+        from pyspark.sql import functions as F  # noqa: N812
+
+        watched = sides.observe(
+            "sides", F.count(F.when(F.col("_time").isNull(), 1)).alias("without_time")
+        )
+
+        def take(batch: DataFrame, stream: str, batch_id: int) -> None:
+            # The same batch after a crash overwrites its own directory.
+            out = None if self.out is None else f"{self.out}/batch={batch_id:08d}"
+            self._take(batch, out)
+
+        told = follow(
+            matched(watched, late=self.late),
+            take,
+            checkpoint=checkpoint,
+            once=once,
+            every=every,
+            progress=progress,
+            extents=extents,
+        )
+        self.dropped_late += sum(told.dropped_late.values())
+        self.without_time += sum(one.get("without_time", 0) for one in told.observed.values())
+        self.open_groups = told.open_groups
+
+    def _take(self, groups: DataFrame, out: str | None) -> None:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        groups = groups.persist()
+        try:
+            total = groups.agg(
+                F.coalesce(F.sum("left_count"), F.lit(0)),
+                F.coalesce(F.sum("right_count"), F.lit(0)),
+                F.count("*"),
+            ).collect()[0]
+            self.left_records += total[0]
+            self.right_records += total[1]
+            self.compared_keys += total[2]
+            found = differences(groups, on_time=self.on_time).persist()
+            try:
+                wrong = self._count(found)
+                if out is not None and wrong:
+                    found.write.mode("overwrite").parquet(out)
+            finally:
+                found.unpersist()
+            self.equal_keys += total[2] - wrong
+        finally:
+            groups.unpersist()
+
+    def _count(self, found: DataFrame) -> int:
+        """Add the differences up; how many groups have one."""
+        for row in by_window(found, self.window).collect():
+            self.counts[row["kind"]] += row["count"]
+            self.windows[row["window_start"], row["kind"]] += row["count"]
+        room = _EXAMPLES - len(self.examples)
+        if room > 0 and self.counts:
+            rows = found.orderBy("time", "key", "kind").limit(room).collect()
+            self.examples += [row.asDict() for row in rows]
+        return found.select("key", "time").distinct().count()
+
+    # -- what is told ------------------------------------------------------------------------
+
+    def summary(self, left: str, right: str, progress: Progress) -> Summary:
+        """The last word; each kind of difference is a fault."""
+        facts: dict[str, Any] = {
+            "left": left,
+            "right": right,
+            "left_records": self.left_records,
+            "right_records": self.right_records,
+            "compared_keys": self.compared_keys,
+            "equal_keys": self.equal_keys,
+            **{kind.lower(): self.counts[kind] for kind in KINDS},
+            "without_time": self.without_time,
+            "dropped_late": self.dropped_late,
+            "open_groups": self.open_groups,
+            "differences_path": self.out if self.counts else None,
+            **progress.reach_facts(),
+            "seconds": round(progress.seconds, 3),
+        }
+        faults = [
+            f"{self.counts[kind]:,} {_TOLD[kind]}{self._first(kind)}"
+            for kind in KINDS
+            if self.counts[kind]
+        ]
+        if self.without_time:
+            faults.append(f"{self.without_time:,} records have no event time")
+        if self.dropped_late:
+            faults.append(
+                f"{self.dropped_late:,} records came more than {self.late} behind and were not "
+                "compared"
+            )
+        return Summary("reconcile", facts, faults)
+
+    def _first(self, kind: str) -> str:
+        for row in self.examples:
+            if row["kind"] == kind and row["key"] is not None:
+                return f", for example key {row['key']} at {row['time']:%Y-%m-%d %H:%M:%S}"
+        return ""
+
+    def report(self, summary: Summary, progress: Progress) -> Report:
+        """The page."""
+        page = Report(
+            "Two sources compared", f"{summary.facts['left']} beside {summary.facts['right']}."
+        )
+        page.summary(summary)
+        page.heading("Differences by kind")
+        page.bar_chart("Records", [(kind, float(self.counts[kind])) for kind in KINDS])
+        page.heading(f"Differences by window of {self.window}")
+        page.table(
+            [
+                {"window": f"{start:%Y-%m-%d %H:%M:%S}", "kind": kind, "count": count}
+                for (start, kind), count in sorted(self.windows.items())
+            ]
+        )
+        page.heading("The first differences")
+        page.table([{name: _shown(value) for name, value in row.items()} for row in self.examples])
+        page.rate_chart(progress)
+        return page
+
+
+def _shown(value: Any) -> Any:
+    return value.isoformat(" ") if hasattr(value, "isoformat") else value

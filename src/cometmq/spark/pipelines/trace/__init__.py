@@ -1,0 +1,1 @@
+"""The pipeline `trace`: what happened to each message, from trace records."""

@@ -1,0 +1,203 @@
+"""`cometmq pipeline trace` as a function: the trace topic in, journeys and their figures out.
+
+Job: run the questions over one set of journeys, keep them as Parquet where asked, and put the
+answers into a summary and a page.  It must not parse options or print.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.errors import ConfigError
+from cometmq.spark.base.progress import Summary
+from cometmq.spark.base.report import Report
+from cometmq.spark.pipelines.trace.trace import (
+    DELIVERY_LATENCY,
+    bad_records,
+    consumed_repeatedly,
+    failed,
+    journeys,
+    latencies,
+    never_consumed,
+    trace_steps,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from cometmq.spark.base.progress import Progress
+    from cometmq.spark.pipelines.base.following import RowCounter
+
+__all__ = ["TraceFindings", "check_fresh", "examine"]
+
+_PARTS: Final = ("journeys", "latencies", "never_consumed", "consumed_repeatedly")
+
+
+def check_fresh(out: str | None) -> None:
+    """Refuse a directory with something in it, before anything is read."""
+    if out is not None and Path(out).exists() and any(Path(out).iterdir()):
+        raise ConfigError(f"{out} is not empty: results go to a directory of their own")
+
+
+@dataclass(slots=True)
+class TraceFindings:
+    """Answers, ready to be told; lists hold the first ``list_max`` rows."""
+
+    steps: int = 0
+    messages: int = 0
+    never_consumed_count: int = 0
+    repeated_count: int = 0
+    failed_count: int = 0
+    retried_count: int = 0
+    bad: list[dict[str, Any]] = field(default_factory=list)
+    latencies: list[dict[str, Any]] = field(default_factory=list)
+    never_consumed: list[dict[str, Any]] = field(default_factory=list)
+    repeated: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[dict[str, Any]] = field(default_factory=list)
+    out: str | None = None
+
+    @property
+    def bad_count(self) -> int:
+        """Records that could not be read."""
+        return sum(int(row["count"]) for row in self.bad)
+
+    def summary(self, source: str, progress: Progress) -> Summary:
+        """The last word. Lost and repeated messages are findings, not faults of the run."""
+        facts: dict[str, Any] = {
+            "source": source,
+            "trace_records": self.steps,
+            "messages": self.messages,
+            "never_consumed": self.never_consumed_count,
+            "consumed_repeatedly": self.repeated_count,
+            "failed": self.failed_count,
+            "retried": self.retried_count,
+            "bad_records": self.bad_count,
+            "out": self.out,
+            **progress.reach_facts(),
+            "seconds": round(progress.seconds, 3),
+        }
+        return Summary("trace", facts)
+
+    def as_json(self, summary: Summary) -> dict[str, Any]:
+        """The summary with the lists."""
+        return {
+            **summary.as_json(),
+            "latencies": self.latencies,
+            "never_consumed_messages": self.never_consumed,
+            "consumed_repeatedly_messages": self.repeated,
+            "failed_messages": self.failed,
+            "bad_reasons": self.bad,
+        }
+
+    def report(self, summary: Summary, progress: Progress) -> Report:
+        """The page."""
+        page = Report(
+            "Journeys of messages",
+            "What producers and consumers traced. Delivery is the time from the start of a send to "
+            "the start of its first consumption, by the clocks of two machines.",
+        )
+        page.summary(summary)
+        page.heading("Latency, ms")
+        page.bar_chart(
+            "Delivery, 99 of 100 messages within",
+            [
+                (f"{row['topic']} to {row['group']}", float(row["p99_ms"]))
+                for row in self.latencies
+                if row["measure"] == DELIVERY_LATENCY
+            ],
+            unit="ms",
+        )
+        page.table(self.latencies)
+        for title, rows in (
+            ("Produced and never consumed", self.never_consumed),
+            ("Consumed more than once by a group", self.repeated),
+            ("Failed in a group", self.failed),
+            ("Trace records that could not be read", self.bad),
+        ):
+            page.heading(title)
+            page.table(rows)
+        page.rate_chart(progress)
+        return page
+
+
+def examine(
+    messages: DataFrame,
+    *,
+    grace_ms: int = 0,
+    group: str | None = None,
+    list_max: int = 100,
+    out: str | None = None,
+    counter: RowCounter | None = None,
+) -> TraceFindings:
+    """Answer every question about the messages of a trace topic.
+
+    Args:
+        messages: with a column ``body``.
+        grace_ms: what was produced so shortly before the trace's end may still be under way.
+        group: "never consumed" means by this group; None: by any.
+        list_max: rows of each list that are kept for the report.
+        out: a fresh directory for Parquet: journeys, latencies and two lists.
+        counter: counts the bodies, for progress.
+    """
+    check_fresh(out)
+    steps = trace_steps(messages, counter).persist()
+    found = journeys(steps).persist()
+    result = TraceFindings(out=out)
+    try:
+        _answer(result, steps, found, grace_ms, group, list_max)
+        if out is not None:
+            parts = (found, latencies(found), never_consumed(found, grace_ms=grace_ms, group=group))
+            for name, frame in zip(_PARTS, (*parts, consumed_repeatedly(found)), strict=True):
+                frame.write.parquet(f"{out}/{name}")
+    finally:
+        found.unpersist()
+        steps.unpersist()
+    return result
+
+
+def _answer(
+    result: TraceFindings,
+    steps: DataFrame,
+    found: DataFrame,
+    grace_ms: int,
+    group: str | None,
+    list_max: int,
+) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    result.steps = steps.count()
+    result.bad = [row.asDict() for row in bad_records(steps).limit(list_max).collect()]
+    counts = found.agg(F.count("*"), F.count(F.when(F.col("retries") > 0, 1))).collect()[0]
+    result.messages, result.retried_count = counts[0], counts[1]
+    result.latencies = [
+        {
+            "topic": row["topic"],
+            "group": row["groupName"],
+            "measure": row["measure"],
+            "messages": row["messages"],
+            "p50_ms": row["p50"],
+            "p90_ms": row["p90"],
+            "p99_ms": row["p99"],
+            "max_ms": row["max"],
+        }
+        for row in latencies(found).collect()
+    ]
+    lost = never_consumed(found, grace_ms=grace_ms, group=group)
+    result.never_consumed_count, result.never_consumed = _listed(
+        lost, ("msgId", "topic", "keys", "producerGroup", "producedMs", "storeHost"), list_max
+    )
+    in_group = ("msgId", "topic", "keys", "groupName", "deliveries", "successes", "retries")
+    result.repeated_count, result.repeated = _listed(consumed_repeatedly(found), in_group, list_max)
+    result.failed_count, result.failed = _listed(failed(found), (*in_group, "result"), list_max)
+
+
+def _listed(
+    frame: DataFrame, columns: tuple[str, ...], list_max: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """How many rows, and the oldest of them."""
+    rows = frame.orderBy("producedMs", "msgId").limit(list_max).collect()
+    # A list that was not cut is its own count.
+    count = len(rows) if len(rows) < list_max else frame.count()
+    return count, [{name: row[name] for name in columns} for row in rows]

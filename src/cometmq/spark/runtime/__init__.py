@@ -1,0 +1,1 @@
+"""A Spark session that finds a Java, or says how to get one."""

@@ -1,0 +1,1 @@
+"""The data source `cometmq-store`: a store directory, read without a broker."""

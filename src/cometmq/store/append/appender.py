@@ -1,0 +1,546 @@
+"""Appends messages: each into the log, its unit into its queue, its keys before the index.
+
+Job: the hot paths `put`, `put_many`, `put_packed`, `put_batch`, what refuses them, and the moment
+from which a message may be seen.  It must not flush, write queue files or index; it hands over.
+
+The usual message is *simple* (record_encoder.py) and fits the mapped window: it is encoded by
+`record_parts` and costs no further call.  Everything else (IPv6 hosts, CRC tails, long
+properties, messages without a queue offset, a window that is full) goes the general way.
+
+A message is visible when it is *confirmed*: at once with asynchronous flush, after its flush
+(`confirm`) with SYNC_FLUSH.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from itertools import repeat
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.consume_queue import CQ_UNIT
+from cometmq.codec.stored_message import PREPARED_BYTES
+from cometmq.errors import DiskFull, MessageIllegal, StoreClosed
+from cometmq.store.append.packed_batch import encode_packed, pack_units
+from cometmq.store.append.record_encoder import LENGTHS_COUNT, RecordEncoder, record_parts
+from cometmq.store.base.results import PutResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from cometmq.errors import StoreError
+    from cometmq.store.base.config import StoreConfig
+    from cometmq.store.base.results import BatchItem, IndexKeys, PutItem
+    from cometmq.store.index.service import IndexService
+    from cometmq.store.log.commit_log import CommitLog
+    from cometmq.store.log.flush import Flusher
+    from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
+    from cometmq.store.queue.writer import QueueWriter
+    from cometmq.store.retention.retention import Retention
+
+__all__ = ["Appender"]
+
+_NO_HOST: Final = bytes(8)
+# CommitLog adds this to maxMessageSize for everything but the body.
+_HEAD_BYTES_MAX: Final = 64 << 10
+# sysFlag 4 (prepared) and 12 (rolled back) share this bit: such messages have no queue offset.
+_UNQUEUED: Final = 0x4
+_ROLLBACK: Final = 0xC
+_NO_KEYS: Final = (None, None, None)
+# More messages than this do not wait for the timer to be indexed.
+_KEYS_WAITING_MAX: Final = 4096
+# No store time: the next put looks around first.
+_UNCHECKED: Final = -1
+
+_pack_unit: Final = CQ_UNIT.pack
+
+
+class Appender:
+    """The writing side of a store."""
+
+    __slots__ = (
+        "_body_max",
+        "_checked_ms",
+        "_config",
+        "_encoder",
+        "_flusher",
+        "_index",
+        "_is_indexed",
+        "_is_sync",
+        "_keys",
+        "_log",
+        "_origins",
+        "_queues",
+        "_refusal",
+        "_retention",
+        "_size_max",
+        "_topics",
+        "_unconfirmed",
+        "_writer",
+        "arrival_listener",
+        "last_store_ms",
+        "leave_cut_file",
+    )
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        writer: QueueWriter,
+        flusher: Flusher,
+        index: IndexService,
+        retention: Retention,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._topics = queues.topics
+        self._writer = writer
+        self._flusher = flusher
+        self._index = index
+        self._retention = retention
+        self._config = config
+        self._keys = index.pending
+        self._encoder = RecordEncoder(config)
+        self._is_indexed = config.is_index_enabled
+        self._is_sync = config.is_sync_flush
+        self._body_max = config.message_bytes_max
+        self._size_max = config.message_bytes_max + _HEAD_BYTES_MAX
+        self._refusal: StoreError | None = StoreClosed(
+            f"store {config.root} is not loaded; call load() first"
+        )
+        self._checked_ms = _UNCHECKED
+        self._origins: dict[bytes, bytes] = {}
+        self._unconfirmed: deque[tuple[int, ConsumeQueue, int, int]] = deque()
+        self.leave_cut_file: Callable[[], None] = lambda: None
+        """Called when the file that is written was found cut."""
+        self.last_store_ms = -1
+        """Store time of the newest message of this life, -1 for none."""
+        self.arrival_listener: Callable[[str, int, int, int], None] | None = None
+        """Called with topic, queue id, next queue offset and tags code when a message becomes
+        visible on a watched queue."""
+
+    # -- put -----------------------------------------------------------------------------
+
+    def put(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_ms: int = 0,
+        born_host: bytes = _NO_HOST,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+        tags_code: int = 0,
+        store_ms: int = 0,
+        index_keys: IndexKeys | None = None,
+    ) -> PutResult:
+        """Append one message and its unit.
+
+        `properties` is the encoded string, `tags_code` what filters compare (the delivery time
+        for SCHEDULE_TOPIC_XXXX), `store_ms` the broker's clock.  Raises DiskFull, MessageIllegal
+        or StoreClosed; nothing was stored then.
+        """
+        try:
+            queue = self._topics[topic][queue_id]
+        except KeyError:
+            queue = self.new_queue(topic, queue_id)
+        if store_ms != self._checked_ms:
+            self._check(store_ms)
+        origin = self._origins.get(born_host)
+        if origin is None or reconsume_times or prepared_offset:
+            origin = self._origin(born_host, store_ms, reconsume_times, prepared_offset)
+        body_bytes = len(body)
+        properties_bytes = len(properties)
+        size = queue.fixed_bytes + body_bytes + properties_bytes
+        log = self._log
+        position = log.wrote
+        end = position + size
+        if (
+            origin is None
+            or end > log.limit
+            or body_bytes > self._body_max
+            or properties_bytes >= LENGTHS_COUNT
+            or sys_flag & _UNQUEUED
+        ):
+            values = (flag, sys_flag, born_ms, born_host, reconsume_times, prepared_offset)
+            return self._put_generally(
+                queue, body, properties, values, tags_code, store_ms, index_keys
+            )
+        queue_offset = queue.max
+        start = position - log.buffer_start
+        parts = record_parts(
+            queue, queue_offset, position, size, body, properties, flag, sys_flag, born_ms, origin
+        )
+        log.buffer[start : start + size] = b"".join(parts)
+        log.wrote = end
+        queue.tail += _pack_unit(position, size, tags_code)
+        queue.max = following = queue_offset + 1
+        if index_keys is not None and self._is_indexed:
+            self._keys.append((topic, position, store_ms, index_keys))
+        if not queue.is_dirty:
+            self._writer.mark(queue, position, store_ms)
+        if self._is_sync:
+            self._unconfirmed.append((end, queue, following, tags_code))
+            self._flusher.request()
+        else:
+            queue.visible = following
+            if queue.is_watched and self.arrival_listener is not None:
+                self.arrival_listener(topic, queue_id, following, tags_code)
+        return PutResult(position, queue_offset, end)
+
+    def _put_generally(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        properties: bytes,
+        values: tuple[int, int, int, bytes, int, int],
+        tags_code: int,
+        store_ms: int,
+        index_keys: IndexKeys | None,
+    ) -> PutResult:
+        """As `put`, for any message; `values` are flag to prepared offset in its order."""
+        log = self._log
+        is_queued = not values[1] & _UNQUEUED
+        queue_offset = queue.max if is_queued else 0
+        encode = self._encoder.encode
+        position = log.wrote
+        record = encode(queue, position, queue_offset, body, properties, *values, store_ms)
+        size = len(record)
+        if position + size > log.limit:
+            position = self._make_room(size)
+            record = encode(queue, position, queue_offset, body, properties, *values, store_ms)
+        end = self._write(position, record)
+        is_rolled_back = values[1] & _ROLLBACK == _ROLLBACK
+        if index_keys is not None and self._is_indexed and not is_rolled_back:
+            self._keys.append((queue.topic, position, store_ms, index_keys))
+        if is_queued:
+            unit = _pack_unit(position, size, tags_code)
+            self._add_units(queue, unit, 1, position, end, store_ms, (tags_code,))
+        return PutResult(position, queue_offset, end)
+
+    def put_many(
+        self,
+        items: Sequence[PutItem],
+        *,
+        born_host: bytes,
+        store_ms: int,
+        prepared_offsets: Sequence[int] = (),
+    ) -> list[tuple[int, int]]:
+        """Append messages of any queues, the first ones of `items` that are simple to append.
+
+        `prepared_offsets` are those of all items, or none where there are none.
+        Returns physical and queue offset of each.  The first one left out needs `put`: it makes
+        room where the window is full, writes the general form, or says why it refuses.  One long
+        loop, as here a call costs as much as three of its steps.
+        """
+        placed: list[tuple[int, int]] = []
+        if not self.takes_many(born_host):
+            return placed
+        if store_ms != self._checked_ms:
+            self._check(store_ms)
+        origin = self._origin(born_host, store_ms)
+        assert origin is not None
+        log, topics = self._log, self._topics
+        first = position = log.wrote
+        limit, body_max = log.limit, self._body_max
+        is_sync, is_indexed = self._is_sync, self._is_indexed
+        add_key = self._keys.append
+        shared = origin[:-PREPARED_BYTES]
+        parts: list[bytes] = []
+        arrivals: list[tuple[str, int, int, int]] = []
+        try:
+            for topic, queue_id, body, properties, flag, sys_flag, born_ms, code, keys in items:
+                try:
+                    queue = topics[topic][queue_id]
+                except KeyError:
+                    break
+                body_bytes = len(body)
+                properties_bytes = len(properties)
+                size = queue.fixed_bytes + body_bytes + properties_bytes
+                end = position + size
+                if (
+                    end > limit
+                    or body_bytes > body_max
+                    or properties_bytes >= LENGTHS_COUNT
+                    or sys_flag & _UNQUEUED
+                ):
+                    break
+                queue_offset = queue.max
+                if prepared_offsets:
+                    prepared = prepared_offsets[len(placed)]
+                    origin = shared + prepared.to_bytes(PREPARED_BYTES, "big")
+                record = record_parts(
+                    queue, queue_offset, position, size, body, properties, flag, sys_flag, born_ms,
+                    origin,
+                )  # fmt: skip
+                queue.tail += _pack_unit(position, size, code)
+                # From here on nothing fails any more: record, unit and offsets belong together.
+                parts += record
+                following = queue.max = queue_offset + 1
+                placed.append((position, queue_offset))
+                if is_indexed:
+                    add_key((topic, position, store_ms, keys))
+                if not queue.is_dirty:
+                    self._writer.mark(queue, position, store_ms)
+                if is_sync:
+                    self._unconfirmed.append((end, queue, following, code))
+                else:
+                    queue.visible = following
+                    if queue.is_watched:
+                        arrivals.append((topic, queue_id, following, code))
+                position = end
+        finally:
+            self._write(first, b"".join(parts))
+        if placed:
+            self._told(arrivals)
+        return placed
+
+    def takes_many(self, born_host: bytes) -> bool:
+        """Whether `put_many` appends anything of this host; gathering for it is in vain if not."""
+        return self._refusal is None and self._encoder.is_simple(born_host)
+
+    def _told(self, arrivals: list[tuple[str, int, int, int]]) -> None:
+        """After messages of many queues: ask for their flush, or tell who watches."""
+        if self._is_sync:
+            self._flusher.request()
+        if self.arrival_listener is not None:
+            for arrival in arrivals:
+                self.arrival_listener(*arrival)
+
+    def put_packed(
+        self,
+        topic: str,
+        queue_id: int,
+        packed: bytes,
+        look: Callable[[Sequence[bytes]], tuple[list[int], list[IndexKeys]]],
+        *,
+        sys_flag: int = 0,
+        born_ms: int = 0,
+        born_host: bytes = _NO_HOST,
+        store_ms: int = 0,
+    ) -> PutResult | None:
+        """As `put_batch` from the bytes a client packed, if all messages are simple.
+
+        `look` gives tags codes and index keys of the property strings.  None: nothing was stored,
+        the batch is left to `put_batch`, which takes any that is sound.
+        """
+        try:
+            queue = self._topics[topic][queue_id]
+        except KeyError:
+            return None
+        if store_ms != self._checked_ms:
+            self._check(store_ms)
+        origin = self._origin(born_host, store_ms)
+        if origin is None:
+            return None
+        log = self._log
+        position = log.wrote
+        made = encode_packed(queue, packed, position, self._body_max, sys_flag, born_ms, origin)
+        if made is None or position + len(made.records) > log.limit:
+            return None
+        # Before anything is stored: whatever `look` meets, nothing is half done.
+        codes, keys = look([tail[2:] for tail in made.tails])
+        offsets = made.positions
+        units = pack_units(offsets, made.sizes, codes)
+        end = self._write(position, made.records)
+        if self._is_indexed:
+            self._keys += zip(repeat(topic), offsets, repeat(store_ms), keys)
+        queue_offset = queue.max
+        told = codes[-1:] if self._is_sync else set(codes)
+        self._add_units(queue, units, len(codes), position, end, store_ms, told)
+        return PutResult(position, queue_offset, end, tuple(offsets))
+
+    def put_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        items: Sequence[BatchItem],
+        *,
+        sys_flag: int = 0,
+        born_ms: int = 0,
+        born_host: bytes = _NO_HOST,
+        reconsume_times: int = 0,
+        store_ms: int = 0,
+    ) -> PutResult:
+        """Append messages with consecutive queue offsets, all in one file.
+
+        Raises as `put`; nothing was stored then.
+        """
+        try:
+            queue = self._topics[topic][queue_id]
+        except KeyError:
+            queue = self.new_queue(topic, queue_id)
+        if store_ms != self._checked_ms:
+            self._check(store_ms)
+        log = self._log
+        encode = self._encoder.encode_batch
+        record, units, offsets = encode(
+            queue, items, log.wrote, sys_flag, born_ms, born_host, reconsume_times, store_ms
+        )
+        position = log.wrote
+        size = len(record)
+        if position + size > log.limit:
+            position = self._make_room(size)
+            record, units, offsets = encode(
+                queue, items, position, sys_flag, born_ms, born_host, reconsume_times, store_ms
+            )
+        end = self._write(position, record)
+        if self._is_indexed:
+            keys = [item[4] or _NO_KEYS for item in items]
+            self._keys += zip(repeat(topic), offsets, repeat(store_ms), keys)
+        queue_offset = queue.max
+        codes = [items[-1][3]] if self._is_sync else {item[3] for item in items}
+        self._add_units(queue, units, len(items), position, end, store_ms, codes)
+        return PutResult(position, queue_offset, end, tuple(offsets))
+
+    def _write(self, position: int, records: bytes) -> int:
+        """Bytes into the window, which has room; the physical offset behind them."""
+        log = self._log
+        start = position - log.buffer_start
+        size = len(records)
+        log.buffer[start : start + size] = records
+        log.wrote = end = position + size
+        return end
+
+    def _add_units(
+        self,
+        queue: ConsumeQueue,
+        units: bytes,
+        count: int,
+        position: int,
+        end: int,
+        store_ms: int,
+        tags_codes: Collection[int],
+    ) -> None:
+        """Units of records that were just written, from a position to an end."""
+        queue.tail += units
+        queue.max = following = queue.max + count
+        if not queue.is_dirty:
+            self._writer.mark(queue, position, store_ms)
+        if self._is_sync:
+            for code in tags_codes:
+                self._unconfirmed.append((end, queue, following, code))
+            self._flusher.request()
+        else:
+            queue.visible = following
+            if queue.is_watched and self.arrival_listener is not None:
+                for code in tags_codes:
+                    self.arrival_listener(queue.topic, queue.queue_id, following, code)
+
+    def _origin(
+        self, born_host: bytes, store_ms: int, reconsume_times: int = 0, prepared_offset: int = 0
+    ) -> bytes | None:
+        if reconsume_times or prepared_offset:
+            return self._encoder.origin(born_host, store_ms, reconsume_times, prepared_offset)
+        origin = self._origins.get(born_host)
+        if origin is None:
+            origin = self._encoder.origin(born_host, store_ms)
+            if origin is not None:
+                self._origins[born_host] = origin
+        return origin
+
+    # -- what stands against it ------------------------------------------------------------
+
+    @property
+    def refusal(self) -> StoreError | None:
+        """Why nothing is appended, None while it is."""
+        return self._refusal
+
+    def refuse(self, refusal: StoreError | None) -> None:
+        """Let every put raise this from now on, or take messages again (None)."""
+        self._refusal = refusal
+        # The next put looks around, whatever its store time.
+        self._checked_ms = _UNCHECKED
+
+    def new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Make a queue for its first message or watcher; raises as `put`."""
+        self._raise_refusal()
+        if not topic or "/" in topic or topic in {".", ".."} or queue_id < 0:
+            raise MessageIllegal(f"topic {topic!r}, queue id {queue_id} cannot be a directory")
+        raw_bytes = len(topic.encode())
+        if raw_bytes > 255:
+            raise MessageIllegal(f"topic of {raw_bytes} bytes; a record holds at most 255")
+        queue = self._queues.add(topic, queue_id)
+        queue.min_checked_at = self._log.min_offset
+        return queue
+
+    def _raise_refusal(self) -> None:
+        refusal = self._refusal
+        if refusal is not None:
+            raise type(refusal)(*refusal.args)
+
+    def _make_room(self, size: int) -> int:
+        if size > self._size_max:
+            raise MessageIllegal(f"{size} bytes are over maxMessageSize {self._body_max}")
+        try:
+            return self._log.make_room(size)
+        except DiskFull:
+            # Do not try again with every message; the timer does.
+            self.look_for_space()
+            raise
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Let puts pass the watermarks: for what is appended again so that a file can go."""
+        refusal = self._refusal
+        is_watermark = isinstance(refusal, DiskFull) and not self._log.is_full
+        if is_watermark:
+            self.refuse(None)
+        try:
+            yield
+        finally:
+            if is_watermark and self._refusal is None:
+                self.refuse(refusal)
+
+    def look_for_space(self) -> None:
+        """Writes are refused while the disk is full, and accepted again by themselves."""
+        log, retention, config = self._log, self._retention, self._config
+        if log.is_full:
+            log.reserve_next()
+        if log.is_full:
+            self.refuse(
+                DiskFull(
+                    f"no space for the next commit-log file in {log.path};"
+                    " free space on this file system, writing starts again by itself"
+                    + (f"; {retention.kept}" if retention.kept else "")
+                )
+            )
+        elif retention.is_full:
+            self.refuse(
+                DiskFull(
+                    f"disk of {config.root} is used to {retention.used_percent} %, above"
+                    f" {config.disk_warning_percent} %: writes are refused until it is below"
+                    f" {config.disk_clean_forcibly_percent} %"
+                    + (f"; {retention.kept}" if retention.kept else "")
+                )
+            )
+        elif retention.is_stuck:
+            self.refuse(DiskFull(f"{retention.kept}; writes are refused until it can go"))
+        elif isinstance(self._refusal, DiskFull):
+            self.refuse(None)
+
+    def _check(self, store_ms: int) -> None:
+        """Once a millisecond: may be written, is the file still there, do too many keys wait?"""
+        self._raise_refusal()
+        self._checked_ms = self.last_store_ms = store_ms
+        self._origins = {}
+        if len(self._keys) > _KEYS_WAITING_MAX:
+            self._index.drain(store_ms)
+        if self._log.is_active_file_cut():
+            self.leave_cut_file()
+
+    # -- confirmation --------------------------------------------------------------------
+
+    def confirm(self, flushed: int) -> None:
+        """The log is flushed up to here: with SYNC_FLUSH its messages become visible."""
+        unconfirmed = self._unconfirmed
+        while unconfirmed and unconfirmed[0][0] <= flushed:
+            _, queue, following, tags_code = unconfirmed.popleft()
+            queue.visible = following
+            if queue.is_watched and self.arrival_listener is not None:
+                self.arrival_listener(queue.topic, queue.queue_id, following, tags_code)

@@ -1,0 +1,320 @@
+"""Two small files that say how far the store has come: Java's `checkpoint` and ours.
+
+`checkpoint` (4096 bytes, store times; codec/checkpoint.py) is kept up to date for a Java broker
+that opens the directory after us.
+
+`cometmq.checkpoint` is ours: positions and queue ends, so that a restart reads only the end of
+the log.  Java ignores it; and since Java may have written in between, recovery proves that it
+fits before it believes it (recovery.py).  It is a base written atomically and frames appended
+about once a second with what changed::
+
+    0      4      8
+    |length|crc32 |payload ...|     crc32 over the payload; the first broken frame ends the file
+    payload: kind 1, then
+      base   (1)  heading text (JSON), progress, queues
+      change (2)  progress, queues
+      floor  (3)  topic text, physical offset: deleted there, older records are not its own
+
+A queue's number is its place among all queues the file has named.  Everything in a frame was true
+for the page cache when the frame was appended, so it holds after the process died; after a power
+cut only `flushed` and the `synced` positions hold (another boot id tells).
+
+Everything here runs in a worker or at load and close; the loop only hands over numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cometmq.codec.checkpoint import (
+    CHECKPOINT_BYTES,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from cometmq.errors import CodecError
+
+if TYPE_CHECKING:
+    from cometmq.store.base.disk import Disk, RandomFile
+
+__all__ = [
+    "SIDE_FILE_NAME",
+    "JavaCheckpoint",
+    "Progress",
+    "QueueEnd",
+    "SideFile",
+    "SideState",
+    "fingerprint",
+    "load_side_file",
+]
+
+SIDE_FILE_NAME: Final = "cometmq.checkpoint"
+_FORMAT: Final = 1
+_FRAME: Final = struct.Struct(">II")
+_KIND_BASE: Final = 1
+_KIND_CHANGE: Final = 2
+_KIND_FLOOR: Final = 3
+_PROGRESS: Final = struct.Struct(">qqqqqqqqqqqB")
+_COUNT: Final = struct.Struct(">I")
+# queue number, end in queue offsets, end of its last record in the log; then a name if new.
+_QUEUE: Final = struct.Struct(">IqqH")
+_FLOOR: Final = struct.Struct(">qH")
+# Changes are merged into a new base when they exceed this and the base several times.
+_CHANGE_BYTES_MAX: Final = 1 << 20
+_CHANGE_BASES_MAX: Final = 4
+# The head of a record up to its body: times, hosts and offsets make it its own.
+FINGERPRINT_BYTES: Final = 88
+
+
+class Progress(NamedTuple):
+    """How far each part has come, in physical offsets unless said."""
+
+    derived: int = 0
+    """Units of all records below are in queue files."""
+    flushed: int = 0
+    """The log is on stable storage up to here."""
+    synced: int = 0
+    """Units of all records below are on stable storage."""
+    indexed: int = 0
+    """Index entries of all records below are in index files."""
+    index_synced: int = 0
+    index_end: int = -1
+    """Physical offset in the newest index entry, -1 for none."""
+    index_slots_count: int = 0
+    """Entries of the newest index file that its slot table on disk knows."""
+    log_min: int = 0
+    mark: int = -1
+    """Physical offset of a record near `flushed`, -1 for none."""
+    mark_crc: int = 0
+    """CRC-32 of that record's head."""
+    physic_ms: int = 0
+    """What `checkpoint` says as physicMsgTimestamp, or is about to say."""
+    is_clean: int = 0
+    """1 when the store was closed in peace."""
+
+
+class QueueEnd(NamedTuple):
+    """A queue's units in its files."""
+
+    end: int
+    last_physical_end: int
+
+
+@dataclass(slots=True)
+class SideState:
+    """What the side file says, once read."""
+
+    heading: dict[str, Any] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
+    previous_physic_ms: int = -1
+    queues: dict[tuple[str, int], QueueEnd] = field(default_factory=dict)
+    floors: dict[str, int] = field(default_factory=dict)
+    """Topic -> physical offset below which its records do not count (it was deleted)."""
+
+
+def fingerprint(head: bytes | memoryview) -> int:
+    """CRC-32 of a record's head, -1 when it is too short to be one."""
+    return zlib.crc32(head[:FINGERPRINT_BYTES]) if len(head) >= FINGERPRINT_BYTES else -1
+
+
+def load_side_file(disk: Disk, path: str) -> SideState | str:
+    """Read the side file; a sentence saying why not, when it is absent or broken."""
+    try:
+        raw = disk.read_bytes(path)
+    except OSError:
+        return f"{path} is absent"
+    names: list[tuple[str, int]] = []
+    state = SideState()
+    position = 0
+    while position + _FRAME.size <= len(raw):
+        length, crc = _FRAME.unpack_from(raw, position)
+        payload = raw[position + _FRAME.size : position + _FRAME.size + length]
+        if len(payload) != length or not length or zlib.crc32(payload) != crc:
+            break
+        try:
+            _apply(state, names, payload)
+        except (struct.error, IndexError, ValueError, KeyError):
+            break
+        position += _FRAME.size + length
+    if not state.heading:
+        return f"{path} is broken at position {position}"
+    if state.heading.get("format") != _FORMAT:
+        return f"{path} has format {state.heading.get('format')}, expected {_FORMAT}"
+    return state
+
+
+def _apply(state: SideState, names: list[tuple[str, int]], payload: bytes) -> None:
+    kind = payload[0]
+    position = 1
+    if kind == _KIND_FLOOR:
+        offset, length = _FLOOR.unpack_from(payload, position)
+        topic = payload[position + _FLOOR.size :][:length].decode()
+        state.floors[topic] = offset
+        for key in [key for key in state.queues if key[0] == topic]:
+            del state.queues[key]
+        return
+    if kind == _KIND_BASE:
+        (length,) = _COUNT.unpack_from(payload, position)
+        position += _COUNT.size
+        state.heading = json.loads(payload[position : position + length])
+        state.floors = dict(state.heading.get("floors", {}))
+        position += length
+    state.previous_physic_ms = state.progress.physic_ms
+    state.progress = Progress._make(_PROGRESS.unpack_from(payload, position))
+    position += _PROGRESS.size
+    (count,) = _COUNT.unpack_from(payload, position)
+    position += _COUNT.size
+    for _ in range(count):
+        number, end, last, name_bytes = _QUEUE.unpack_from(payload, position)
+        position += _QUEUE.size
+        if name_bytes:
+            topic, _, queue_id = payload[position : position + name_bytes].decode().rpartition("/")
+            position += name_bytes
+            if number != len(names):
+                raise ValueError(f"queue number {number} out of turn")
+            names.append((topic, int(queue_id)))
+        state.queues[names[number]] = QueueEnd(end, last)
+
+
+class SideFile:
+    """The writer of `cometmq.checkpoint`; used by one thread at a time."""
+
+    def __init__(self, disk: Disk, root: str, heading: dict[str, Any]) -> None:
+        self._disk = disk
+        self._path = f"{root}/{SIDE_FILE_NAME}"
+        self._heading = {"format": _FORMAT, **heading}
+        self._numbers: dict[tuple[str, int], int] = {}
+        self._ends: dict[tuple[str, int], QueueEnd] = {}
+        self._floors: dict[str, int] = {}
+        self._file: RandomFile | None = None
+        self._position = 0
+        self._base_bytes = 0
+        self._progress = Progress()
+
+    def write_base(
+        self,
+        progress: Progress,
+        queues: dict[tuple[str, int], QueueEnd],
+        floors: dict[str, int],
+        units_generation: int | None = None,
+    ) -> None:
+        """Replace the file by one base frame, durably.
+
+        `units_generation` names the unit journal that belongs to it from now on.
+        """
+        if units_generation is not None:
+            self._heading["units_generation"] = units_generation
+        self._progress = progress
+        self._ends = dict(queues)
+        self._floors = {
+            topic: offset for topic, offset in floors.items() if offset > progress.log_min
+        }
+        self._numbers = {}
+        heading = json.dumps({**self._heading, "floors": self._floors}).encode()
+        payload = b"".join(
+            (
+                bytes((_KIND_BASE,)),
+                _COUNT.pack(len(heading)),
+                heading,
+                _PROGRESS.pack(*progress),
+                self._encode_queues(self._ends),
+            )
+        )
+        raw = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+        self._file = None
+        self._disk.write_atomic(self._path, raw)
+        self._file = self._disk.open_random(self._path, len(raw), create=False)
+        self._position = self._base_bytes = len(raw)
+
+    def append(self, progress: Progress, changed: dict[tuple[str, int], QueueEnd]) -> None:
+        """Add what changed since the last frame."""
+        self._progress = progress
+        self._ends.update(changed)
+        limit = max(_CHANGE_BYTES_MAX, _CHANGE_BASES_MAX * self._base_bytes)
+        if self._file is None or self._position - self._base_bytes > limit:
+            self.write_base(progress, self._ends, self._floors)
+            return
+        self._append(
+            bytes((_KIND_CHANGE,)) + _PROGRESS.pack(*progress) + self._encode_queues(changed)
+        )
+
+    def append_removed(self, topic: str, queue_id: int) -> None:
+        """A queue was removed because all its messages are gone."""
+        self.append(self._progress, {(topic, queue_id): QueueEnd(0, 0)})
+
+    def append_floor(self, topic: str, physical_offset: int) -> None:
+        """A topic was deleted: its records below this offset belong to nobody."""
+        self._floors[topic] = physical_offset
+        for key in [key for key in self._ends if key[0] == topic]:
+            del self._ends[key]
+        raw = topic.encode()
+        self._append(bytes((_KIND_FLOOR,)) + _FLOOR.pack(physical_offset, len(raw)) + raw)
+
+    def _append(self, payload: bytes) -> None:
+        if self._file is None:
+            return
+        raw = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+        self._file.write(self._position, raw)
+        self._position += len(raw)
+
+    def _encode_queues(self, queues: dict[tuple[str, int], QueueEnd]) -> bytes:
+        numbers = self._numbers
+        parts = [_COUNT.pack(len(queues))]
+        for key, (end, last) in queues.items():
+            number = numbers.get(key)
+            if number is None:
+                name = f"{key[0]}/{key[1]}".encode()
+                parts.append(_QUEUE.pack(len(numbers), end, last, len(name)) + name)
+                numbers[key] = len(numbers)
+            else:
+                parts.append(_QUEUE.pack(number, end, last, 0))
+        return b"".join(parts)
+
+    def sync(self) -> None:
+        """Bring the appended frames to stable storage."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Let the descriptor go."""
+        self._file = None
+
+
+class JavaCheckpoint:
+    """The file `checkpoint`, for Java's eyes."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._path = f"{root}/checkpoint"
+        self._file: RandomFile | None = None
+        self.value = Checkpoint()
+
+    def load(self) -> Checkpoint:
+        """Read it; zeros when it is absent or cut (Java then reads the whole log)."""
+        try:
+            self.value = decode_checkpoint(self._disk.read_bytes(self._path))
+        except (OSError, CodecError):
+            self.value = Checkpoint()
+        return self.value
+
+    def store(self, value: Checkpoint) -> None:
+        """Write it in place when it changed, as Java does."""
+        if value == self.value and self._file is not None:
+            return
+        if self._file is None:
+            self._file = self._disk.open_random(self._path, CHECKPOINT_BYTES, create=True)
+        self._file.write(0, encode_checkpoint(value)[:40])
+        self.value = value
+
+    def sync(self) -> None:
+        """Bring it to stable storage."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Let the descriptor go."""
+        self._file = None

@@ -1,0 +1,67 @@
+"""What queues and index need to know of a record, derived from its bytes.
+
+Used where a record is met again: recovery, repair, verify.  The hot path gets the same numbers
+from the broker, which has the properties at hand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.consume_queue import is_cq_ext_address
+from cometmq.codec.java_hash import tags_code
+from cometmq.codec.properties import find_property
+from cometmq.model.names import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from cometmq.store.base.results import IndexKeys
+
+__all__ = ["index_keys_of", "is_code_wrong", "queue_tags_code"]
+
+_SCHEDULE: Final = SCHEDULE_TOPIC.encode()
+# A level that is missing in the table delays by a second (store.md 3.3).
+_DELAY_MS_FALLBACK: Final = 1000
+
+
+def queue_tags_code(
+    topic: bytes, properties: bytes, store_ms: int, delays_ms: tuple[int, ...]
+) -> int:
+    """The third number of a record's unit: hash of its tags, or when a delayed one is due."""
+    if topic == _SCHEDULE:
+        level = _level(find_property(properties, b"DELAY"))
+        if level > 0:
+            level = min(level, len(delays_ms)) if delays_ms else level
+            known = 0 < level <= len(delays_ms)
+            return store_ms + (delays_ms[level - 1] if known else _DELAY_MS_FALLBACK)
+    raw = find_property(properties, b"TAGS")
+    return 0 if raw is None else tags_code(raw.decode("utf-8", "replace"))
+
+
+def is_code_wrong(topic: bytes, stored: int, derived: int) -> bool:
+    """Whether a unit's third number is provably not what its record gives.
+
+    Nobody knows for an address of an extension file, nor for a due time, which was made with the
+    delay levels of its day.
+    """
+    return stored != derived and topic != _SCHEDULE and not is_cq_ext_address(stored)
+
+
+def _level(raw: bytes | None) -> int:
+    try:
+        return int(raw) if raw is not None else 0
+    except ValueError:
+        return 0
+
+
+def index_keys_of(properties: bytes) -> IndexKeys | None:
+    """UNIQ_KEY, KEYS and TAGS of a record for the index; None when it has none of them."""
+    uniq = find_property(properties, b"UNIQ_KEY")
+    keys = find_property(properties, b"KEYS")
+    tags = find_property(properties, b"TAGS")
+    if uniq is None and keys is None and tags is None:
+        return None
+    return (_text(uniq), _text(keys), _text(tags))
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode("utf-8", "replace")

@@ -1,0 +1,593 @@
+"""Index service: which index files there are, what still has to be indexed, and key queries.
+
+Job: collect what `put` hands over, add it to the newest file in batches off the hot path, roll
+files, answer queries over all of them.  It must not read the log.
+
+A broker with few messages never loads numpy: small batches go one by one.
+
+Bounded: what waits is added at the next turn of the timer, or as soon as a few thousand messages
+wait.  A query first adds and writes everything that waits.
+
+Durable when: written about every 0.1 s (process death); the side file tells recovery up to which
+record that is true.  Synced about once a minute (power cut).  A sync that fails is the last one,
+as with the log (flush.py): a later one succeeds without the pages the first one lost.  The synced
+position stays, and the next start indexes everything behind it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.codec.index import (
+    INDEX_HEADER,
+    INDEX_HEADER_BYTES,
+    IndexHeader,
+    decode_index_header,
+    index_file_bytes,
+)
+from cometmq.codec.java_hash import index_key_hash
+from cometmq.errors import DiskFull
+from cometmq.store.index.file import IndexFile
+from cometmq.store.index.keys import KeyHasher, key_texts
+from cometmq.store.index.query import IndexQuery, Unwritten
+from cometmq.store.log.unsynced import mark_unsynced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.store.base.config import StoreConfig
+    from cometmq.store.base.disk import Disk, Workers
+    from cometmq.store.base.results import QueryResult
+    from cometmq.store.index.file import IsRight
+    from cometmq.store.index.keys import PendingKeys
+
+__all__ = ["IndexService"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+_NAME_DIGITS: Final = 17
+# Up to this many messages a turn go one by one, which needs neither numpy nor the slot table.
+_FEW_MESSAGES: Final = 64
+_BATCH_MESSAGES: Final = 2048
+# More may wait only while the slot table is being read by a worker.
+_WAITING_MAX: Final = 200_000
+_SLOTS_WRITE_INTERVAL_MS: Final = 5_000
+_SLOTS_IDLE_MS: Final = 30_000
+
+
+class IndexService:
+    """All index files of a store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        workers: Workers,
+        clock: Callable[[], int],
+        wrote: Callable[[], int],
+    ) -> None:
+        self.path = f"{config.root}/index"
+        self.is_enabled = config.is_index_enabled
+        self.files: list[IndexFile] = []
+        self.pending: list[PendingKeys] = []
+        self._config = config
+        self._disk = disk
+        self._workers = workers
+        self._clock = clock
+        self._wrote = wrote
+        self._unwritten: list[Unwritten] = []
+        self._generation = 0
+        self._is_writing = False
+        self._is_loading = False
+        self._is_mending = False
+        self._has_failed = False
+        self._is_disk_full = False
+        self.is_damaged = False
+        """Whether files were dropped at load."""
+        self._is_closed = False
+        # Held by a worker's job, so that the stop can wait for it.
+        self._job = threading.Lock()
+        self._last_slots_ms = 0
+        self._last_add_ms = 0
+        self._hasher = KeyHasher()
+        self.synced_position = 0
+        self.full_end_ms = 0
+        """End time of the newest full file that was synced (Java's indexMsgTimestamp)."""
+
+    # -- positions -----------------------------------------------------------------------
+
+    @property
+    def indexed_position(self) -> int:
+        """Entries of all records below this physical offset are in the files."""
+        if not self.is_enabled:
+            return self._wrote()
+        if self._unwritten:
+            return self._unwritten[0][2]
+        return self.pending[0][1] if self.pending else self._wrote()
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether entries were made that are not in the file yet."""
+        return bool(self._unwritten)
+
+    @property
+    def newest(self) -> IndexFile | None:
+        """The file that is written."""
+        return self.files[-1] if self.files else None
+
+    # -- opening -------------------------------------------------------------------------
+
+    def load(self, damages: list[str]) -> int:
+        """Open the files; physical offset of the last record that is indexed, -1 for none.
+
+        A file whose size or head is wrong is deleted with all newer ones: the log has it all.
+        """
+        config = self._config
+        expected = index_file_bytes(config.index_slot_count, config.index_entry_count)
+        names = [n for n in self._disk.listdir(self.path) if len(n) == _NAME_DIGITS and n.isdigit()]
+        for place, name in enumerate(names):
+            path = f"{self.path}/{name}"
+            fault = self._open(path, expected)
+            if fault is None:
+                continue
+            for newer in names[place:]:
+                self._disk.remove(f"{self.path}/{newer}")
+            damages.append(f"{path}: {fault}; it and newer ones are built again from the log")
+            self.is_damaged = True
+            break
+        return self.end
+
+    @property
+    def end(self) -> int:
+        """Physical offset of the last record that is indexed, -1 for none."""
+        for file in reversed(self.files):
+            if file.header.index_count > 1:
+                return file.header.end_physical_offset
+        return -1
+
+    @property
+    def resume_at(self) -> int:
+        """Physical offset from which records are to be indexed after a start.
+
+        The last message of a full file may have keys that went into the next one; those it has
+        already are added once more then, as upstream does.
+        """
+        newest = self.newest
+        return self.end if newest is not None and newest.is_full else self.end + 1
+
+    def _open(self, path: str, expected: int) -> str | None:
+        config = self._config
+        size = self._disk.size(path)
+        if size != expected:
+            return f"{size} bytes long, expected {expected}"
+        file = self._disk.open_random(path, expected, create=False)
+        header = decode_index_header(file.read(0, INDEX_HEADER_BYTES))
+        if not 0 <= header.index_count <= config.index_entry_count:
+            return f"its head counts {header.index_count} entries of {config.index_entry_count}"
+        if header.index_count > 1 and not (
+            0 <= header.begin_physical_offset <= header.end_physical_offset
+            and header.slot_count >= 0
+        ):
+            return "its head does not hold together"
+        index_file = IndexFile(
+            path, file, config.index_slot_count, config.index_entry_count, header
+        )
+        index_file.slots_known = index_file.header.index_count
+        self.files.append(index_file)
+        return None
+
+    def distrust_full_files(self, index_timestamp_ms: int) -> None:
+        """After a crash: full files that ended later had perhaps not got their slot table yet."""
+        for file in self.files[:-1]:
+            if file.header.end_timestamp_ms > index_timestamp_ms:
+                file.is_doubtful = True
+                file.slots_known = 1
+
+    def distrust_slots(self, known: int) -> None:
+        """Only entries below `known` are surely in the newest file's slot table."""
+        newest = self.newest
+        if newest is not None:
+            newest.slots_known = max(1, min(known, newest.header.index_count))
+            newest.is_doubtful = True
+
+    def cut_unsound(self, damages: list[str]) -> int:
+        """After a crash of unknown kind: keep what holds together; the last record indexed."""
+        for place, file in enumerate(self.files):
+            # Only a full file has a newer one: a head that counts less lost its last pages.
+            is_short = file is not self.newest and not file.is_full
+            if file.cut_unsound() or is_short:
+                damages.append(
+                    f"{file.path}: entries behind {file.header.index_count - 1} are lost"
+                )
+                for newer in self.files[place + 1 :]:
+                    self._disk.remove(newer.path)
+                del self.files[place + 1 :]
+                break
+        self.distrust_slots(1)
+        for file in self.files[:-1]:
+            file.is_doubtful = True
+        return self.end
+
+    def cut(self, physical_offset: int, is_right: IsRight | None = None) -> int:
+        """Forget entries of records at or behind an offset; the last record indexed, or -1.
+
+        With `is_right` also those behind the last entry that is right (after a power cut).
+        """
+        while self.files:
+            newest = self.files[-1]
+            newest.cut(physical_offset, is_right)
+            if newest.header.index_count > 1 or len(self.files) == 1:
+                break
+            self.files.pop()
+            self._disk.remove(newest.path)
+        return self.end
+
+    # -- adding --------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Add what waits, let a worker write, care for the slot table."""
+        if not self.is_enabled or self._is_closed:
+            return
+        self.drain(now_ms)
+        if self._is_writing:
+            return
+        newest = self.newest
+        slots: Callable[[], None] | None = None
+        self._mend_one()
+        is_due = now_ms - self._last_slots_ms >= _SLOTS_WRITE_INTERVAL_MS
+        if newest is not None and newest.slots is not None and is_due and not self._is_loading:
+            self._last_slots_ms = now_ms
+            slots = newest.slot_writes()
+            if slots is None and now_ms - self._last_add_ms >= _SLOTS_IDLE_MS:
+                newest.drop_slots()
+        self._write_some(slots)
+
+    def _mend_one(self) -> None:
+        """Let a worker make the slot table of a full file right that a crash left doubtful."""
+        doubtful = [file for file in self.files[:-1] if file.is_doubtful]
+        if not doubtful or self._is_mending:
+            return
+        self._is_mending = True
+        file = doubtful[0]
+
+        def work() -> None:
+            with self._job:
+                if not self._is_closed:
+                    self._synced(file.mend)
+
+        def done(result: object) -> None:
+            self._is_mending = False
+            if isinstance(result, BaseException):
+                _LOG.error("mending the slots of %s failed: %s", file.path, result)
+
+        self._workers.submit(work, done)
+
+    def drain(self, now_ms: int) -> None:
+        """Add one batch of what waits; on a full disk it waits on."""
+        if not self.pending:
+            return
+        self._last_add_ms = now_ms
+        try:
+            self._drain_some()
+        except DiskFull as error:
+            if not self._is_disk_full:
+                _LOG.warning("the index waits for space: %s", error)
+            self._is_disk_full = True
+        else:
+            self._is_disk_full = False
+
+    def _drain_some(self) -> None:
+        pending = self.pending
+        if len(pending) > _WAITING_MAX:
+            self.drain_all()
+            return
+        if self._is_loading:
+            return
+        if len(pending) <= _FEW_MESSAGES and self._can_go_one_by_one():
+            self._add_one_by_one(len(pending))
+        elif self._make_slots():
+            self._add_batch(_BATCH_MESSAGES)
+
+    def _can_go_one_by_one(self) -> bool:
+        newest = self.newest
+        return newest is None or (newest.slots is None and newest.are_slots_known)
+
+    def drain_all(self) -> None:
+        """Add and write everything now, in the calling thread (queries, load, close)."""
+        if not self.is_enabled:
+            return
+        while self.pending:
+            if len(self.pending) <= _FEW_MESSAGES and self._can_go_one_by_one():
+                self._add_one_by_one(_FEW_MESSAGES)
+            else:
+                self._add_batch(_BATCH_MESSAGES)
+        for file, (position, data), _ in self._unwritten:
+            file.file.write(position, data)
+        self._unwritten.clear()
+        # What a worker is writing now was written again here; it must not count it off later.
+        self._generation += 1
+
+    def _make_slots(self) -> bool:
+        """Get the newest file's slot table into memory; False while a worker reads it."""
+        newest = self._file_with_room()
+        if newest.slots is not None:
+            return True
+        self._load_slots(newest)
+        return newest.slots is not None
+
+    def _load_slots(self, newest: IndexFile) -> None:
+        """Let a worker read a slot table, and take it if nothing was added meanwhile."""
+        if self._is_loading:
+            return
+        self._is_loading = True
+        count = newest.header.index_count
+
+        def done(result: Any) -> None:
+            self._is_loading = False
+            if isinstance(result, BaseException):
+                _LOG.error("reading the slots of %s failed: %s", newest.path, result)
+            elif newest.slots is None and newest.header.index_count == count:
+                newest.adopt_slots(result)
+
+        self._workers.submit(newest.load_slots, done)
+
+    def _add_one_by_one(self, count: int) -> None:
+        added = 0
+        try:
+            for topic, physical_offset, store_ms, keys in self.pending[:count]:
+                for text in key_texts(topic, keys):
+                    file = self._file_with_room()
+                    file.add_one(index_key_hash(text), physical_offset, store_ms)
+                added += 1
+        finally:
+            # A full disk may end it anywhere.
+            del self.pending[:added]
+            newest = self.newest
+            if newest is not None and added:
+                position, head = newest.head_write()
+                newest.file.write(position, head)
+
+    def _add_batch(self, count: int) -> None:
+        """Add messages through numpy, splitting where a file is full."""
+        batch = self.pending[:count]
+        if not batch:
+            return
+        hashes, offsets, times_ms = self._hasher.hash_batch(batch)
+        start = 0
+        while start < len(hashes):
+            file = self._file_with_room()
+            if file.slots is None:
+                file.adopt_slots(file.load_slots())
+            end = min(len(hashes), start + file.room)
+            write = file.add_many(hashes[start:end], offsets[start:end], times_ms[start:end])
+            self._unwritten.append((file, write, batch[0][1]))
+            self._unwritten.append((file, file.head_write(), batch[0][1]))
+            start = end
+        del self.pending[: len(batch)]
+
+    # -- files ---------------------------------------------------------------------------
+
+    def _file_with_room(self) -> IndexFile:
+        newest = self.newest
+        if newest is not None and not newest.is_full:
+            return newest
+        if newest is not None:
+            if newest.slots is None:
+                # Its entries are in the file already, and nobody else writes its head.
+                position, head = newest.head_write()
+                newest.file.write(position, head)
+            self._retire(newest)
+        header = IndexHeader(0, 0, 0, 0, 0, 1)
+        if newest is not None:
+            # Upstream starts a file with the end of the previous one, until its first entry.
+            last = newest.header
+            header = IndexHeader(
+                last.end_timestamp_ms,
+                last.end_timestamp_ms,
+                last.end_physical_offset,
+                last.end_physical_offset,
+                0,
+                1,
+            )
+        config = self._config
+        size = index_file_bytes(config.index_slot_count, config.index_entry_count)
+        path = self._new_path()
+        self._disk.makedirs(self.path)
+        file = self._disk.open_random(path, size, create=True)
+        fresh = IndexFile(path, file, config.index_slot_count, config.index_entry_count, header)
+        try:
+            file.write(0, INDEX_HEADER.pack(*header))
+        except DiskFull:
+            self._disk.remove(path)
+            raise
+        if newest is not None and newest.slots is not None:
+            import numpy as np
+
+            # The old file keeps its table in memory until a worker has written it.
+            fresh.adopt_slots(np.zeros(config.index_slot_count, dtype=np.int32))
+        self.files.append(fresh)
+        return fresh
+
+    def _new_path(self) -> str:
+        """`yyyyMMddHHmmssSSS` in local time; later than every name that is there."""
+        moment = datetime.fromtimestamp(self._clock() / 1000, tz=UTC).astimezone()
+        while True:
+            name = moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
+            path = f"{self.path}/{name}"
+            if not self.files or path > self.files[-1].path:
+                return path
+            # Files rolled within a millisecond, or the clock went back: keep the order.
+            last = self.files[-1].path.rpartition("/")[2]
+            moment = datetime.strptime(last + "000", "%Y%m%d%H%M%S%f").replace(
+                tzinfo=moment.tzinfo
+            ) + timedelta(milliseconds=1)
+
+    def _retire(self, file: IndexFile) -> None:
+        """A full file: write its table, sync it, remember its time."""
+        write = file.slot_writes() if file.slots is not None else None
+        # Written once more here, so that the sync covers them.
+        unwritten = [item[1] for item in self._unwritten if item[0] is file]
+        end_ms = file.header.end_timestamp_ms
+
+        def work() -> None:
+            with self._job:
+                for position, data in unwritten:
+                    file.file.write(position, data)
+                if write is not None:
+                    write()
+            self._synced(file.file.sync)
+
+        def done(result: object) -> None:
+            if isinstance(result, BaseException):
+                _LOG.error("closing the full index file %s failed: %s", file.path, result)
+                return
+            file.drop_slots()
+            # Java believes every full file up to this time.
+            if not self._has_failed and not any(old.is_doubtful for old in self.files[:-1]):
+                self.full_end_ms = max(self.full_end_ms, end_ms)
+
+        if self._is_closed:
+            # The stop waits for nobody.
+            work()
+            done(None)
+        else:
+            self._workers.submit(work, done)
+
+    # -- writing -------------------------------------------------------------------------
+
+    def _write_some(self, slots: Callable[[], None] | None) -> None:
+        """Let a worker write entries and heads, and then the slot table if it is due."""
+        if not self._unwritten and slots is None:
+            return
+        batch = list(self._unwritten)
+        generation = self._generation
+        self._is_writing = True
+
+        def work() -> None:
+            with self._job:
+                if self._is_closed:
+                    return
+                for file, (position, data), _ in batch:
+                    file.file.write(position, data)
+                if slots is not None:
+                    slots()
+
+        def done(result: object) -> None:
+            self._is_writing = False
+            if isinstance(result, BaseException):
+                if slots is not None:
+                    # The entries before them may have failed, and the slots were not begun.
+                    self._write_slots_again()
+                level = logging.WARNING if isinstance(result, DiskFull) else logging.ERROR
+                _LOG.log(level, "writing the index failed and is tried again: %s", result)
+            elif generation == self._generation:
+                del self._unwritten[: len(batch)]
+
+        self._workers.submit(work, done)
+
+    def stop(self) -> None:
+        """Wait for the job under way and let no other begin."""
+        self._is_closed = True
+        with self._job:
+            pass
+        if self._is_writing:
+            # The job that does not begin any more may have had the slot table to write.
+            self._write_slots_again()
+
+    def _write_slots_again(self) -> None:
+        """A write of changed slots was promised and not done."""
+        for file in self.files:
+            file.write_slots_again()
+
+    def write_all(self) -> None:
+        """Write everything now, in the calling thread (load and close)."""
+        self.drain_all()
+        newest = self.newest
+        if newest is not None and newest.slots is None and not newest.are_slots_known:
+            newest.adopt_slots(newest.load_slots())
+        for file in self.files[:-1]:
+            if file.is_doubtful:
+                file.mend()
+        for file in self.files:
+            write = file.slot_writes() if file.slots is not None else None
+            if write is not None:
+                write()
+            file.drop_slots()
+
+    def sync_all(self) -> None:
+        """Sync what older rounds have not, in the calling thread; not after a failure."""
+        if self._has_failed:
+            return
+        self._sync(self._unsynced_files())
+        self.synced_position = self._wrote()
+
+    def sync_round(self) -> None:
+        """Let a worker sync the newest files, then move the synced position."""
+        position = self.indexed_position
+        if position <= self.synced_position or self._is_closed or self._has_failed:
+            return
+        files = self._unsynced_files()
+
+        def done(result: object) -> None:
+            if isinstance(result, BaseException):
+                _LOG.error(
+                    "syncing the index failed: %s; look at the disk. Serving goes on, and the next"
+                    " start indexes again from the log what came after the last good sync",
+                    result,
+                )
+            elif not self._has_failed:
+                self.synced_position = max(self.synced_position, position)
+
+        self._workers.submit(lambda: self._sync(files), done)
+
+    def _unsynced_files(self) -> list[IndexFile]:
+        """The newest ones, and those a crash left; the others were synced when they were full."""
+        return [file for file in self.files[:-2] if file.is_doubtful] + self.files[-2:]
+
+    def _sync(self, files: list[IndexFile]) -> None:
+        for file in files:
+            self._synced(file.file.sync)
+        if files:
+            self._synced(lambda: self._disk.sync_dir(self.path))
+            self._synced(lambda: self._disk.sync_dir(self._config.root))
+
+    def _synced(self, sync: Callable[[], None]) -> None:
+        """Do something that syncs (in a worker); its failure is for good."""
+        try:
+            sync()
+        except OSError:
+            self._has_failed = True
+            mark_unsynced(self._disk, self._config.root)
+            raise
+
+    def close(self) -> None:
+        """Let the descriptors go."""
+        self.files.clear()
+
+    # -- queries -------------------------------------------------------------------------
+
+    def prepare_query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, index_type: str
+    ) -> Callable[[], QueryResult]:
+        """Look at what is in memory, on the loop; a worker calls the result.
+
+        Nothing is written for a query: what waits to be indexed or written is looked through
+        where it waits.
+        """
+        newest = self.newest
+        if newest is not None and newest.slots is None and not newest.are_slots_known:
+            # This query reads the table for itself; later ones shall not have to.
+            self._load_slots(newest)
+        query = IndexQuery(topic, key, index_type, max_count, begin_ms, end_ms)
+        return query.plan(list(self.pending), self.files, self._unwritten)
+
+    def expire(self, min_physical_offset: int) -> list[str]:
+        """Forget files whose records are all gone (never the last); their paths."""
+        gone: list[str] = []
+        while (
+            len(self.files) > 1 and self.files[0].header.end_physical_offset < min_physical_offset
+        ):
+            gone.append(self.files.pop(0).path)
+        return gone

@@ -1,0 +1,364 @@
+"""Commit log: the files that hold every record, appended through a mapped window.
+
+Job: files, rolling, windows, positions.  It must not look into records (the message store
+encodes them, recovery reads them) and keeps no queue.
+
+File set::
+
+    commitlog/00000000000000000000   [record][record]...[BLANK][zeros or garbage]
+    commitlog/00000000001073741824   [record]...[zeros: not written yet]
+    cometmq.next                     blocks reserved for the file after the last one
+
+A record starts only where its end leaves 8 bytes for the BLANK of the file's end, else the BLANK
+is written and the record goes into the next file (store.md 2.5).  The next file is reserved by a
+worker under a name of ours in the store's root, where Java does not look, and renamed when needed.
+
+Writing goes through a window of some megabytes, mapped where the last record ended; its blocks
+are reserved, so a store never faults for want of space.  Older windows stay mapped for a while
+for readers, then a worker unmaps them: unmapping a whole file would stall the loop, a window does
+not.  Records outside the windows are read with pread.
+
+Durable when: a record survives the process when `buffer[a:b] = record` has returned; it survives
+a power cut when `MappedFile.file.sync` has (flush.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.stored_message import BLANK, BLANK_BYTES, MAGIC_BLANK
+from cometmq.errors import DiskFull, MessageIllegal, StoreError
+from cometmq.store.base.disk import MAP_GRANULARITY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.store.base.config import StoreConfig
+    from cometmq.store.base.disk import Disk, LogFile, Mapping, Workers
+
+__all__ = ["CommitLog", "MappedFile", "log_file_name"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+NEXT_FILE_NAME: Final = "cometmq.next"
+# A failed reservation is tried again at most this often; a full disk seldom empties faster.
+_RESERVE_RETRY_MS: Final = 500
+
+
+def log_file_name(start: int) -> str:
+    """Name of the file that begins at a physical offset or queue byte (`%020d`)."""
+    return f"{start:020d}"
+
+
+class MappedFile:
+    """One file of the log: where it begins and the open file."""
+
+    __slots__ = ("end", "file", "is_name_synced", "path", "size", "start")
+
+    def __init__(self, path: str, start: int, size: int, file: LogFile) -> None:
+        self.path = path
+        self.start = start
+        self.size = size
+        self.end = start + size
+        self.file = file
+        self.is_name_synced = False
+
+
+class _Window:
+    """A mapped stretch of the log."""
+
+    __slots__ = ("end", "file", "mapping", "start", "view")
+
+    def __init__(self, file: LogFile, mapping: Mapping, start: int) -> None:
+        self.file = file
+        self.mapping = mapping
+        self.view = memoryview(mapping)
+        self.start = start
+        self.end = start + len(mapping)
+
+
+class CommitLog:
+    """The log's files and the window that is written.
+
+    `wrote`, `limit`, `buffer` and `buffer_start` are read and moved by the message store's hot
+    path: a record of `size` bytes fits at `wrote` while `wrote + size <= limit`, else
+    `make_room` prepares a place.
+    """
+
+    def __init__(
+        self, config: StoreConfig, disk: Disk, workers: Workers, clock: Callable[[], int]
+    ) -> None:
+        self.path = config.log_path
+        self.file_bytes = config.commit_log_file_bytes
+        self.files: list[MappedFile] = []
+        self.wrote = 0
+        self.limit = -1
+        self.buffer_start = 0
+        self.buffer: Mapping = bytearray()
+        self._window: _Window | None = None
+        self._windows: list[_Window] = []
+        self._retired: list[_Window] = []
+        self._window_bytes = max(MAP_GRANULARITY, config.window_bytes)
+        self._windows_kept = config.windows_kept
+        self._disk = disk
+        self._workers = workers
+        self._clock = clock
+        self._next_path = f"{config.root}/{NEXT_FILE_NAME}"
+        self._next: LogFile | None = None
+        self._is_reserving = False
+        self._reserve_after_ms = 0
+        self._is_closed = False
+        self.is_full = False
+        """Whether the last try to get a file failed for want of space."""
+        self.failure: StoreError | None = None
+        """Why nothing may be appended any more."""
+
+    # -- files ---------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """First physical offset that still has a file."""
+        return self.files[0].start if self.files else self.wrote
+
+    @property
+    def end_of_files(self) -> int:
+        """Physical offset behind the last file; 0 when there is none."""
+        return self.files[-1].end if self.files else 0
+
+    def file_at(self, physical_offset: int) -> MappedFile | None:
+        """The file that holds a physical offset."""
+        files = self.files
+        if not files or not files[0].start <= physical_offset < files[-1].end:
+            return None
+        # All files have one size, so the place follows from the offset.
+        index = (physical_offset - files[0].start) // self.file_bytes
+        return files[index]
+
+    def where(self, physical_offset: int) -> str:
+        """`path, position n` of a physical offset, for messages."""
+        file = self.file_at(physical_offset)
+        if file is None:
+            return f"{self.path} (no file holds physical offset {physical_offset})"
+        return f"{file.path}, position {physical_offset - file.start}"
+
+    def open_existing(self, start: int) -> MappedFile:
+        """Open the file that begins at `start` and put it at the end of the list."""
+        path = f"{self.path}/{log_file_name(start)}"
+        file = self._disk.open_log(path, self.file_bytes, create=False)
+        mapped = MappedFile(path, start, self.file_bytes, file)
+        mapped.is_name_synced = True
+        self.files.append(mapped)
+        return mapped
+
+    def seek(self, wrote: int) -> None:
+        """Continue writing at `wrote` (after recovery)."""
+        self.wrote = wrote
+        self.limit = -1
+        self._forget_window()
+
+    # -- appending -----------------------------------------------------------------------
+
+    def make_room(self, size: int) -> int:
+        """Prepare a place for `size` bytes and return its physical offset.
+
+        Raises MessageIllegal when no file can hold it, DiskFull when no block is left, and what
+        `refuse` was given; nothing has changed then.
+        """
+        if self.failure is not None:
+            raise type(self.failure)(*self.failure.args)
+        if size + BLANK_BYTES > self.file_bytes:
+            raise MessageIllegal(
+                f"a record of {size} bytes does not fit a commit-log file of {self.file_bytes};"
+                " raise mappedFileSizeCommitLog or send less"
+            )
+        files = self.files
+        if not files or self.wrote >= files[-1].end:
+            self._add_file(files[-1].end if files else self.wrote)
+        elif size + BLANK_BYTES > files[-1].end - self.wrote:
+            last = files[-1]
+            # The new file first: when the disk is full, nothing may have changed.
+            self._add_file(last.end)
+            last.file.write(self.wrote - last.start, BLANK.pack(last.end - self.wrote, MAGIC_BLANK))
+            self.wrote = last.end
+        self._open_window(size)
+        return self.wrote
+
+    def refuse(self, failure: StoreError) -> None:
+        """Append nothing any more; reads go on.  The next record asks for room and gets this."""
+        self.failure = failure
+        self.limit = -1
+
+    def _add_file(self, start: int) -> None:
+        path = f"{self.path}/{log_file_name(start)}"
+        file, self._next = self._next, None
+        if file is not None:
+            self._disk.rename(self._next_path, path)
+            file.path = path
+        else:
+            try:
+                file = self._disk.open_log(path, self.file_bytes, create=True)
+            except DiskFull:
+                self.is_full = True
+                raise
+        self.files.append(MappedFile(path, start, self.file_bytes, file))
+
+    def _open_window(self, size: int) -> None:
+        mapped = self.files[-1]
+        position = (self.wrote - mapped.start) // MAP_GRANULARITY * MAP_GRANULARITY
+        length = max(self._window_bytes, size + MAP_GRANULARITY)
+        mapping = mapped.file.map(position, length)
+        self._forget_window()
+        window = _Window(mapped.file, mapping, mapped.start + position)
+        self._window = window
+        self.buffer = mapping
+        self.buffer_start = window.start
+        self.limit = min(window.end, mapped.end - BLANK_BYTES)
+        # Reserve the next file early: half a file is minutes of writing, or small.
+        if window.end - mapped.start >= self.file_bytes // 2:
+            self.reserve_next()
+
+    def _forget_window(self) -> None:
+        window, self._window = self._window, None
+        if window is not None:
+            self._windows.append(window)
+        while len(self._windows) > (self._windows_kept if self.limit >= 0 else 0):
+            self._retired.append(self._windows.pop(0))
+
+    def reserve_next(self) -> None:
+        """Let a worker reserve the blocks of the file after the last one."""
+        now_ms = self._clock()
+        if self._next is not None or self._is_reserving or now_ms < self._reserve_after_ms:
+            return
+        self._is_reserving = True
+        path, size, disk = self._next_path, self.file_bytes, self._disk
+
+        def done(result: LogFile | BaseException) -> None:
+            self._is_reserving = False
+            if isinstance(result, DiskFull):
+                self._reserve_after_ms = self._clock() + _RESERVE_RETRY_MS
+            elif isinstance(result, BaseException):
+                self._reserve_after_ms = self._clock() + _RESERVE_RETRY_MS
+                _LOG.error("reserving %s failed: %s; it is tried again when needed", path, result)
+            elif not self._is_closed:
+                self._next = result
+                self.is_full = False
+
+        self._workers.submit(lambda: disk.open_log(path, size, create=True), done)
+
+    # -- reading -------------------------------------------------------------------------
+
+    def view(self, physical_offset: int, size: int) -> memoryview | None:
+        """Bytes of the log that are mapped, without a copy; None when they are not."""
+        start = physical_offset - self.buffer_start
+        window = self._window
+        if start >= 0 and window is not None:
+            return window.view[start : start + size]
+        end = physical_offset + size
+        for window in self._windows:
+            if window.start <= physical_offset and end <= window.end:
+                start = physical_offset - window.start
+                return window.view[start : start + size]
+        return None
+
+    def read_resident(self, physical_offset: int, size: int) -> memoryview | None:
+        """As `view`, or a copy of bytes that are in memory; None when reading may block."""
+        found = self.view(physical_offset, size)
+        if found is not None:
+            return found
+        mapped = self.file_at(physical_offset)
+        if mapped is None:
+            return None
+        data = mapped.file.read_resident(physical_offset - mapped.start, size)
+        return None if data is None else memoryview(data)
+
+    def read(self, physical_offset: int, size: int) -> memoryview:
+        """Bytes of the log, read from the disk if need be (may block; safe in a worker).
+
+        Shorter than `size` at the end of a file or where a file was cut.
+        """
+        mapped = self.file_at(physical_offset)
+        if mapped is None:
+            return memoryview(b"")
+        return memoryview(mapped.file.read(physical_offset - mapped.start, size))
+
+    # -- care ----------------------------------------------------------------------------
+
+    def is_active_file_cut(self) -> bool:
+        """Whether the file being written was cut from outside.
+
+        A store into a mapping beyond the end of its file kills the process, so this is asked
+        before writing whenever the clock has moved.
+        """
+        if self._window is None:
+            return False
+        mapped = self.files[-1]
+        return mapped.file.size() < mapped.size
+
+    def check_windows(self) -> None:
+        """Stop using windows of files that were cut: reading them would kill the process."""
+        kept = [window for window in self._windows if window.file.size() >= self.file_bytes]
+        if len(kept) != len(self._windows):
+            self._retired += [window for window in self._windows if window not in kept]
+            self._windows = kept
+
+    def abandon_active_file(self, blank_position: int) -> None:
+        """Give up a damaged last file: restore its size, end it at `blank_position`, roll.
+
+        `blank_position` is the physical offset at which its last sound record ends.
+        """
+        mapped = self.files[-1]
+        self.limit = -1
+        self._forget_window()
+        self._disk.open_log(mapped.path, mapped.size, create=True).close()
+        position = blank_position - mapped.start
+        left = mapped.size - position
+        if left >= BLANK_BYTES:
+            mapped.file.write(position, BLANK.pack(left, MAGIC_BLANK))
+        self.wrote = mapped.end
+
+    def drop_first_file(self) -> MappedFile:
+        """Forget the oldest file (the caller deletes it); readers that hold it may finish."""
+        mapped = self.files.pop(0)
+        kept: list[_Window] = []
+        for window in self._windows:
+            (self._retired if window.start < mapped.end else kept).append(window)
+        self._windows = kept
+        return mapped
+
+    def unmap_retired(self) -> None:
+        """Let a worker unmap windows that nobody reads any more."""
+        retired, self._retired = self._retired, []
+        if not retired:
+            return
+
+        def work() -> list[_Window]:
+            held: list[_Window] = []
+            for window in retired:
+                window.view.release()
+                if not window.file.unmap(window.mapping):
+                    held.append(window)
+            return held
+
+        def done(result: list[_Window] | BaseException) -> None:
+            if isinstance(result, BaseException):
+                _LOG.error("unmapping a window of the commit log failed: %s", result)
+            else:
+                # A pull answer still on its way out holds these; the next turn tries again.
+                self._retired += result
+
+        self._workers.submit(work, done)
+
+    def close(self) -> None:
+        """Give back windows and files; the caller has synced them."""
+        self._is_closed = True
+        self.limit = -1
+        self._forget_window()
+        for window in self._retired:
+            window.view.release()
+            window.file.unmap(window.mapping)
+        self._retired.clear()
+        self.buffer = bytearray()
+        if self._next is not None:
+            self._next = None
+            self._disk.remove(self._next_path)
+        self.files.clear()

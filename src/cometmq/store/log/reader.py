@@ -1,0 +1,331 @@
+"""Reads the commit log record by record, proving each one.
+
+Job: the one walk through the log that recovery, repair, verify and inspect share.  It decides
+what a record is; what follows from a bad one is decided by its callers.
+
+A record is accepted when its length stays inside the file, its magic is known, its own physical
+offset is where it stands, all inner lengths add up to its size and its body has the CRC it says
+(``CommitLog.checkMessageAndReturnSize``; Java does not compare the physical offset, so stale
+records behind a truncation pass there).  A BLANK leads to the next file.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from cometmq.codec.crc import is_record_crc_right
+from cometmq.codec.stored_message import (
+    BODY_POSITION_V4,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+)
+from cometmq.model.flags import TRANSACTION_PREPARED
+
+if TYPE_CHECKING:
+    from cometmq.store.base.disk import RandomFile
+
+__all__ = ["BLOCK_BYTES", "LogFiles", "LogReader", "ScannedRecord", "data_blocks"]
+
+_READ_BYTES: Final = 4 << 20
+BLOCK_BYTES: Final = 1 << 20
+"""Of a file that is searched for data."""
+# total, magic, crc, queue id, (flag), queue offset, physical offset, sys flag, (born),
+# store time, (store host, reconsume times, prepared offset), body length: two IPv4 hosts.
+_HEAD: Final = struct.Struct(">iiii4xqqi8x8xq8x4x8xi")
+# The same with one 20-byte host more or two; store time moves with the born host only.
+_HEAD_BORN_V6: Final = struct.Struct(">iiii4xqqi8x20xq8x4x8xi")
+_HEAD_STORE_V6: Final = struct.Struct(">iiii4xqqi8x8xq20x4x8xi")
+_HEAD_BOTH_V6: Final = struct.Struct(">iiii4xqqi8x20xq20x4x8xi")
+_HEADS_V6: Final = {0x10: _HEAD_BORN_V6, 0x20: _HEAD_STORE_V6, 0x30: _HEAD_BOTH_V6}
+assert _HEAD.size == BODY_POSITION_V4
+_LENGTH_AND_MAGIC: Final = struct.Struct(">ii")
+_MAGICS: Final = (
+    MAGIC_V1.to_bytes(4, "big", signed=True),
+    MAGIC_V2.to_bytes(4, "big", signed=True),
+)
+
+
+class _File(Protocol):
+    start: int
+    end: int
+    path: str
+
+    @property
+    def file(self) -> RandomFile: ...
+
+
+class LogFiles(Protocol):
+    """What the reader wants of a log."""
+
+    def file_at(self, physical_offset: int) -> _File | None:
+        """The file that holds a physical offset."""
+
+
+class ScannedRecord(msgspec.Struct, gc=False):
+    """One record, with what queues and index need of it."""
+
+    physical_offset: int
+    size: int
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_ms: int
+    topic: bytes
+    properties: bytes
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it has a unit: prepared and rolled-back messages have none."""
+        return not self.sys_flag & TRANSACTION_PREPARED
+
+
+class LogReader:
+    """A walk from `start` to `end` (physical offsets)."""
+
+    def __init__(
+        self,
+        log: LogFiles,
+        start: int,
+        end: int,
+        *,
+        is_crc_checked: bool = True,
+        is_record_crc_forced: bool = False,
+    ) -> None:
+        self.position = start
+        """Where the next record is expected."""
+        self.end = end
+        self.fault: str | None = None
+        """Why the walk stopped before `end`; None when it did not."""
+        self.is_unwritten = False
+        """Whether it stopped at zeros, as at the end of a sound log."""
+        self._log = log
+        self._is_crc_checked = is_crc_checked
+        self._is_record_crc_forced = is_record_crc_forced
+        self._buffer = b""
+        self._buffer_start = start
+        self._file: _File | None = None
+        self._blocks_of: _File | None = None
+        self._blocks_start = 0
+        self._blocks: list[int] = []
+
+    def next_record(self) -> ScannedRecord | None:
+        """The next record; None at the end or at a fault (`fault` says which)."""
+        position = self.position
+        buffer = self._buffer
+        index = position - self._buffer_start
+        if 0 <= index <= len(buffer) - _HEAD.size and position < self.end:
+            # The usual record, in one look; whatever is unusual is explained at leisure below.
+            size, magic, crc, queue_id, queue_offset, own_offset, sys_flag, store_ms, body_bytes = (
+                _HEAD.unpack_from(buffer, index)
+            )
+            end = index + size
+            topic = index + BODY_POSITION_V4 + body_bytes
+            if (
+                magic == MAGIC_V1
+                and own_offset == position
+                and not sys_flag & 0x30
+                and index < topic <= end - 3
+                and end <= len(buffer)
+                and not self._is_record_crc_forced
+            ):
+                topic_end = topic + 1 + buffer[topic]
+                properties = topic_end + 2
+                if (
+                    properties <= end
+                    and properties + (buffer[topic_end] << 8 | buffer[topic_end + 1]) == end
+                    and (
+                        not self._is_crc_checked
+                        or not body_bytes
+                        or zlib.crc32(buffer[topic - body_bytes : topic]) & 0x7FFFFFFF == crc
+                    )
+                ):
+                    self.fault = None
+                    self.position = position + size
+                    return ScannedRecord(
+                        position,
+                        size,
+                        queue_id,
+                        queue_offset,
+                        sys_flag,
+                        store_ms,
+                        buffer[topic + 1 : topic_end],
+                        buffer[properties:end],
+                    )
+        return self._next_slowly()
+
+    def check_crc(self, record: ScannedRecord) -> bool:
+        """Whether a record that was read without looking at its CRC has the right one."""
+        reader = LogReader(self._log, record.physical_offset, record.physical_offset + record.size)
+        return reader.next_record() is not None
+
+    def _next_slowly(self) -> ScannedRecord | None:
+        """The general case, and what is wrong if something is."""
+        self.fault = None
+        while True:
+            position = self.position
+            if position >= self.end:
+                return None
+            index = position - self._buffer_start
+            left = len(self._buffer) - index
+            if index < 0 or left < _HEAD.size:
+                index = self._fill(position, _HEAD.size)
+                left = len(self._buffer) - index
+                if self._file is None:
+                    return self._stop("no file holds this position")
+            if left < 8:
+                return self._stop(f"only {left} bytes are left in the file")
+            size, magic = _LENGTH_AND_MAGIC.unpack_from(self._buffer, index)
+            if magic == MAGIC_BLANK:
+                file = self._file
+                assert file is not None
+                self.position = file.end
+                self._file = None
+                self._buffer = b""
+                continue
+            return self._record(position, size, magic)
+
+    def _stop(self, fault: str) -> ScannedRecord | None:
+        self.fault = fault
+        return None
+
+    def _fill(self, position: int, length: int) -> int:
+        """Have `length` bytes from `position` in the buffer if the file holds them; its index."""
+        file = self._file
+        if file is None or not file.start <= position < file.end:
+            file = self._file = self._log.file_at(position)
+        self._buffer_start = position
+        if file is None:
+            self._buffer = b""
+            return 0
+        wanted = min(max(length, _READ_BYTES), file.end - position)
+        # Not beyond what is asked for: a single record should not read megabytes.
+        wanted = min(wanted, max(length, self.end - position))
+        self._buffer = file.file.read(position - file.start, wanted)
+        return 0
+
+    def _record(self, position: int, size: int, magic: int) -> ScannedRecord | None:
+        """The record of known length and magic, once its bytes are in the buffer."""
+        self.is_unwritten = False
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            self.is_unwritten = size == 0 and magic == 0
+            what = "zeros" if self.is_unwritten else f"magic {magic & 0xFFFFFFFF:#010x}"
+            return self._stop(f"{what} where a record should begin")
+        file = self._file
+        assert file is not None
+        if size < RECORD_BYTES_MIN or position + size > file.end:
+            return self._stop(f"total size {size} is impossible here")
+        index = position - self._buffer_start
+        if len(self._buffer) - index < size:
+            index = self._fill(position, size)
+            if len(self._buffer) < size:
+                return self._stop(f"only {len(self._buffer)} of its {size} bytes are in the file")
+        layout = _HEAD
+        head = layout.unpack_from(self._buffer, index)
+        if head[6] & 0x30:
+            layout = _HEADS_V6[head[6] & 0x30]
+            if size < layout.size + 3:
+                return self._stop(f"total size {size} is too small for its hosts")
+            head = layout.unpack_from(self._buffer, index)
+        if head[5] != position:
+            return self._stop(f"it says physical offset {head[5]} and stands at {position}")
+        return self._body(head, index, index + layout.size)
+
+    def _body(self, head: tuple[int, ...], index: int, body: int) -> ScannedRecord | None:
+        """Body, topic and properties of a record whose head holds."""
+        size, magic, crc, queue_id, queue_offset, position, sys_flag, store_ms, body_bytes = head
+        buffer = self._buffer
+        end = index + size
+        topic = body + body_bytes
+        if body_bytes < 0 or topic + 3 > end:
+            return self._stop(f"body length {body_bytes} does not fit total size {size}")
+        if magic == MAGIC_V1:
+            topic_end = topic + 1 + buffer[topic]
+            topic += 1
+        else:
+            topic_end = topic + 2 + ((buffer[topic] << 8) | buffer[topic + 1])
+            topic += 2
+        properties = topic_end + 2
+        if (
+            properties > end
+            or properties + ((buffer[topic_end] << 8) | buffer[topic_end + 1]) != end
+        ):
+            return self._stop("its inner lengths do not add up to its total size")
+        if self._is_record_crc_forced:
+            if not is_record_crc_right(buffer[index:end]):
+                return self._stop("the CRC of the whole record is wrong or missing")
+        elif self._is_crc_checked and body_bytes:
+            actual = zlib.crc32(memoryview(buffer)[body : body + body_bytes]) & 0x7FFFFFFF
+            if actual != crc:
+                return self._stop(f"body CRC {actual:#010x}, the record says {crc:#010x}")
+        self.position = position + size
+        return ScannedRecord(
+            position,
+            size,
+            queue_id,
+            queue_offset,
+            sys_flag,
+            store_ms,
+            buffer[topic:topic_end],
+            buffer[properties:end],
+        )
+
+    def resync(self, limit: int) -> ScannedRecord | None:
+        """After a fault: the next sound record that begins below `limit`, None if there is none.
+
+        The walk goes on behind it; what was passed over is damaged.
+        """
+        position = self.position + 1
+        while position < min(limit, self.end):
+            file = self._log.file_at(position)
+            if file is None:
+                return None
+            place = self._find_magic(file, position, min(limit, file.end))
+            if place is None:
+                position = file.end
+                continue
+            self.position = place
+            record = self.next_record()
+            if record is not None:
+                return record
+            position = place + 1
+        return None
+
+    def _find_magic(self, file: _File, start: int, limit: int) -> int | None:
+        """First position in [start, limit) of the file where a record's magic stands."""
+        # The last file is a gibibyte of which a few pages may be written.  Looked at once: after a
+        # read its neighbours count as data.
+        if self._blocks_of is not file or start < self._blocks_start:
+            self._blocks_of, self._blocks_start = file, start
+            self._blocks = data_blocks(file.file, start - file.start, file.end - file.start)
+        for block in self._blocks:
+            position = max(start, file.start + block)
+            end = min(limit, file.start + block + BLOCK_BYTES)
+            if position >= end:
+                continue
+            # Seven bytes more than a block, so that no magic is cut in two.
+            raw = file.file.read(position - file.start, end - position + 7)
+            places = [place for magic in _MAGICS if (place := raw.find(magic, 4)) >= 0]
+            if places and position + min(places) - 4 < limit:
+                return position + min(places) - 4
+        return None
+
+
+def data_blocks(file: RandomFile, position: int, end: int) -> list[int]:
+    """Positions in [position, end) of blocks of `BLOCK_BYTES` that may hold data.
+
+    All are found before any is read: reading makes the kernel read ahead, and pages it has read
+    count as data.
+    """
+    blocks: list[int] = []
+    data = file.next_data(position)
+    while data is not None and data < end:
+        block = max(data, position)
+        blocks.append(block)
+        data = file.next_data(block + BLOCK_BYTES)
+    return blocks

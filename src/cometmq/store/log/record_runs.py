@@ -1,0 +1,244 @@
+"""Runs of records in the log: what a pull sends, cut out of the log without copies.
+
+Job: given units (positions and sizes), the bytes of their records, adjacent ones in one piece, if
+they are in memory and are what the units say; and why a record is not.  It must not repair.
+
+A unit read from a file is a claim about the log.  Adjacent units whose ends and starts meet form
+a run; the first and the last record of each run are compared with their units (size and physical
+offset), which catches any single wrong unit, since a wrong one breaks the chain.  Java serves
+whatever bytes a wrong unit points at.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from operator import add, ne
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES
+from cometmq.codec.stored_message import (
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_POSITION,
+    decode_message,
+)
+from cometmq.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cometmq.store.log.commit_log import CommitLog
+
+__all__ = [
+    "RECORD_CHECK",
+    "RECORD_MAGICS",
+    "SPAN_BYTES_MAX",
+    "RecordRuns",
+    "inner_fault",
+    "record_fault",
+    "select_units",
+    "units_struct",
+]
+
+# Of a record's head: total size, magic, physical offset (at 28).
+RECORD_CHECK: Final = struct.Struct(">ii20xq")
+assert RECORD_CHECK.size == PHYSICAL_OFFSET_POSITION + 8
+RECORD_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
+# Records of one answer that lie within this many bytes are read together.
+SPAN_BYTES_MAX: Final = 512 << 10
+_MANY_UNITS: Final = [struct.Struct(">" + "qiq" * count) for count in range(65)]
+_FILTER_BLOCK_UNITS: Final = 64
+# Tags codes are 32-bit; smaller numbers are addresses in extension files.
+_EXT_ADDRESS_MAX: Final = -(1 << 31) - 1
+
+
+def units_struct(count: int) -> struct.Struct:
+    """Layout of several units in a row; the usual counts are ready made."""
+    return _MANY_UNITS[count] if count < len(_MANY_UNITS) else _more_units(count)
+
+
+@lru_cache(maxsize=64)
+def _more_units(count: int) -> struct.Struct:
+    return struct.Struct(">" + "qiq" * count)
+
+
+def select_units(
+    raw: bytes | bytearray,
+    start: int,
+    count: int,
+    codes: frozenset[int],
+    max_count: int,
+    max_bytes: int,
+) -> tuple[list[int], list[int], int] | None:
+    """Units whose tags code is wanted: positions, sizes, and how many were looked at.
+
+    None when there are extension addresses among the codes, which need a look elsewhere, or
+    units that are none: what they should be may be wanted.
+    """
+    positions: list[int] = []
+    sizes: list[int] = []
+    byte_count = 0
+    done = 0
+    while done < count:
+        block = min(_FILTER_BLOCK_UNITS, count - done)
+        units = _MANY_UNITS[block].unpack_from(raw, (start + done) * CQ_UNIT_BYTES)
+        block_codes = units[2::3]
+        if min(block_codes) <= _EXT_ADDRESS_MAX or min(units[1::3]) <= 0:
+            return None
+        if not codes.isdisjoint(block_codes):
+            for index, code in enumerate(block_codes):
+                if code not in codes:
+                    continue
+                size = units[3 * index + 1]
+                if sizes and (len(sizes) >= max_count or byte_count + size > max_bytes):
+                    return positions, sizes, done + index
+                positions.append(units[3 * index])
+                sizes.append(size)
+                byte_count += size
+        done += block
+    return positions, sizes, count
+
+
+class RecordRuns:
+    """Cuts records out of one log."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self.damaged: list[tuple[int, int]] = []
+        """Stretches of the log known to be damaged: what lies there is looked at closely."""
+
+    def chunks(
+        self, positions: Sequence[int], sizes: Sequence[int], byte_count: int
+    ) -> list[memoryview] | None:
+        """Chunks of the log for these records, adjacent ones in one; None when in doubt."""
+        start, last = positions[0], positions[-1]
+        span = last + sizes[-1] - start
+        if span < byte_count or start < self._log.min_offset:
+            return None
+        if self.damaged and self.touches_damage(start, start + span):
+            return None
+        around: memoryview | None = None
+        if span <= SPAN_BYTES_MAX or span == byte_count:
+            around = self._log.read_resident(start, span)
+            if around is None or len(around) != span:
+                return None
+            if span == byte_count:
+                is_sound = self.holds(around, 0, start, sizes[0]) and (
+                    self.holds(around, last - start, last, sizes[-1])
+                )
+                return [around] if is_sound else None
+            # Where records of other queues lie between most of them, runs would be single ones.
+            if self._are_apart(positions, sizes):
+                return self._apart(around, start, positions, sizes)
+        chunks: list[memoryview] = []
+        run_start, run_end, run_first, place, size = start, start, sizes[0], start, sizes[0]
+        for position, length in zip(positions, sizes, strict=True):
+            if position != run_end:
+                chunk = self._run(around, start, run_start, run_end, run_first, place, size)
+                if chunk is None:
+                    return None
+                chunks.append(chunk)
+                run_start, run_end, run_first = position, position, length
+            place, size = position, length
+            run_end += length
+        chunk = self._run(around, start, run_start, run_end, run_first, place, size)
+        if chunk is None:
+            return None
+        chunks.append(chunk)
+        return chunks
+
+    @staticmethod
+    def _are_apart(positions: Sequence[int], sizes: Sequence[int]) -> bool:
+        """Whether less than two thirds of the records meet the one before."""
+        breaks: int = sum(map(ne, map(add, positions, sizes), positions[1:]))
+        return breaks * 3 > len(positions)
+
+    @staticmethod
+    def _apart(
+        around: memoryview, base: int, positions: Sequence[int], sizes: Sequence[int]
+    ) -> list[memoryview] | None:
+        """Records with others' between them, cut out of one read; None when one is not sound.
+
+        Queues that are written in turn look like this, so a pull of 32 comes here: flat loops,
+        since anything per record shows in the pulls a second.
+        """
+        if min(positions) < base or min(sizes) < RECORD_CHECK.size:
+            return None
+        chunks = [
+            around[position - base : position - base + size]
+            for position, size in zip(positions, sizes, strict=True)
+        ]
+        look = RECORD_CHECK.unpack_from
+        try:
+            for chunk, position, size in zip(chunks, positions, sizes, strict=True):
+                total, _, own_offset = look(chunk)
+                if own_offset != position or total != size:
+                    return None
+        except struct.error:
+            # A unit that leads beyond what was read.
+            return None
+        return chunks
+
+    def touches_damage(self, start: int, end: int) -> bool:
+        return any(first < end and start < last for first, last in self.damaged)
+
+    def _run(
+        self,
+        around: memoryview | None,
+        base: int,
+        start: int,
+        end: int,
+        first_size: int,
+        last: int,
+        last_size: int,
+    ) -> memoryview | None:
+        """One run of adjacent records, if its first and its last one are what the units say."""
+        if end <= start:
+            return None
+        if around is not None:
+            if start < base or end - base > len(around):
+                return None
+            chunk = around[start - base : end - base]
+        else:
+            found = self._log.read_resident(start, end - start)
+            if found is None or len(found) != end - start:
+                return None
+            chunk = found
+        if not self.holds(chunk, 0, start, first_size):
+            return None
+        if last != start and not self.holds(chunk, last - start, last, last_size):
+            return None
+        return chunk
+
+    @staticmethod
+    def holds(chunk: memoryview, at: int, position: int, size: int) -> bool:
+        """Whether the record with this physical offset and size stands in the chunk."""
+        if at < 0 or size < RECORD_CHECK.size or at + size > len(chunk):
+            return False
+        total, magic, own_offset = RECORD_CHECK.unpack_from(chunk, at)
+        return bool(total == size and own_offset == position and magic in RECORD_MAGICS)
+
+
+def inner_fault(chunk: memoryview) -> str | None:
+    """Why the record cannot be decoded; bodies are not looked at."""
+    try:
+        decode_message(chunk)
+    except CodecError as error:
+        return str(error)
+    return None
+
+
+def record_fault(chunk: memoryview, position: int, size: int) -> str | None:
+    """Why the bytes are not the record of this position and size; None when they are."""
+    if len(chunk) < size or size < RECORD_CHECK.size:
+        return f"only {len(chunk)} of {size} bytes are there"
+    total, magic, physical_offset = RECORD_CHECK.unpack_from(chunk, 0)
+    if magic not in RECORD_MAGICS:
+        return f"magic {magic & 0xFFFFFFFF:#010x} is not a record's"
+    if total != size or physical_offset != position:
+        return (
+            f"the record there says size {total}, physical offset {physical_offset};"
+            f" the unit says {size} and {position}"
+        )
+    return None

@@ -1,0 +1,186 @@
+"""What is in a store directory, as plain values: for `cometmq store inspect`.
+
+Job: list log files, queues, index files, checkpoint and markers of any store directory, ours or
+Java's, and read records and units of it.  It must not change anything or judge (see verify.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cometmq.codec.checkpoint import Checkpoint, decode_checkpoint
+from cometmq.codec.consume_queue import PRE_BLANK_SIZE
+from cometmq.codec.stored_message import StoredMessage, decode_message
+from cometmq.errors import CodecError
+from cometmq.store.base.checkpoint import SIDE_FILE_NAME, SideState, load_side_file
+from cometmq.store.log.reader import LogReader
+from cometmq.store.offline.directory import OfflineStore
+from cometmq.store.queue.unit_journal import UNIT_JOURNAL_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cometmq.codec.index import IndexHeader
+    from cometmq.store.base.disk import Disk
+    from cometmq.store.offline.directory import OfflineFile, OfflineQueue
+
+__all__ = [
+    "IndexFileView",
+    "LogFileView",
+    "QueueView",
+    "StoreView",
+    "inspect_store",
+    "read_records",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFileView:
+    """A log file: times are ms, -1 when it has no record."""
+
+    path: str
+    start: int
+    size: int
+    first_store_ms: int
+    is_written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A consume queue: offsets as its files have them, whatever the log still holds."""
+
+    topic: str
+    queue_id: int
+    min_queue_offset: int
+    max_queue_offset: int
+    last_physical_end: int
+    file_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFileView:
+    """An index file."""
+
+    path: str
+    size: int
+    slot_count: int | None
+    entry_count_max: int | None
+    header: IndexHeader | None
+
+
+@dataclass(slots=True)
+class StoreView:
+    """A whole directory."""
+
+    root: str
+    log_file_bytes: int | None
+    queue_file_bytes: int | None
+    log_files: list[LogFileView] = field(default_factory=list)
+    queues: list[QueueView] = field(default_factory=list)
+    index_files: list[IndexFileView] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    side_file: SideState | str = ""
+    """Ours, or a sentence saying why there is none."""
+    abort: str | None = None
+    """Content of the crash marker; None when the store was closed in peace."""
+    other_files: list[tuple[str, int]] = field(default_factory=list)
+    """Path below the root and size of everything else."""
+
+
+def inspect_store(
+    disk: Disk, root: str, progress: Callable[[str, int, int], None] | None = None
+) -> StoreView:
+    """Look at a store directory; raises StoreError when it is none."""
+    store = OfflineStore(disk, root)
+    view = StoreView(root, store.log_file_bytes, None)
+    for file in store.log_files:
+        view.log_files.append(_log_file(store, file))
+    for done, queue in enumerate(store.queues()):
+        if progress is not None and done % 64 == 0:
+            progress("queues", done, 0)
+        view.queues.append(_queue(queue))
+    view.queue_file_bytes = store.queue_file_bytes
+    view.index_files = [
+        IndexFileView(index.path, index.size, index.slot_count, index.entry_count, index.header)
+        for index in store.indexes()
+    ]
+    view.checkpoint = _checkpoint(disk, root)
+    view.side_file = load_side_file(disk, f"{root}/{SIDE_FILE_NAME}")
+    if disk.exists(f"{root}/abort"):
+        view.abort = disk.read_bytes(f"{root}/abort").decode("ascii", "replace")
+    view.other_files = list(_others(disk, root, ""))
+    return view
+
+
+def _log_file(store: OfflineStore, file: OfflineFile) -> LogFileView:
+    reader = LogReader(store, file.start, file.end, is_crc_checked=False)
+    first = reader.next_record()
+    is_here = first is not None and first.physical_offset < file.end
+    store_ms = first.store_ms if is_here and first is not None else -1
+    return LogFileView(
+        file.path, file.start, file.size, store_ms, is_here or not reader.is_unwritten
+    )
+
+
+def _queue(queue: OfflineQueue) -> QueueView:
+    first, end, last_end = queue.first, queue.first, 0
+    is_started = False
+    for queue_offset, physical_offset, size, _ in _last_units(queue):
+        if size <= 0 or physical_offset < 0:
+            break
+        end = queue_offset + 1
+        if size == PRE_BLANK_SIZE:
+            if not is_started:
+                first = end
+            continue
+        is_started = True
+        last_end = physical_offset + size
+    return QueueView(queue.topic, queue.queue_id, first, end, last_end, len(queue.files))
+
+
+def _last_units(queue: OfflineQueue) -> Iterator[tuple[int, int, int, int]]:
+    """All units of the first and of the last file: enough for both ends."""
+    files = queue.files
+    if len(files) > 2:
+        queue.files = [files[0], files[-1]]
+    try:
+        yield from queue.units()
+    finally:
+        queue.files = files
+
+
+def _checkpoint(disk: Disk, root: str) -> Checkpoint | None:
+    try:
+        return decode_checkpoint(disk.read_bytes(f"{root}/checkpoint"))
+    except (OSError, CodecError):
+        return None
+
+
+_KNOWN = frozenset({"commitlog", "consumequeue", "index", "checkpoint", "abort", SIDE_FILE_NAME})
+
+
+def _others(disk: Disk, root: str, below: str) -> Iterator[tuple[str, int]]:
+    for name in disk.listdir(f"{root}/{below}" if below else root):
+        if not below and (name in _KNOWN or name.startswith(f"{UNIT_JOURNAL_NAME}.")):
+            continue
+        path = f"{below}/{name}" if below else name
+        if disk.is_dir(f"{root}/{path}"):
+            yield from _others(disk, root, path)
+        else:
+            yield path, disk.size(f"{root}/{path}")
+
+
+def read_records(
+    disk: Disk, root: str, *, start: int | None = None, count: int = 100
+) -> list[StoredMessage]:
+    """Records in log order from a physical offset on (default: the first); stops at damage."""
+    store = OfflineStore(disk, root)
+    reader = LogReader(store, store.log_start if start is None else start, store.log_limit)
+    found: list[StoredMessage] = []
+    while len(found) < count:
+        record = reader.next_record()
+        if record is None:
+            break
+        found.append(decode_message(store.read(record.physical_offset, record.size)))
+    return found

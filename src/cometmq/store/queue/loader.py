@@ -1,0 +1,213 @@
+"""Opening consume queues: where each one begins and ends, and cutting what the log lacks.
+
+Job: read the ends of queue files at load, and bring files into the shape the format demands
+(full size, zeros behind the last unit).  It must not decide what belongs into a queue.
+
+A queue's units are a prefix of valid units followed by zeros, so its end is found by bisection;
+a hole in the middle (damage) may end it early, and the scan of the log fills it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
+from cometmq.store.log.commit_log import log_file_name
+from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues, queue_id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from cometmq.store.base.disk import Disk
+
+__all__ = ["QueueLoader"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+_ZEROS: Final = bytes(1 << 16)
+_NAME_DIGITS: Final = 20
+
+
+class QueueLoader:
+    """Finds queues on the disk and their ends."""
+
+    def __init__(self, disk: Disk, queues: ConsumeQueues, damages: list[str]) -> None:
+        self._disk = disk
+        self._queues = queues
+        self._damages = damages
+        self.with_rests: list[ConsumeQueue] = []
+        """Queues whose files may hold units behind their end."""
+
+    def load_all(self, progress: Callable[[str, int, int], None] | None = None) -> None:
+        """Make a queue object for every directory `consumequeue/<topic>/<queue id>`."""
+        root = self._queues.path
+        topics = self._disk.listdir(root)
+        for done, topic in enumerate(topics):
+            if progress is not None and done % 256 == 0:
+                progress("queues", done, len(topics))
+            for name in self._disk.listdir(f"{root}/{topic}"):
+                queue_id = queue_id_of(name)
+                if queue_id is not None:
+                    self.load(self._queues.add(topic, queue_id))
+
+    def load_unknown(self, start: int, floors: Container[str]) -> None:
+        """Load queues that are on the disk and nobody has named: a power cut left them.
+
+        What their files say of the log from `start` on may be of records that it took; the scan
+        from there makes it again.  Topics of `floors` were deleted.
+        """
+        root = self._queues.path
+        for topic in self._disk.listdir(root):
+            if topic in floors:
+                continue
+            for name in self._disk.listdir(f"{root}/{topic}"):
+                queue_id = queue_id_of(name)
+                if queue_id is None or self._queues.find(topic, queue_id) is not None:
+                    continue
+                queue = self._queues.add(topic, queue_id)
+                self.load(queue)
+                if queue.last_physical_end > start:
+                    self.cut_to(queue, self.end_below(queue, start))
+                self.with_rests.append(queue)
+
+    def starts(self, queue: ConsumeQueue) -> list[int]:
+        """First bytes of the queue's files, ascending; names that are no files are ignored."""
+        return [
+            int(name)
+            for name in self._disk.listdir(queue.path)
+            if len(name) == _NAME_DIGITS and name.isdigit()
+        ]
+
+    def load(self, queue: ConsumeQueue) -> None:
+        """Set `min`, `max` and `last_physical_end` from the queue's files."""
+        starts = self._contiguous(queue)
+        if not starts:
+            return
+        for start in starts:
+            self._mend_size(queue, start)
+        queue.first_start = starts[0]
+        queue.min = starts[0] // CQ_UNIT_BYTES
+        end = starts[-1] + self._queues.file_bytes
+        queue.max = queue.written = end // CQ_UNIT_BYTES
+        self.cut_to(queue, self._end_where(queue, lambda offset, size: size > 0 and offset >= 0))
+
+    def load_known(self, queue: ConsumeQueue, end: int) -> None:
+        """As `load`, with the end given; `last_physical_end` says what the files hold there."""
+        starts = self._contiguous(queue)
+        if not starts:
+            return
+        queue.first_start = starts[0]
+        queue.min = starts[0] // CQ_UNIT_BYTES
+        if any(self._size(queue, start) != self._queues.file_bytes for start in starts):
+            queue.last_physical_end = -1
+            return
+        room = (starts[-1] + self._queues.file_bytes) // CQ_UNIT_BYTES
+        # A file that is gone makes the end another one, which the caller notices.
+        end = max(queue.min, min(end, room))
+        queue.written = end
+        self.cut_to(queue, end)
+        queue.written = end + 1
+        following = self._queues.units(queue, end, 1, may_block=True)
+        queue.written = end
+        if following is not None and following.strip(b"\0"):
+            self.with_rests.append(queue)
+
+    def _contiguous(self, queue: ConsumeQueue) -> list[int]:
+        """The newest files without a gap between them."""
+        file_bytes = self._queues.file_bytes
+        starts = self.starts(queue)
+        kept = starts[-1:]
+        for start in reversed(starts[:-1]):
+            if kept[0] - start != file_bytes:
+                self._damages.append(
+                    f"{queue.path}/{log_file_name(start)} and earlier files are not followed by"
+                    f" {log_file_name(start + file_bytes)}: they are ignored"
+                )
+                break
+            kept.insert(0, start)
+        return kept
+
+    def _size(self, queue: ConsumeQueue, start: int) -> int:
+        return self._disk.size(f"{queue.path}/{log_file_name(start)}")
+
+    def _mend_size(self, queue: ConsumeQueue, start: int) -> None:
+        path = f"{queue.path}/{log_file_name(start)}"
+        size = self._disk.size(path)
+        if size == self._queues.file_bytes:
+            return
+        self._damages.append(
+            f"{path} is {size} bytes long, expected {self._queues.file_bytes}: filled with zeros"
+            if size < self._queues.file_bytes
+            else f"{path} is {size} bytes long, expected {self._queues.file_bytes}: cut"
+        )
+        file = self._disk.open_random(path, self._queues.file_bytes, create=False)
+        file.resize(self._queues.file_bytes)
+
+    def _end_where(self, queue: ConsumeQueue, holds: Callable[[int, int], bool]) -> int:
+        """End of the prefix of units whose (physical offset, size) satisfy the predicate."""
+        low, high = queue.min, queue.written
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._queues.unit(queue, middle)
+            if unit is not None and holds(unit.physical_offset, unit.size):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def end_below(self, queue: ConsumeQueue, physical_offset: int) -> int:
+        """First queue offset whose record does not lie wholly below a physical offset."""
+
+        def holds(offset: int, size: int) -> bool:
+            # A pre-blank unit stands for a record that is long gone.
+            return size == PRE_BLANK_SIZE or (
+                size > 0 and offset >= 0 and offset + size <= physical_offset
+            )
+
+        return self._end_where(queue, holds)
+
+    def cut_to(self, queue: ConsumeQueue, end: int) -> None:
+        """Take `end` as the queue's end in its files (which keep what they hold behind it)."""
+        queue.max = queue.visible = queue.written = end
+        queue.tail.clear()
+        queue.last_physical_end = 0
+        if end > queue.min:
+            unit = self._queues.unit(queue, end - 1)
+            if unit is not None and unit.size != PRE_BLANK_SIZE:
+                queue.last_physical_end = unit.physical_offset + unit.size
+
+    def zero_behind(self, queue: ConsumeQueue) -> int:
+        """Clear what the files hold behind the queue's end; the number of units cleared."""
+        file_bytes = self._queues.file_bytes
+        end = queue.written * CQ_UNIT_BYTES
+        cleared = 0
+        for start in self.starts(queue):
+            path = f"{queue.path}/{log_file_name(start)}"
+            if start >= end and start > 0:
+                if self._has_data(path, 0):
+                    cleared += 1
+                self._queues.forget_files(queue.path)
+                self._disk.remove(path)
+            elif start <= end < start + file_bytes:
+                cleared += self._zero(path, end - start)
+        return cleared
+
+    def _has_data(self, path: str, position: int) -> bool:
+        file = self._disk.open_random(path, self._queues.file_bytes, create=False)
+        raw = file.read(position, CQ_UNIT_BYTES)
+        return raw != bytes(len(raw))
+
+    def _zero(self, path: str, position: int) -> int:
+        """Write zeros over what is not zero from a position on."""
+        if not self._has_data(path, position):
+            return 0
+        file = self._disk.open_random(path, self._queues.file_bytes, create=False)
+        cleared = 0
+        while (data := file.next_data(position)) is not None:
+            position = max(position, data)
+            raw = file.read(position, len(_ZEROS))
+            if raw.count(0) != len(raw):
+                file.write(position, _ZEROS[: len(raw)])
+                cleared += -(-len(raw.rstrip(b"\0")) // CQ_UNIT_BYTES)
+            position += len(raw)
+        return cleared

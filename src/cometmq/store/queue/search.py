@@ -1,0 +1,117 @@
+"""Searches in a queue: its first offset that still counts, and offsets by time.
+
+Job: bisect over units and the store times of their records.  It may read from the disk, so what
+is not said to be quick belongs into a worker.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, PRE_BLANK_SIZE, CqUnit
+from cometmq.codec.stored_message import STORE_TIMESTAMP_POSITION_V4
+from cometmq.model.flags import BORN_HOST_V6
+from cometmq.store.base.results import TimeBoundary
+from cometmq.store.log.record_runs import RECORD_MAGICS
+
+if TYPE_CHECKING:
+    from cometmq.store.log.commit_log import CommitLog
+    from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
+
+__all__ = ["QueueSearch"]
+
+# total, magic, crc, queue id, flag, queue offset, physical offset, sys flag, born ms.
+_HEAD: Final = struct.Struct(">iiiiiqqiq")
+_LONG: Final = struct.Struct(">q")
+_HEAD_TO_STORE_TIME_BYTES: Final = STORE_TIMESTAMP_POSITION_V4 + 12 + 8
+
+
+class QueueSearch:
+    """Bisects the queues of one store."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues) -> None:
+        self._log = log
+        self._queues = queues
+
+    def known_min(self, queue: ConsumeQueue) -> int | None:
+        """As `min_of` without a wait, on the loop; None when a worker has to look.
+
+        Until it has, `queue.min` is too small at most: what is gone there is skipped.
+        """
+        min_physical = self._log.min_offset
+        if queue.min_checked_at != min_physical:
+            if queue.min < queue.max:
+                raw = self._queues.units(queue, queue.min, 1, may_block=False)
+                if raw is None or len(raw) < CQ_UNIT_BYTES:
+                    return None
+                if self._is_lost(CqUnit._make(CQ_UNIT.unpack(raw)), min_physical):
+                    return None
+            queue.min_checked_at = min_physical
+        return queue.min
+
+    def min_of(self, queue: ConsumeQueue) -> int:
+        """The queue's first offset whose record the log still has (``correctMinOffset``).
+
+        Blocks; safe in a worker.
+        """
+        min_physical = self._log.min_offset
+        if queue.min_checked_at == min_physical:
+            return queue.min
+        low, high = queue.min, queue.max
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_lost(self._queues.unit(queue, middle), min_physical):
+                low = middle + 1
+            else:
+                high = middle
+        # Another thread may have found a later one meanwhile.
+        queue.min = max(low, queue.min)
+        queue.min_checked_at = min_physical
+        return queue.min
+
+    @staticmethod
+    def _is_lost(unit: CqUnit | None, min_physical: int) -> bool:
+        return (
+            unit is None
+            or unit.size == PRE_BLANK_SIZE
+            # Zeros are damage in the middle of a queue; they say nothing of its beginning.
+            or (unit.physical_offset < min_physical and unit.size > 0)
+        )
+
+    def offset_by_time(
+        self, queue: ConsumeQueue, time_ms: int, boundary: TimeBoundary, end: int
+    ) -> int:
+        """See `MessageStore.queue_offset_by_time`; looks at offsets below `end`."""
+        first = self.min_of(queue)
+        if first >= end:
+            return end
+        # First offset whose store time is >= (LOWER) or > (UPPER) the wanted one.
+        low, high = first, end
+        while low < high:
+            middle = (low + high) // 2
+            at = self.time_at(queue, middle)
+            if at < time_ms or (boundary is TimeBoundary.UPPER and at == time_ms):
+                low = middle + 1
+            else:
+                high = middle
+        if boundary is TimeBoundary.LOWER:
+            return low
+        return max(low - 1, first)
+
+    def time_at(self, queue: ConsumeQueue, queue_offset: int) -> int:
+        unit = self._queues.unit(queue, queue_offset)
+        return -1 if unit is None or not unit.is_valid else self.store_time(unit.physical_offset)
+
+    def store_time(self, physical_offset: int) -> int:
+        """Store time of the record at a physical offset; -1 when there is none (may block)."""
+        head = self._log.read(physical_offset, _HEAD_TO_STORE_TIME_BYTES)
+        if len(head) < _HEAD.size:
+            return -1
+        _, magic, _, _, _, _, own_offset, sys_flag, _ = _HEAD.unpack_from(head, 0)
+        if magic not in RECORD_MAGICS or own_offset != physical_offset:
+            return -1
+        place = STORE_TIMESTAMP_POSITION_V4 + (12 if sys_flag & BORN_HOST_V6 else 0)
+        if len(head) < place + 8:
+            return -1
+        return int(_LONG.unpack_from(head, place)[0])

@@ -1,0 +1,160 @@
+"""The unit journal: units of very many queues, written in a row before they go to their files.
+
+Job: append what thousands of queues got since they were last saved with one write, and give it
+back after the process died.  It must not know what queues lack, and is no place to read from:
+readers find these units in the queues' tails.
+
+A consume queue of its own file costs an open, a write and a close each time its units are saved,
+however few they are.  So where very many queues are written, their units are saved here every
+second or two, and go to their files many at a time (queue_writer.py).
+
+``cometmq.units.<generation>.<volume>``, made of frames, each written at once::
+
+    0      4      8
+    |length|crc32 |entry entry ...|           the first broken frame ends the volume
+    entry: |queue id 4|first offset 8|bytes 4|topic length 2|topic part of a record|units ...|
+
+The side file names the generation that belongs to it; others are remains, and deleted.  A volume
+is deleted when a pass over the queues has brought all its units into their files.
+
+Durable when: written, for a process that dies.  Nothing here is ever synced: after a power cut
+the log is read from the last position at which queue files were synced.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.stored_message import TOPIC_BYTES_MAX_V1
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cometmq.store.base.disk import Disk, RandomFile
+    from cometmq.store.queue.consume_queue import ConsumeQueue
+
+__all__ = [
+    "UNIT_JOURNAL_NAME",
+    "SavedUnits",
+    "UnitJournal",
+    "journal_generations",
+    "remove_journals",
+    "saved_units",
+]
+
+UNIT_JOURNAL_NAME: Final = "cometmq.units"
+_FRAME: Final = struct.Struct(">II")
+_ENTRY: Final = struct.Struct(">iqIH")
+# Bytes of the topic's length in front of it, as in a record of a short and of a long topic.
+_SHORT_HEAD_BYTES: Final = 1
+_LONG_HEAD_BYTES: Final = 2
+
+SavedUnits = tuple[str, int, int, bytes]
+"""Topic, queue id, queue offset of the first unit, the units' bytes."""
+
+
+class UnitJournal:
+    """The writer; used by one thread at a time."""
+
+    def __init__(self, disk: Disk, root: str, generation: int) -> None:
+        self._disk = disk
+        self._root = root
+        self.generation = generation
+        self._volume = 0
+        self._oldest = 0
+        self._file: RandomFile | None = None
+        self.volume_bytes = 0
+        """What was written into the newest volume."""
+
+    def append(self, batch: Sequence[tuple[ConsumeQueue, int, bytes]]) -> None:
+        """Write one frame: queue, queue offset of the first unit and units of each entry."""
+        parts: list[bytes] = [b""]
+        for queue, first, units in batch:
+            topic = queue.topic_part
+            parts += (_ENTRY.pack(queue.queue_id, first, len(units), len(topic)), topic, units)
+        payload = b"".join(parts)
+        if self._file is None:
+            self._file = self._disk.open_random(self._path(self._volume), 0, create=True)
+        frame = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+        self._file.write(self.volume_bytes, frame)
+        self.volume_bytes += len(frame)
+
+    def roll(self) -> int:
+        """Let the next frame begin a new volume; its number."""
+        if self._file is not None:
+            self._file = None
+            self._volume += 1
+            self.volume_bytes = 0
+        return self._volume
+
+    def drop_below(self, volume: int) -> None:
+        """Delete the volumes before one: their units are in files."""
+        while self._oldest < volume:
+            self._disk.remove(self._path(self._oldest))
+            self._oldest += 1
+
+    def close(self) -> None:
+        """Let the descriptor go."""
+        self._file = None
+
+    def _path(self, volume: int) -> str:
+        return _path(self._root, self.generation, volume)
+
+
+def _path(root: str, generation: int, volume: int) -> str:
+    return f"{root}/{UNIT_JOURNAL_NAME}.{generation}.{volume}"
+
+
+def _volumes(disk: Disk, root: str) -> list[tuple[int, int]]:
+    """Generation and number of every volume that is there, in order."""
+    found: list[tuple[int, int]] = []
+    for name in disk.listdir(root):
+        if name.startswith(f"{UNIT_JOURNAL_NAME}."):
+            parts = name.split(".")[2:]
+            if len(parts) == 2 and all(part.isascii() and part.isdigit() for part in parts):
+                found.append((int(parts[0]), int(parts[1])))
+    return sorted(found)
+
+
+def journal_generations(disk: Disk, root: str) -> set[int]:
+    """Generations of which there are volumes."""
+    return {generation for generation, _ in _volumes(disk, root)}
+
+
+def remove_journals(disk: Disk, root: str, *, but: int | None = None) -> None:
+    """Delete the volumes of all generations, or of all but one."""
+    for generation, volume in _volumes(disk, root):
+        if generation != but:
+            disk.remove(_path(root, generation, volume))
+
+
+def saved_units(disk: Disk, root: str, generation: int) -> Iterator[SavedUnits]:
+    """What was saved and may not be in queue files, in the order in which it was."""
+    for found, volume in _volumes(disk, root):
+        if found != generation:
+            continue
+        raw = disk.read_bytes(_path(root, generation, volume))
+        position = 0
+        while position + _FRAME.size <= len(raw):
+            length, crc = _FRAME.unpack_from(raw, position)
+            position += _FRAME.size
+            payload = raw[position : position + length]
+            if len(payload) != length or not length or zlib.crc32(payload) != crc:
+                # The process died while it wrote this frame.
+                break
+            yield from _entries(payload)
+            position += length
+
+
+def _entries(payload: bytes) -> Iterator[SavedUnits]:
+    position = 0
+    while position < len(payload):
+        queue_id, first, unit_bytes, topic_bytes = _ENTRY.unpack_from(payload, position)
+        position += _ENTRY.size
+        units = position + topic_bytes
+        is_long = topic_bytes - _SHORT_HEAD_BYTES > TOPIC_BYTES_MAX_V1
+        topic = payload[position + (_LONG_HEAD_BYTES if is_long else _SHORT_HEAD_BYTES) : units]
+        position = units + unit_bytes
+        yield topic.decode(), queue_id, first, payload[units:position]

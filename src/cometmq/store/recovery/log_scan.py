@@ -1,0 +1,234 @@
+"""Reads the log at load and gives every record its unit and its index entries.
+
+Job: go from a physical offset to the end of the log, beginning a file earlier when a queue lacks
+older units, and step over damage that provably is not the end.  It must not decide where to begin
+(`recovery`), nor where in a queue a record belongs (`queue_rebuild`).
+
+The CRC of every record is checked unless the page cache is known to be whole: then only the last
+one can be torn (`_is_torn`), since stores into a mapping are in the page cache at once and in one
+piece each, whatever ends the process, and records are copied one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cometmq.store.base.dispatch import index_keys_of
+from cometmq.store.log.reader import LogReader, ScannedRecord
+from cometmq.store.recovery.queue_rebuild import QueueGap, QueueRebuild
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.store.base.config import StoreConfig
+    from cometmq.store.base.disk import Disk
+    from cometmq.store.base.results import RecoveryReport
+    from cometmq.store.index.service import IndexService
+    from cometmq.store.log.commit_log import CommitLog
+    from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
+    from cometmq.store.queue.loader import QueueLoader
+    from cometmq.store.queue.writer import QueueWriter
+
+    Progress = Callable[[str, int, int], None]
+
+__all__ = ["LogProof", "LogScan"]
+
+_PROGRESS_EVERY_RECORDS: Final = 1 << 16
+# Keys of so many messages may wait until the store serves; a worker takes them up then.
+_INDEX_WAITING_MAX: Final = 100_000
+_ZERO_STEP: Final = bytes(16)
+_LONG_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class LogProof:
+    """What is certain of the log before it is read."""
+
+    end: int = 0
+    """Records went on at least up to this physical offset."""
+    before_ms: int = _LONG_MAX
+    """And of those only the ones that were stored before this time."""
+    flushed: int = 0
+    """The log is on stable storage up to here."""
+    is_whole: bool = False
+    """Every record but the last one was copied in full, so only that one's CRC is checked."""
+
+
+class LogScan:
+    """The scan of one start."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        writer: QueueWriter,
+        index: IndexService,
+        loader: QueueLoader,
+        report: RecoveryReport,
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._writer = writer
+        self._index = index
+        self._loader = loader
+        self._report = report
+        self._floors: dict[str, int] = {}
+        self._progress: Progress | None = None
+        self.proof = LogProof()
+        self.index_from = 0
+        """Records from here on get index entries."""
+        self.damaged: list[tuple[int, int]] = []
+        """Stretches of the log that were passed over, from and to."""
+
+    def run(self, start: int, floors: dict[str, int], progress: Progress | None) -> int:
+        """Scan, beginning a file earlier each time a queue turns out to lack older units.
+
+        Returns the end of the log.  `floors` are the first numbers of deleted topics' queues.
+        """
+        self._floors, self._progress = floors, progress
+        log = self._log
+        while True:
+            self._report.scan_start = start
+            try:
+                return self._scan(start, is_gap_final=start <= log.min_offset)
+            except QueueGap as gap:
+                earlier = [file.start for file in log.files if file.start < start]
+                self._report.damages.append(f"{gap}: the log is read from an earlier file")
+                start = earlier[-1] if earlier else log.min_offset
+                self.index_from = max(self.index_from, self._indexed_now())
+                self._queues.topics.clear()
+                self._loader.with_rests.clear()
+                self._queues.close()
+                self._writer.discard()
+                self._loader.load_all(self._progress)
+
+    def _indexed_now(self) -> int:
+        self._index.drain_all()
+        return self._index.resume_at
+
+    def _scan(self, start: int, *, is_gap_final: bool) -> int:
+        """Read the log from `start`, dispatch every record; the end of the log."""
+        log, report = self._log, self._report
+        config = self._config
+        is_crc_known = not self.proof.is_whole
+        rebuild = QueueRebuild(
+            self._disk,
+            log,
+            self._queues,
+            self._writer,
+            config.delays_ms,
+            self._floors,
+            report.damages,
+        )
+        rebuild.is_gap_final = is_gap_final
+        reader = LogReader(
+            log,
+            start,
+            self._log.end_of_files,
+            is_crc_checked=is_crc_known and config.is_crc_checked_on_recover,
+            is_record_crc_forced=config.is_record_crc_forced,
+        )
+        report.records_scanned = 0
+        last: ScannedRecord | None = None
+        while True:
+            record = reader.next_record()
+            if record is None:
+                record = self._step_over(reader, rebuild)
+                if record is None:
+                    break
+            # One behind, because the last one is looked at more closely.
+            if last is not None:
+                self._take(last, rebuild)
+            last = record
+        end = reader.position
+        if last is not None:
+            if self._is_torn(last) or not (is_crc_known or reader.check_crc(last)):
+                end = last.physical_offset
+            else:
+                self._take(last, rebuild)
+        report.units_built = rebuild.units_built
+        self._cut_strangers(rebuild, start)
+        return end
+
+    def _cut_strangers(self, rebuild: QueueRebuild, start: int) -> None:
+        """Units of the scanned part that no record stands for: a power cut brought them back."""
+        for queue in self._queues:
+            end = rebuild.ends.get(queue)
+            if end is None:
+                if queue.last_physical_end <= start:
+                    continue
+                end = self._loader.end_below(queue, start)
+            if queue.tail:
+                continue
+            end = self._behind_damage(queue, end)
+            if end < queue.max:
+                self._report.damages.append(
+                    f"{queue.path}: units from queue offset {end} to {queue.max - 1} have no"
+                    " record in the log; cut"
+                )
+                self._loader.cut_to(queue, end)
+                self._loader.with_rests.append(queue)
+
+    def _behind_damage(self, queue: ConsumeQueue, end: int) -> int:
+        """The end of a queue whose last records are damaged: they keep their numbers."""
+        while end < queue.max:
+            unit = self._queues.unit(queue, end)
+            if unit is None or not any(
+                first <= unit.physical_offset < last for first, last in self.damaged
+            ):
+                break
+            end += 1
+        return end
+
+    def _take(self, record: ScannedRecord, rebuild: QueueRebuild) -> None:
+        report = self._report
+        report.records_scanned += 1
+        if self._progress is not None and report.records_scanned % _PROGRESS_EVERY_RECORDS == 0:
+            self._progress("log", record.physical_offset, self._log.end_of_files)
+        rebuild.dispatch(record)
+        if self._index.is_enabled and record.physical_offset >= self.index_from:
+            keys = index_keys_of(record.properties)
+            if keys is not None and record.sys_flag & 0xC != 0xC:
+                pending = self._index.pending
+                topic = record.topic.decode("utf-8", "replace")
+                pending.append((topic, record.physical_offset, record.store_ms, keys))
+                report.index_entries_built += 1
+                if len(pending) >= _INDEX_WAITING_MAX:
+                    self._index.drain_all()
+
+    def _step_over(self, reader: LogReader, rebuild: QueueRebuild) -> ScannedRecord | None:
+        """At a fault: the next sound record, if the log provably went on behind the fault."""
+        if reader.fault is None:
+            return None
+        place, fault = reader.position, reader.fault
+        if place >= self.proof.end:
+            return None
+        record = reader.resync(self.proof.end)
+        # Messages of the checkpoint's own millisecond may have come after it.
+        if record is None or record.store_ms >= self.proof.before_ms:
+            reader.position = place
+            return None
+        rebuild.damaged_at = (place, record.physical_offset - place)
+        self.damaged.append((place, record.physical_offset))
+        rebuild.is_gap_final = True
+        self._report.damages.append(
+            f"{self._log.where(place)}: {fault}; {record.physical_offset - place} bytes are"
+            " damaged and passed over"
+        )
+        return record
+
+    def _is_torn(self, record: ScannedRecord) -> bool:
+        """Whether the last record lost its tail: its properties end in zeros (Java takes it)."""
+        properties = record.properties
+        # A copy to memory may do the end before the middle, in steps of 16 bytes and more.
+        is_cut = properties[-1:] == b"\0" or 0 in record.topic or _ZERO_STEP in properties
+        if not is_cut or record.physical_offset < self.proof.flushed:
+            return False
+        following = record.physical_offset + record.size
+        head = self._log.read(following, 8)
+        return head == bytes(len(head))

@@ -1,0 +1,234 @@
+"""Gives scanned records their place in the queues: the dispatch of recovery.
+
+Job: for each record of the log, in order, make sure that its queue has its unit.  It must not
+decide where a scan begins or ends.
+
+What can be met, and what is done (q is the record's queue offset, max the queue's end):
+
+=====================  ======================================================================
+q == max               the unit is appended
+q < max, same record   nothing, unless its tags code is wrong: it is corrected
+q < max, other unit    a unit that points at no such record is corrected; else the later record
+                       stays (Java numbers again from a lost end; see below)
+q == 0, later record   numbering began again (the queue had been removed): the queue is emptied
+q < max, later record  appended at max: the message keeps a place, as in Java
+q > max, queue empty   earlier records are gone: the queue begins at q
+q > max                a gap: the scan began too late (`QueueGap`), or records were damaged and
+                       their places are filled with units that lead to the damage
+=====================  ======================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, CqUnit
+from cometmq.codec.stored_message import RECORD_BYTES_MIN
+from cometmq.store.base.dispatch import is_code_wrong, queue_tags_code
+from cometmq.store.log.reader import LogReader
+from cometmq.store.queue.consume_queue import ConsumeQueue
+
+if TYPE_CHECKING:
+    from cometmq.store.base.disk import Disk
+    from cometmq.store.log.commit_log import CommitLog
+    from cometmq.store.log.reader import ScannedRecord
+    from cometmq.store.queue.consume_queue import ConsumeQueues
+    from cometmq.store.queue.writer import QueueWriter
+
+__all__ = ["QueueGap", "QueueRebuild"]
+
+# Units of a queue's files that are compared are read in blocks of this many.
+_BLOCK_UNITS: Final = 512
+# Rebuilt units are written when so many bytes of them wait.
+_WAITING_BYTES_MAX: Final = 32 << 20
+# A gap of more messages than this is no gap but a damaged number.
+_GAP_MAX: Final = 1_000_000
+
+
+# Stands for the queue of records that belong to none.
+_NOBODY: Final = ConsumeQueue("", 0, "")
+
+
+class QueueGap(Exception):
+    """A record's queue lacks units before it; names the queue."""
+
+
+class QueueRebuild:
+    """The queues while a scan goes on."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        writer: QueueWriter,
+        delays_ms: tuple[int, ...],
+        floors: dict[str, int],
+        damages: list[str],
+    ) -> None:
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._writer = writer
+        self._delays_ms = delays_ms
+        self._floors = floors
+        self._damages = damages
+        self._known: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
+        self._waiting_bytes = 0
+        self.is_gap_final = False
+        """Whether a gap cannot be filled by beginning earlier."""
+        self.damaged_at: tuple[int, int] | None = None
+        """Position and size of the last stretch of the log that was stepped over."""
+        self.units_built = 0
+        self.ends: dict[ConsumeQueue, int] = {}
+        """Where each queue that had records in the scanned part ends."""
+
+    def dispatch(self, record: ScannedRecord) -> None:
+        """See the table above."""
+        queue = self._known.get((record.topic, record.queue_id))
+        if queue is None:
+            queue = self._find(record)
+        if not record.is_queued or queue is _NOBODY:
+            return
+        queue_offset = record.queue_offset
+        if queue_offset > queue.max:
+            self._gap(queue, record)
+        elif queue_offset < queue.max and self._is_there(queue, record):
+            self.ends[queue] = queue_offset + 1
+            return
+        self._append(queue, record.physical_offset, record.size, self._code(record))
+        self.ends[queue] = queue.max
+
+    def _code(self, record: ScannedRecord) -> int:
+        return queue_tags_code(record.topic, record.properties, record.store_ms, self._delays_ms)
+
+    def _find(self, record: ScannedRecord) -> ConsumeQueue:
+        try:
+            topic = record.topic.decode()
+        except UnicodeDecodeError:
+            topic = ""
+        if not topic or "/" in topic or topic in {".", ".."} or record.queue_id < 0:
+            self._damages.append(
+                f"{self._log.where(record.physical_offset)}: topic {record.topic!r}, queue id"
+                f" {record.queue_id} have no queue; the record is passed over"
+            )
+            return _NOBODY
+        if record.physical_offset < self._floors.get(topic, 0):
+            return _NOBODY
+        queue = self._queues.find(topic, record.queue_id)
+        if queue is None:
+            queue = self._queues.add(topic, record.queue_id)
+        self._known[record.topic, record.queue_id] = queue
+        return queue
+
+    def _append(self, queue: ConsumeQueue, physical_offset: int, size: int, code: int) -> None:
+        queue.tail += CQ_UNIT.pack(physical_offset, size, code)
+        queue.max += 1
+        queue.last_physical_end = physical_offset + size
+        self.units_built += 1
+        if not queue.is_dirty:
+            self._writer.mark(queue, physical_offset, 0)
+        self._waiting_bytes += CQ_UNIT_BYTES
+        if self._waiting_bytes > _WAITING_BYTES_MAX:
+            self._writer.write_all()
+            self._waiting_bytes = 0
+
+    def _gap(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
+        queue_offset = record.queue_offset
+        is_empty = queue.min == queue.max and not queue.tail
+        if not self.is_gap_final:
+            raise QueueGap(f"{queue.path} lacks queue offsets {queue.max} to {queue_offset - 1}")
+        if is_empty:
+            queue.min = queue.max = queue.written = queue_offset
+            position = queue_offset * CQ_UNIT_BYTES
+            queue.first_start = position - position % self._queues.file_bytes
+            return
+        missing = queue_offset - queue.max
+        if missing > _GAP_MAX:
+            self._damages.append(
+                f"{self._log.where(record.physical_offset)}: queue offset {queue_offset} follows"
+                f" {queue.max - 1} in {queue.path}; the record is placed at {queue.max}"
+            )
+            return
+        # Without a known damage: into the middle of a record, where no record can begin.
+        position, size = self.damaged_at or (record.physical_offset + 1, RECORD_BYTES_MIN)
+        self._damages.append(
+            f"{queue.path}: queue offsets {queue.max} to {queue_offset - 1} have no record;"
+            f" readers skip them (damage at {self._log.where(position)})"
+        )
+        for _ in range(missing):
+            self._append(queue, position, size, 0)
+
+    def _is_there(self, queue: ConsumeQueue, record: ScannedRecord) -> bool:
+        """Whether a record below the queue's end needs no unit at the end."""
+        queue_offset = record.queue_offset
+        unit = self._unit(queue, queue_offset)
+        if unit is None:
+            return True
+        position, size, code = unit
+        if position == record.physical_offset and size == record.size:
+            derived = self._code(record)
+            if is_code_wrong(record.topic, code, derived):
+                self._damages.append(
+                    f"{queue.path}: the unit of queue offset {queue_offset} has tags code {code},"
+                    f" its record gives {derived}; corrected"
+                )
+                self._rewrite(queue, record)
+            return True
+        if queue_offset >= queue.min and not self._is_sound(queue, queue_offset, position, size):
+            self._correct(queue, record)
+            return True
+        if position > record.physical_offset:
+            return True
+        if queue_offset == 0:
+            self._restart(queue)
+        return False
+
+    def _is_sound(self, queue: ConsumeQueue, queue_offset: int, position: int, size: int) -> bool:
+        """Whether a unit points at a record of this queue and number."""
+        found = LogReader(self._log, position, position + max(size, 1)).next_record()
+        return (
+            found is not None
+            and found.size == size
+            and found.queue_offset == queue_offset
+            and found.queue_id == queue.queue_id
+            and found.topic == queue.topic.encode()
+        )
+
+    def _unit(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int, int] | None:
+        if queue_offset >= queue.written:
+            at = (queue_offset - queue.written) * CQ_UNIT_BYTES
+            return CQ_UNIT.unpack_from(queue.tail, at) if at < len(queue.tail) else None
+        first, raw = self._blocks.get(queue, (0, b""))
+        at = (queue_offset - first) * CQ_UNIT_BYTES
+        if not 0 <= at <= len(raw) - CQ_UNIT_BYTES:
+            count = min(_BLOCK_UNITS, queue.written - queue_offset)
+            raw = self._queues.units(queue, queue_offset, count, may_block=True) or b""
+            self._blocks[queue] = (queue_offset, raw)
+            at = 0
+            if len(raw) < CQ_UNIT_BYTES:
+                return None
+        return CQ_UNIT.unpack_from(raw, at)
+
+    def _correct(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
+        self._damages.append(
+            f"{queue.path}: the unit of queue offset {record.queue_offset} does not lead to its"
+            f" record; corrected to physical offset {record.physical_offset}, size {record.size}"
+        )
+        self._rewrite(queue, record)
+
+    def _rewrite(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
+        unit = CqUnit(record.physical_offset, record.size, self._code(record))
+        self._queues.rewrite(queue, record.queue_offset, unit)
+        self._blocks.pop(queue, None)
+        self.units_built += 1
+
+    def _restart(self, queue: ConsumeQueue) -> None:
+        """Numbering began again at 0: what the queue held was removed before."""
+        self._queues.forget_files(queue.path)
+        self._disk.remove_tree(queue.path)
+        self._writer.forget(queue.path)
+        self._blocks.pop(queue, None)
+        queue.tail.clear()
+        queue.min = queue.max = queue.written = queue.first_start = 0

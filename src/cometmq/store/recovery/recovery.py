@@ -1,0 +1,349 @@
+"""Recovery: bring log, queues and index of a store directory into agreement at load.
+
+Job: find where the log ends, have the missing units and index entries derived, cut what points
+beyond the end.  It must not invent records, and loses none that is provably sound.
+
+The order of a start, and who knows how::
+
+    open the log's files (`log_opening`)
+        --> may the side file be believed? (`side_trust`)
+        --> load the queues' ends (`queue_loader`), choose where to begin (here)
+        --> read the log from there (`log_scan`), derive what is missing (`queue_rebuild`)
+        --> cut queues and index (here) and the log (`log_cut`) at the end that was found
+
+With our side file, when it is proven to fit::
+
+    scan from `derived` (process died) or `synced` (power cut: the boot id changed)
+
+Each queue's last unit is compared with the file.
+
+Java's way otherwise (``CommitLog.recoverNormally``/``recoverAbnormally``; store.md 2.11)::
+
+    clean stop   begin at the last file whose first record the queues know
+    crash        begin at the last file stored 3 s before the checkpoint's times
+
+Ours does better where Java loses: units that are missing in the scanned part are rebuilt after a
+clean stop too; a gap in a queue or an index that is behind makes the scan begin earlier; a
+damaged record that is followed by sound ones that were provably in the log is stepped over, and
+is not the end of everything.  Sound records behind the end are kept in a file of their own
+before their place is cleared.
+
+A start on the same boot reads the records behind `derived` only, and checks the CRC of the last one
+only (`log_scan`).  What a disk or memory damages later is not a matter of how a process ended:
+readers compare records with their units, and `cometmq store verify` checks everything.
+
+What is provably in the log: after our process died and the machine did not (same boot id), all
+of it, since the page cache outlives a process and holds every store of a mapping in full; after a
+power cut, what was flushed; after Java's crash, what was stored before its checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.java_hash import index_key_hash
+from cometmq.store.base.results import RecoveryReport
+from cometmq.store.index.keys import record_key_texts
+from cometmq.store.log.commit_log import NEXT_FILE_NAME, log_file_name
+from cometmq.store.log.opening import open_log_files
+from cometmq.store.log.reader import LogReader
+from cometmq.store.log.unsynced import is_marked_unsynced, write_again
+from cometmq.store.queue.loader import QueueLoader
+from cometmq.store.recovery.file_sizes import check_file_sizes
+from cometmq.store.recovery.layout_check import check_layout
+from cometmq.store.recovery.log_cut import cut_log
+from cometmq.store.recovery.log_scan import LogScan
+from cometmq.store.recovery.side_trust import SideTrust, trust_side_file
+from cometmq.store.recovery.unit_replay import file_saved_units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cometmq.codec.checkpoint import Checkpoint
+    from cometmq.store.base.checkpoint import JavaCheckpoint, SideState
+    from cometmq.store.base.config import StoreConfig
+    from cometmq.store.base.disk import Disk
+    from cometmq.store.index.service import IndexService
+    from cometmq.store.log.commit_log import CommitLog
+    from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
+    from cometmq.store.queue.writer import QueueWriter
+
+    Progress = Callable[[str, int, int], None]
+
+__all__ = ["Recovery"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+# Damages are reported one by one up to this many.
+_DAMAGES_MAX: Final = 1000
+
+
+class Recovery:
+    """One run over one store directory."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        writer: QueueWriter,
+        index: IndexService,
+        java: JavaCheckpoint,
+        clock: Callable[[], int],
+        process_id: int,
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._writer = writer
+        self._index = index
+        self._java = java
+        self._clock = clock
+        self._process_id = process_id
+        self._progress: Progress | None = None
+        self.report = RecoveryReport(mode="empty")
+        self._loader = QueueLoader(disk, queues, self.report.damages)
+        self._scan = LogScan(config, disk, log, queues, writer, index, self._loader, self.report)
+        self._proof = self._scan.proof
+        self._trust = SideTrust(None)
+        self._is_unsynced = False
+        self.floors: dict[str, int] = {}
+
+    @property
+    def damaged(self) -> list[tuple[int, int]]:
+        """Stretches of the log that were passed over, from and to."""
+        return self._scan.damaged
+
+    @property
+    def flushed(self) -> int:
+        """The log is known to be on stable storage up to here."""
+        return self._proof.flushed
+
+    def run(self, progress: Progress | None = None) -> RecoveryReport:
+        """Recover; afterwards log, queues and index are open and agree."""
+        started_ms = self._clock()
+        report = self.report
+        self._progress = progress
+        check_layout(self._disk, self._config.root)
+        abort = self._abort()
+        is_unsynced = self._is_unsynced = is_marked_unsynced(self._disk, self._config.root)
+        checkpoint = self._java.load()
+        self._disk.remove(f"{self._config.root}/{NEXT_FILE_NAME}")
+        open_log_files(self._log, self._disk, report.damages)
+        check_file_sizes(self._disk, self._config)
+        index_end = self._index.load(report.damages) if self._index.is_enabled else -1
+        trust = self._trust = trust_side_file(
+            self._disk,
+            self._config.root,
+            self._log,
+            self._queues.file_bytes,
+            abort,
+            checkpoint,
+            is_unsynced=is_unsynced,
+        )
+        if trust.state is not None:
+            report.mode = "checkpoint"
+            start = self._begin_with(trust.state, index_end)
+        else:
+            report.reason = trust.reason
+            start = self._begin_as_java(abort is not None, checkpoint, index_end)
+        end = self._scan.run(start, self.floors, progress)
+        self._finish(end)
+        if is_unsynced:
+            count = write_again(self._disk, self._config.root, self._log, self._proof.flushed)
+            report.damages.append(
+                f"a sync failed in the life before: {count} bytes of the log behind physical"
+                f" offset {self._proof.flushed} were written again and checked"
+            )
+        if abort is not None:
+            self._distrust_queue_files()
+        report.queues = sum([len(queues) for queues in self._queues.topics.values()])
+        report.elapsed_ms = self._clock() - started_ms
+        for damage in report.damages[:_DAMAGES_MAX]:
+            _LOG.error("%s", damage)
+        return report
+
+    def _abort(self) -> str | None:
+        """What the crash marker says; None when there is none."""
+        try:
+            return self._disk.read_bytes(f"{self._config.root}/abort").decode("ascii", "replace")
+        except FileNotFoundError:
+            return None
+
+    # -- where to begin ------------------------------------------------------------------
+
+    def _begin_with(self, state: SideState, index_end: int) -> int:
+        """Load queues as the side file has them; where the scan begins."""
+        now = state.progress
+        self.floors = state.floors
+        self._proof.flushed = now.flushed
+        self._proof.end = self._log.end_of_files if self._trust.is_cache_whole else now.flushed
+        is_synced = bool(now.is_clean) and min(now.synced, now.index_synced) >= now.derived
+        is_whole = self._trust.is_cache_whole or (is_synced and not self._is_unsynced)
+        # The page cache outlived the process: only the record it died over can be torn.
+        self._proof.is_whole = is_whole
+        self._writer.synced_position = now.synced
+        self._index.synced_position = now.index_synced
+        # Units may be on the platter before their records are: then both are read again.
+        certain = max(min(now.synced, now.flushed), self._log.min_offset)
+        start = now.derived if is_whole else certain
+        self.report.scan_start = start
+        if is_whole and not now.is_clean:
+            fault = file_saved_units(
+                self._disk,
+                self._config.root,
+                state,
+                self._log.min_offset,
+                self._queues,
+                self._writer,
+            )
+            if fault is not None:
+                self.report.reason = fault
+                return self._begin_anew()
+        for place, (key, end) in enumerate(state.queues.items()):
+            if self._progress is not None and place % 1024 == 0:
+                self._progress("queues", place, len(state.queues))
+            queue = self._queues.add(*key)
+            self._loader.load_known(queue, end.end)
+            if not is_whole and end.last_physical_end > start:
+                self._loader.cut_to(queue, self._loader.end_below(queue, start))
+            elif queue.last_physical_end != end.last_physical_end:
+                self.report.reason = f"{queue.path} does not end where it did"
+                return self._begin_anew()
+        if not is_whole:
+            self._loader.load_unknown(start, self.floors)
+        if self._index.is_enabled:
+            if not now.is_clean or self._is_unsynced:
+                self._index.distrust_full_files(self._java.value.index_timestamp_ms)
+            start = min(start, self._begin_index(state, index_end, is_whole))
+        # What the side file says of the index may be older than the oldest log file.
+        return max(start, self._log.min_offset)
+
+    def _begin_anew(self) -> int:
+        """Queue files were changed: prove all of them against the whole log."""
+        self.report.mode = "normal"
+        self._queues.topics.clear()
+        # These are queue objects whose ends are void now: zeroing behind them would clear units.
+        self._loader.with_rests.clear()
+        self._loader.load_all(self._progress)
+        if self._index.is_enabled:
+            self._index.cut_unsound(self.report.damages)
+            self._scan.index_from = self._index.resume_at
+        return self._log.min_offset
+
+    def _begin_index(self, state: SideState, index_end: int, is_whole: bool) -> int:
+        now = state.progress
+        if not is_whole:
+            last = self._index.cut(now.index_synced, self._has_key)
+            self._index.distrust_slots(1)
+            if self._index.is_damaged or last < 0 <= now.index_end:
+                # Files that had entries are gone: all behind the last entry is indexed again.
+                self._scan.index_from = self._index.resume_at
+                return max(self._log.min_offset, last)
+            # Where a record begins: anything else would look like the end of the log.
+            self._scan.index_from = now.index_synced
+            return now.index_synced
+        newest = self._index.newest
+        if newest is not None and not now.is_clean:
+            # The number speaks of the file that was the newest when it was written.
+            is_same = newest.header.begin_physical_offset < now.index_end
+            self._index.distrust_slots(now.index_slots_count if is_same else 1)
+        if index_end < now.index_end:
+            # Files were removed or damaged: what they had is still in the log.
+            self._scan.index_from = self._index.resume_at
+            return max(self._log.min_offset, index_end)
+        self._scan.index_from = max(now.indexed, self._index.resume_at)
+        return now.indexed
+
+    def _has_key(self, key_hash: int, physical_offset: int) -> bool:
+        """Whether the record there is indexed under this hash; what has expired is believed."""
+        if physical_offset < self._log.min_offset:
+            return True
+        reader = LogReader(self._log, physical_offset, physical_offset + 1, is_crc_checked=False)
+        record = reader.next_record()
+        return (
+            record is not None
+            and record.physical_offset == physical_offset
+            and key_hash in map(index_key_hash, record_key_texts(record))
+        )
+
+    def _begin_as_java(self, is_crash: bool, checkpoint: Checkpoint, index_end: int) -> int:
+        """Load queues from their files; the start of the file the scan begins with."""
+        log, report = self._log, self.report
+        self._loader.load_all(self._progress)
+        if not log.files:
+            report.mode = "empty"
+            return 0
+        report.mode = "abnormal" if is_crash else "normal"
+        known = max([queue.last_physical_end for queue in self._queues], default=0)
+        self._proof.end = known
+        if self._trust.is_cache_whole:
+            # Whatever made the side file unfit, the page cache took every record we stored.
+            self._proof.end = self._log.end_of_files
+        elif is_crash:
+            # Units may have reached the disk before their records did.
+            self._proof.before_ms = checkpoint.physic_timestamp_ms
+        self._proof.flushed = start = log.min_offset
+        for mapped in reversed(log.files):
+            first = LogReader(log, mapped.start, mapped.end).next_record()
+            if first is None or first.physical_offset >= mapped.end or not first.store_ms:
+                continue
+            # Java syncs a file when it is full; of the last one nothing is known.
+            self._proof.flushed = max(
+                self._proof.flushed, min(mapped.start, self._trust.flushed_most)
+            )
+            is_early = (
+                first.store_ms <= checkpoint.min_timestamp_ms
+                if is_crash
+                else first.physical_offset <= known
+            )
+            if is_early:
+                start = mapped.start
+                break
+        if known == 0:
+            start = log.min_offset
+        if self._index.is_enabled:
+            if is_crash or self._is_unsynced:
+                index_end = self._index.cut_unsound(report.damages)
+            self._scan.index_from = self._index.resume_at
+            start = min(start, max(log.min_offset, index_end))
+        return start
+
+    # -- end -----------------------------------------------------------------------------
+
+    def _finish(self, end: int) -> None:
+        """Cut queues, index and log to the end that was found, and write what was derived."""
+        self.report.scan_end = end
+        if self._index.is_enabled:
+            self._index.cut(end)
+        for queue in self._queues:
+            self._cut_queue(queue, end)
+        cut_log(self._log, self._disk, self._config.root, end, self.report)
+        self._log.seek(end)
+        self._writer.write_all()
+        for queue in self._loader.with_rests:
+            self._loader.zero_behind(queue)
+        for queue in self._queues:
+            queue.visible = queue.max
+
+    def _distrust_queue_files(self) -> None:
+        """What the dead process wrote may be in the page cache only, whoever stops next."""
+        for queue in self._queues:
+            self._writer.distrust(
+                [f"{queue.path}/{log_file_name(start)}" for start in self._loader.starts(queue)]
+            )
+        if self._writer.ext is not None:
+            # An address that outlives its unit leads nowhere.
+            self._writer.distrust(self._writer.ext.paths(self._queues))
+
+    def _cut_queue(self, queue: ConsumeQueue, end: int) -> None:
+        if queue.last_physical_end <= end:
+            return
+        place = self._loader.end_below(queue, end)
+        self.report.damages.append(
+            f"{queue.path}: {queue.max - place} units point behind the log's end {end}; cut"
+        )
+        self._loader.cut_to(queue, place)
+        self._loader.with_rests.append(queue)

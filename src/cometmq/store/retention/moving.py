@@ -1,0 +1,290 @@
+"""Appends again what still waits in the oldest log file, so that the file can go.
+
+Job: ask who has pending messages in a file, have them appended at the end of the log in portions,
+make that durable, and say when the file may be deleted.  It must not delete it, nor know timers,
+delay levels or transactions: each kind is a `PendingKind`.
+
+The order for one file, each step on the loop unless said::
+
+    find, in a worker --> prepare, in a worker --> read a portion, in a worker --> append it
+        --> ... --> flush the log up to its end, in a worker --> the file may go
+
+The log is flushed in any case, whatever ``flushDiskType`` says, also where nothing was appended:
+what took the place of a message of the file, be it delivered, committed or appended again, is on
+stable storage before the file goes.  A crash before that leaves the file; each kind recognises
+then what was appended again.
+
+Cost: a few bytes for each pending message to find it, and what is pending is read and written
+once; how large the file is does not matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from cometmq.codec.stored_message import decode_message
+from cometmq.errors import CodecError, StoreCorrupt, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cometmq.codec.stored_message import StoredMessage
+    from cometmq.store.base.disk import Workers
+
+__all__ = ["MoveResult", "Mover", "Pending", "PendingKind", "ReadUnit", "Unit"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+PORTION_COUNT: Final = 64
+"""Messages appended in one turn of the loop, so that sends have theirs."""
+PORTION_BYTES: Final = 1 << 20
+_WORTH_SHARE: Final = 2
+"""For want of space a file is moved only when at most one in so many of its bytes is pending."""
+
+
+class Unit(Protocol):
+    """One pending message."""
+
+    @property
+    def place(self) -> int:
+        """Physical offset of its record."""
+
+
+class ReadUnit(NamedTuple):
+    """A pending message and its record; None when the record cannot be read."""
+
+    unit: Any
+    message: StoredMessage | None
+
+
+@dataclass(slots=True)
+class Pending:
+    """What one kind has pending in front of a physical offset."""
+
+    count: int
+    byte_count: int
+    units: Callable[[int, int], Sequence[Unit]]
+    """A slice of them; may block."""
+    waiting_count: int = 0
+    """Further ones that are about to be delivered or placed: the file waits for them."""
+
+
+class PendingKind(Protocol):
+    """Timers, delay levels or transactions, as retention sees them."""
+
+    what: str
+    """The messages in the plural, for texts: "timed messages"."""
+
+    def is_used(self) -> bool:
+        """Whether there ever was such a message in this life, or one is pending."""
+
+    def find(self, end: int) -> Callable[[], Pending]:
+        """On the loop; the result looks in a worker for what is pending below `end`."""
+
+    def prepare(self, end: int) -> Callable[[], None]:
+        """On the loop; the result does in a worker what must be durable before `append`."""
+
+    def append(self, units: Sequence[ReadUnit]) -> int:
+        """Append messages again, on the loop; how many still have to be waited for.
+
+        Raises StoreError when the store takes no more.
+        """
+
+
+class MoveResult(NamedTuple):
+    """Whether a file may go."""
+
+    is_free: bool
+    reason: str = ""
+    """Why not."""
+    is_failure: bool = False
+    """What is pending could not be appended: more than time is needed."""
+
+
+@dataclass(slots=True)
+class _Job:
+    end: int
+    file_bytes: int
+    is_for_space: bool
+    done: Callable[[MoveResult], None]
+    found: list[tuple[PendingKind, Pending]]
+    waiting_count: int = 0
+    moved_count: int = 0
+
+
+class Mover:
+    """Does one file at a time.
+
+    Args:
+        read: the record at a physical offset, for a worker.
+        flush: call back with True when the log is durable up to its present end.
+        lifted: a context in which the watermarks of the disk refuse nothing.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        read: Callable[[int], memoryview | None],
+        flush: Callable[[Callable[[bool], None]], None],
+        lifted: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self._workers = workers
+        self._read = read
+        self._flush = flush
+        self._lifted = lifted
+        self.kinds: list[PendingKind] = []
+        self.is_busy = False
+        self._told_end = -1
+        self.moved_count = 0
+        """Messages appended again in this life."""
+        self.at: Callable[[str], None] = lambda name: None
+        """Told each named step; tests end the process there."""
+
+    def is_needless(self) -> bool:
+        """Whether nobody ever had anything pending, so that files may go at once."""
+        return not any(kind.is_used() for kind in self.kinds)
+
+    def free(
+        self,
+        end: int,
+        file_bytes: int,
+        done: Callable[[MoveResult], None],
+        *,
+        is_for_space: bool,
+    ) -> None:
+        """Append again what is pending below `end`; `done` is called on the loop."""
+        self.is_busy = True
+        job = _Job(end, file_bytes, is_for_space, done, [])
+        looks = [(kind, kind.find(end)) for kind in self.kinds]
+        self._work(
+            job,
+            lambda: [(kind, look()) for kind, look in looks],
+            lambda found: self._found(job, found),
+        )
+
+    def _work(self, job: _Job, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Do something in a worker, then something on the loop; any fault ends the job."""
+
+        def done(result: Any) -> None:
+            if isinstance(result, BaseException):
+                self._fail(job, result)
+                return
+            try:
+                then(result)
+            except (StoreError, OSError) as error:
+                self._fail(job, error)
+            except Exception as error:
+                # One fault must not keep all files for ever: the next turn tries again.
+                _LOG.exception("appending again what waits below %d failed", job.end)
+                self._fail(job, error)
+
+        self._workers.submit(work, done)
+
+    def _found(self, job: _Job, found: list[tuple[PendingKind, Pending]]) -> None:
+        job.found = [(kind, pending) for kind, pending in found if pending.count]
+        job.waiting_count = sum(pending.waiting_count for _, pending in found)
+        byte_count = sum(pending.byte_count for _, pending in job.found)
+        if job.is_for_space and byte_count * _WORTH_SHARE > job.file_bytes:
+            reason = (
+                f"{_counts(job.found)}, {byte_count >> 10} of its {job.file_bytes >> 10} KiB, wait"
+                " in it, and to append them again would free next to nothing; give the store more"
+                " space, or wait until they are delivered"
+            )
+            if self._told_end != job.end:
+                self._told_end = job.end
+                _LOG.warning("the log file that ends at %d stays: %s", job.end, reason)
+            self._end(job, MoveResult(is_free=False, reason=reason))
+            return
+        if not job.found:
+            self._flush_all(job)
+            return
+        self.at("retention.found")
+        works = [kind.prepare(job.end) for kind, _ in job.found]
+        self._work(job, lambda: [work() for work in works], lambda _: self._prepared(job))
+
+    def _prepared(self, job: _Job) -> None:
+        self.at("retention.prepared")
+        self._next(job, 0, 0)
+
+    def _next(self, job: _Job, number: int, start: int) -> None:
+        """Read the next portion of a kind, or go to the next kind."""
+        if number == len(job.found):
+            self.at("retention.appended")
+            self._flush_all(job)
+            return
+        kind, pending = job.found[number]
+        if start >= pending.count:
+            self._next(job, number + 1, 0)
+            return
+
+        def read() -> list[ReadUnit]:
+            return self._read_portion(
+                pending.units(start, min(pending.count, start + PORTION_COUNT))
+            )
+
+        def append(portion: list[ReadUnit]) -> None:
+            with self._lifted():
+                left = kind.append(portion)
+            job.waiting_count += left
+            job.moved_count += len(portion) - left
+            self.at("retention.portion")
+            self._next(job, number, start + len(portion))
+
+        self._work(job, read, append)
+
+    def _read_portion(self, units: Sequence[Unit]) -> list[ReadUnit]:
+        portion: list[ReadUnit] = []
+        byte_count = 0
+        for unit in units:
+            message = None
+            try:
+                record = self._read(unit.place)
+                message = None if record is None else decode_message(record)
+                byte_count += 0 if record is None else len(record)
+            except (StoreCorrupt, CodecError) as error:
+                _LOG.error(
+                    "the pending message at physical offset %d cannot be read and is lost with its"
+                    " log file: %s; run cometmq store verify on the store",
+                    unit.place,
+                    error,
+                )
+            portion.append(ReadUnit(unit, message))
+            if byte_count >= PORTION_BYTES:
+                break
+        return portion
+
+    def _flush_all(self, job: _Job) -> None:
+        def flushed(is_durable: bool) -> None:
+            if not is_durable:
+                self._fail(job, StoreError("they were not flushed in time"))
+                return
+            self.at("retention.flushed")
+            self.moved_count += job.moved_count
+            if job.moved_count:
+                _LOG.info(
+                    "%s below physical offset %d were appended again", _counts(job.found), job.end
+                )
+            if job.waiting_count:
+                reason = f"{job.waiting_count} messages in it are about to be delivered"
+                self._end(job, MoveResult(is_free=False, reason=reason))
+            else:
+                self._end(job, MoveResult(is_free=True))
+
+        self._flush(flushed)
+
+    def _fail(self, job: _Job, error: BaseException) -> None:
+        reason = (
+            f"{_counts(job.found) or 'what waits in it'} cannot be appended again"
+            f" ({job.moved_count} were): {error}"
+        )
+        self._end(job, MoveResult(is_free=False, reason=reason, is_failure=True))
+
+    def _end(self, job: _Job, result: MoveResult) -> None:
+        self.is_busy = False
+        job.done(result)
+
+
+def _counts(found: list[tuple[PendingKind, Pending]]) -> str:
+    return ", ".join(f"{pending.count} {kind.what}" for kind, pending in found)

@@ -1,0 +1,359 @@
+"""The timers of a store on disk: wheel, timer log and ``timercheck`` together.
+
+Job: open and recover the three files, place units, and write what has changed in an order that
+holds after any crash.  It must not decide when a message is due, nor deliver.
+
+All three are a cache of queue 0 of ``rmq_sys_wheel_timer``: what they lack is taken up from there
+again.  They are written in this order, each synced before the next: timer log, wheel, timercheck.
+So what timercheck says is always held by the others, and what they hold beyond it is taken up
+twice at most: a unit that points to the same message as another of its slot counts once.
+
+Recovery follows ``TimerMessageStore.recover`` (RocketMQ 5.4.0): units behind the flushed position
+are put into their slots again, and taking up goes on behind the messages they point to.  Java goes
+back to the checkpoint's queue offset instead, and takes them up twice.
+
+A wheel that was made with another precision (``timerPrecisionMs``) is made again: its file says
+nothing of the precision, but the units its slots name do.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cometmq.codec.timer import (
+    TIMER_DELETE,
+    TIMER_LOG_UNIT,
+    TIMER_LOG_UNIT_BYTES,
+    TimerCheckpoint,
+    TimerLogUnit,
+    encode_timer_checkpoint,
+)
+from cometmq.codec.timer_slots import SLOTS_AHEAD, SLOTS_BLANK, TimerRules
+from cometmq.model.names import TIMER_TOPIC
+from cometmq.store.base.disk import make_durable_directory
+from cometmq.store.timer.carried import first_behind
+from cometmq.store.timer.java_files import read_timer_checkpoint
+from cometmq.store.timer.log import TIMER_LOG_BLANK_BYTES, TIMER_LOG_NAME_DIGITS, TimerLog
+from cometmq.store.timer.wheel import WHEEL_BYTES, TimerWheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cometmq.store.base.disk import Disk, RandomFile
+    from cometmq.store.message_store import MessageStore
+
+__all__ = ["TimerBook", "TimerWrite"]
+
+_LOG: Final = logging.getLogger("cometmq.store")
+
+
+@dataclass(slots=True)
+class TimerWrite:
+    """What one round writes; `write` is for a worker."""
+
+    pieces: list[tuple[int, bytes]]
+    pages: list[tuple[int, bytes]]
+    checkpoint: TimerCheckpoint
+    log_end: int
+
+
+class TimerBook:
+    """The files of one store, open."""
+
+    def __init__(self, disk: Disk, root: str, log_file_bytes: int, rules: TimerRules) -> None:
+        self._disk = disk
+        self._root = root
+        self.rules = rules
+        self.wheel = TimerWheel(rules.precision_ms)
+        self.log = TimerLog(disk, root, log_file_bytes)
+        self.checkpoint = TimerCheckpoint()
+        self.read_ms = 0
+        """The first slot that is not delivered altogether."""
+        self.queue_offset = 0
+        """The next message of the timer topic to take up."""
+        self._wheel_file: RandomFile | None = None
+        self._log_file: tuple[int, RandomFile] | None = None
+        self._dropped_below = 0
+        self.at: Callable[[str], None] = lambda name: None
+        """A hook for tests, called with the name of each step of a write, in the worker."""
+
+    # -- opening ---------------------------------------------------------------------------
+
+    def load(self, store: MessageStore, now_ms: int) -> None:
+        """Read and recover.  Blocks; after the store is loaded."""
+        rules = self.rules
+        self.checkpoint = check = read_timer_checkpoint(self._disk, self._root)
+        has_wheel = self._load_wheel()
+        misplaced: list[TimerLogUnit] = []
+        last_place, first_ms = self._load_log(
+            check.log_flush_position if has_wheel else 0,
+            (0, 1 << 62)
+            if has_wheel
+            else (rules.floor(check.read_time_ms), rules.floor(now_ms) + rules.window_ms),
+            misplaced,
+        )
+        low = store.min_queue_offset(TIMER_TOPIC, 0)
+        high = store.max_queue_offset(TIMER_TOPIC, 0)
+        taken_to = check.queue_offset
+        if last_place is not None:
+            taken_to = max(taken_to, first_behind(store, low, high, last_place))
+        self.queue_offset = min(max(taken_to, low), high)
+        # A first life that ended before its first `timercheck` has left units whose time has come.
+        self.read_ms = rules.floor(check.read_time_ms or min(now_ms, first_ms or now_ms))
+        self._place_anew(misplaced, now_ms)
+        self._gather_old(now_ms)
+
+    def _load_wheel(self) -> bool:
+        path = f"{self._root}/timerwheel"
+        if not self._disk.exists(path):
+            return False
+        size = self._disk.size(path)
+        if size != WHEEL_BYTES:
+            _LOG.warning(
+                "%s has %d bytes, a timer wheel has %d: made again from the timer log",
+                path,
+                size,
+                WHEEL_BYTES,
+            )
+            self._disk.remove(path)
+            return False
+        self.wheel.read(self._disk.open_random(path, WHEEL_BYTES, create=False))
+        if self._is_of_this_precision():
+            return True
+        _LOG.warning(
+            "%s was made with another timerPrecisionMs: made again with %d from the timer log",
+            path,
+            self.rules.precision_ms,
+        )
+        self._disk.remove(path)
+        self.wheel = TimerWheel(self.rules.precision_ms)
+        return False
+
+    def _is_of_this_precision(self) -> bool:
+        newest = self.wheel.newest()
+        unit = None if newest is None else self.log.reader().unit(newest[1].last)
+        if newest is None or unit is None:
+            return True
+        return unit.slot_time_ms == newest[0] * self.rules.precision_ms
+
+    def _place_anew(self, units: list[TimerLogUnit], now_ms: int) -> None:
+        """Give units that fit no slot of this precision, or lie too far ahead, another one."""
+        write_ms = self.rules.floor(now_ms)
+        for unit in units:
+            if unit.slot_time_ms < self.read_ms:
+                continue
+            slot_ms, magic = self.rules.place(self.rules.floor(unit.slot_time_ms), write_ms)
+            self.add(
+                slot_ms,
+                write_ms,
+                unit.magic | magic,
+                unit.physical_offset,
+                unit.message_bytes,
+                unit.topic_hash,
+            )
+
+    def _load_log(
+        self, flush_position: int, slots_ms: tuple[int, int], misplaced: list[TimerLogUnit]
+    ) -> tuple[int | None, int | None]:
+        """Find the end, put units behind `flush_position` into slots.
+
+        Those before `slots_ms` are delivered; those behind it, and those of another precision,
+        are added to `misplaced`.  Returns the last place in the log of messages that they point to,
+        and the time of their first slot; None when there are none.
+        """
+        log, wheel = self.log, self.wheel
+        starts = log.starts()
+        if not starts:
+            log.end = log.written = flush_position // log.file_bytes * log.file_bytes
+            return None, None
+        begin = min(max(flush_position, starts[0]), starts[-1] + log.file_bytes - 1)
+        start = begin // log.file_bytes * log.file_bytes
+        begin -= (begin - start) % TIMER_LOG_UNIT_BYTES
+        end = starts[-1] + log.file_bytes
+        reader = log.reader()
+        last_place: int | None = None
+        first_ms: int | None = None
+        behind = begin
+        for position, raw in reader.blocks(begin, end):
+            behind = position + len(raw)
+            for number, fields in enumerate(TIMER_LOG_UNIT.iter_unpack(raw)):
+                unit = TimerLogUnit._make(fields)
+                slot_ms = unit.slot_time_ms
+                last_place = max(unit.physical_offset, last_place or 0)
+                if slot_ms < slots_ms[0]:
+                    continue
+                first_ms = min(slot_ms, first_ms or slot_ms)
+                if slot_ms % self.rules.precision_ms or slot_ms >= slots_ms[1]:
+                    misplaced.append(unit)
+                    continue
+                change = -1 if unit.magic & TIMER_DELETE else 1
+                wheel.revise(unit.slot_time_ms, position + number * TIMER_LOG_UNIT_BYTES, change)
+        log.end = log.written = behind
+        return last_place, first_ms
+
+    def _gather_old(self, now_ms: int) -> None:
+        """Move slots that the wheel would soon use for other times to where reading goes on.
+
+        A Java broker forgets them; here a store may have been away for longer.
+        """
+        rules = self.rules
+        first_ms = rules.floor(now_ms) - (SLOTS_AHEAD - SLOTS_BLANK) * rules.precision_ms
+        if self.read_ms >= first_ms:
+            return
+        old = [slot for slot in self.wheel.used(self.read_ms) if slot[0] < first_ms]
+        reader = self.log.reader()
+        for slot_ms, slot in old:
+            units = reader.slot(slot_ms, slot)
+            for place, size, magic in zip(units.places, units.sizes, units.magics, strict=True):
+                self.add(first_ms, rules.floor(now_ms), magic, place, size, 0)
+        self.read_ms = first_ms
+
+    # -- placing ---------------------------------------------------------------------------
+
+    def add(
+        self, slot_ms: int, write_ms: int, magic: int, place: int, size: int, topic_hash: int
+    ) -> int:
+        """Place a message in a slot; the position of its unit."""
+        position = self.log.next_position()
+        self.add_run(slot_ms, write_ms, magic, [(place, size, topic_hash)])
+        return position
+
+    def add_run(
+        self, slot_ms: int, write_ms: int, magic: int, units: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Place messages in a slot, in order: place, size and hash of the topic of each."""
+        log, pack = self.log, TIMER_LOG_UNIT.pack
+        change = -1 if magic & TIMER_DELETE else 1
+        done = 0
+        while done < len(units):
+            some = units[done : done + log.room()]
+            position = log.next_position()
+            last = position + (len(some) - 1) * TIMER_LOG_UNIT_BYTES
+            previous = self.wheel.add_run(slot_ms, position, last, change * len(some))
+            # Each names the one before it: the first that of the slot, the others their neighbour.
+            chain = (previous, *range(position, last, TIMER_LOG_UNIT_BYTES))
+            delay_ms = slot_ms - write_ms
+            log.append(
+                b"".join(
+                    [
+                        pack(
+                            TIMER_LOG_UNIT_BYTES,
+                            before,
+                            magic,
+                            write_ms,
+                            delay_ms,
+                            place,
+                            size,
+                            topic_hash,
+                            0,
+                        )
+                        for before, (place, size, topic_hash) in zip(chain, some, strict=True)
+                    ]
+                )
+            )
+            done += len(some)
+
+    def clear(self, slot_ms: int) -> None:
+        """Take everything out of a slot."""
+        self.wheel.clear(slot_ms)
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def take(self, read_ms: int, queue_offset: int, now_ms: int) -> TimerWrite:
+        """Take what is to be written, with the progress it stands for."""
+        old = self.checkpoint
+        moved = (read_ms, queue_offset) != (old.read_time_ms, old.master_queue_offset)
+        checkpoint = TimerCheckpoint(
+            read_ms,
+            self.log.end,
+            queue_offset,
+            queue_offset,
+            old.state_version,
+            now_ms if moved else old.timestamp_ms,
+            old.counter + moved,
+        )
+        return TimerWrite(self.log.pieces(), self.wheel.take_dirty(), checkpoint, self.log.end)
+
+    def write(self, work: TimerWrite) -> None:
+        """Write and sync in order.  Blocks: for a worker, one at a time."""
+        disk, file_bytes = self._disk, self.log.file_bytes
+        self.at("timer.before_log")
+        synced: dict[int, RandomFile] = {}
+        for position, raw in work.pieces:
+            start = position // file_bytes * file_bytes
+            file = self._open_log_file(start)
+            file.write(position - start, raw)
+            synced[start] = file
+        for file in synced.values():
+            file.sync()
+        self.at("timer.log_synced")
+        if work.pages:
+            wheel = self._open_wheel()
+            for position, raw in work.pages:
+                wheel.write(position, raw)
+            wheel.sync()
+        self.at("timer.wheel_synced")
+        make_durable_directory(disk, f"{self._root}/config")
+        disk.write_atomic(
+            f"{self._root}/config/timercheck", encode_timer_checkpoint(work.checkpoint)
+        )
+        self.at("timer.check_written")
+
+    def wrote(self, work: TimerWrite) -> None:
+        """A `write` has returned; on the loop."""
+        self.log.wrote(work.log_end)
+        self.checkpoint = work.checkpoint
+
+    def failed(self, work: TimerWrite) -> None:
+        """A `write` has raised: everything in it is written again with the next one."""
+        self.wheel.put_back_dirty(work.pages)
+
+    def _open_log_file(self, start: int) -> RandomFile:
+        if self._log_file is not None and self._log_file[0] == start:
+            return self._log_file[1]
+        make_durable_directory(self._disk, self.log.folder)
+        path = f"{self.log.folder}/{start:0{TIMER_LOG_NAME_DIGITS}d}"
+        is_new = not self._disk.exists(path)
+        file = self._disk.open_random(path, self.log.file_bytes, create=is_new)
+        if is_new:
+            self._disk.sync_dir(self.log.folder)
+        self._log_file = start, file
+        return file
+
+    def _open_wheel(self) -> RandomFile:
+        if self._wheel_file is None:
+            path = f"{self._root}/timerwheel"
+            is_new = not self._disk.exists(path)
+            self._wheel_file = self._disk.open_random(path, WHEEL_BYTES, create=is_new)
+            if is_new:
+                self._disk.sync_dir(self._root)
+        return self._wheel_file
+
+    def drop_expired(self, min_physical_offset: int) -> int:
+        """Remove log files all of whose units point before the log's begin; how many.  Blocks.
+
+        The last unit tells most files from those; what was left at a stop is placed again behind
+        younger messages, so all are looked at before a file goes.
+        """
+        count = 0
+        if min_physical_offset <= self._dropped_below:
+            return count
+        reader = self.log.reader(0)
+        for start in self.log.starts()[:-1]:
+            if start + self.log.file_bytes > self.log.written:
+                break
+            count_max = (self.log.file_bytes - TIMER_LOG_BLANK_BYTES) // TIMER_LOG_UNIT_BYTES
+            last = reader.unit(start + (count_max - 1) * TIMER_LOG_UNIT_BYTES)
+            if last is None or last.physical_offset >= min_physical_offset:
+                break
+            runs = reader.arrays(start, start + self.log.file_bytes)
+            if any((units["place"] >= min_physical_offset).any() for units in runs):
+                break
+            self._disk.remove(f"{self.log.folder}/{start:0{TIMER_LOG_NAME_DIGITS}d}")
+            # In order also over a power cut: a log is read from its first file on.
+            self._disk.sync_dir(self.log.folder)
+            count += 1
+        self._dropped_below = min_physical_offset
+        return count

@@ -1,0 +1,1 @@
+"""Frames: cutting a byte stream into commands, signatures, and a connection's state."""

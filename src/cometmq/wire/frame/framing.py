@@ -1,0 +1,228 @@
+"""Cutting a byte stream into commands, without I/O.
+
+``FrameReader.receive`` takes whatever a transport delivered and returns every command that is
+complete.  It holds at most one unfinished frame, at most ``frame_bytes_max`` long, and refuses
+impossible lengths as soon as it sees them.  After one RemoteProtocolError the stream has no
+known position any more, so the reader stays closed.
+
+Must not look into bodies or ext fields: those are decoded where they are used.
+"""
+
+import struct
+from typing import Final, cast
+
+import msgspec
+
+from cometmq.errors import RemoteProtocolError
+from cometmq.wire.command.command import (
+    BINARY,
+    FRAME_BYTES_MAX,
+    JSON,
+    RemotingCommand,
+    decode_binary_header,
+)
+from cometmq.wire.command.lenient import decode_header_lenient
+from cometmq.wire.header.fast_decode import (
+    END_COMMAND_START,
+    SEND_COMMAND_START,
+    SendCommand,
+    decode_end_command,
+    decode_send_command,
+)
+
+__all__ = ["FRAME_BYTES_MAX", "FrameReader", "decode_frame", "decode_json_header", "full_command"]
+
+_FRAME_HEAD: Final = struct.Struct(">iI")
+_HEADER_BYTES_MASK: Final = 0xFFFFFF
+_LENGTH_BYTES: Final = 4
+_HEAD_BYTES: Final = 8
+
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+
+_decode_command = msgspec.json.Decoder(RemotingCommand).decode
+
+
+def decode_json_header(header: bytes) -> RemotingCommand:
+    """Return the command of a JSON header; raises RemoteProtocolError when it is none."""
+    try:
+        command = _decode_command(header)
+    except _UNREADABLE:
+        return _decode_leniently(header)
+    # Unknown keys are ignored, and so are the names of the fields that are ours alone.
+    command.serialize_type = JSON
+    command.decoded_ext = None
+    command.body = b""
+    return command
+
+
+def _decode_leniently(header: bytes) -> RemotingCommand:
+    code, opaque, flag, language, version, remark, ext = decode_header_lenient(header)
+    command = RemotingCommand(code, opaque, flag, language, version, remark)
+    command.decoded_ext = ext
+    return command
+
+
+def full_command(command: SendCommand) -> RemotingCommand:
+    """Return a send that was decoded in one pass as any other command."""
+    full = decode_json_header(command.header)
+    full.body = command.body
+    return full
+
+
+class FrameReader:
+    """Turns received bytes into commands; one per direction of a connection."""
+
+    __slots__ = (
+        "_complete",
+        "_error",
+        "_frame_bytes_max",
+        "_has_fast_commands",
+        "_needed",
+        "_pending",
+    )
+
+    def __init__(
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, *, has_fast_commands: bool = False
+    ) -> None:
+        """``frame_bytes_max`` includes the length field.
+
+        ``has_fast_commands`` lets ``receive`` give a ``SendCommand`` for a plain
+        SEND_MESSAGE_V2 and an ``EndCommand`` for an END_TRANSACTION, which only a server's
+        handlers of those know.
+        """
+        self._frame_bytes_max = frame_bytes_max
+        self._has_fast_commands = has_fast_commands
+        # The head of an unfinished frame, and how long it must grow before a look pays.
+        self._pending = bytearray()
+        self._needed = 0
+        self._error: str | None = None
+        self._complete: list[RemotingCommand] = []
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a protocol error ended this stream."""
+        return self._error is not None
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much of an unfinished frame is held."""
+        return len(self._pending)
+
+    def receive(self, data: bytes) -> list[RemotingCommand]:
+        """Return the commands that these bytes complete, in order; an empty list asks for more.
+
+        Raises RemoteProtocolError on bytes that are no frame, now and on every later call.
+        ``take_complete`` then gives the commands before the bad bytes.
+        """
+        if self._error is not None:
+            raise RemoteProtocolError(self._error)
+        if self._needed:
+            self._pending += data
+            if len(self._pending) < self._needed:
+                return []
+            data = bytes(self._pending)
+            self._pending.clear()
+            self._needed = 0
+        elif type(data) is not bytes:
+            data = bytes(data)
+        commands: list[RemotingCommand] = []
+        try:
+            self._parse(data, commands)
+        except RemoteProtocolError as error:
+            self._error = str(error)
+            self._pending.clear()
+            self._complete = commands
+            raise
+        return commands
+
+    def take_complete(self) -> list[RemotingCommand]:
+        """Return, once, the commands that preceded the bytes that closed this reader."""
+        complete, self._complete = self._complete, []
+        return complete
+
+    def _parse(self, data: bytes, commands: list[RemotingCommand]) -> None:
+        position = 0
+        end = len(data)
+        has_fast_commands = self._has_fast_commands
+        while end - position >= _HEAD_BYTES:
+            length, packed = _FRAME_HEAD.unpack_from(data, position)
+            frame_end = position + _LENGTH_BYTES + length
+            header_start = position + _HEAD_BYTES
+            header_end = header_start + (packed & _HEADER_BYTES_MASK)
+            # An impossible length must be refused now, not waited for.
+            if header_end > frame_end or length >= self._frame_bytes_max - 3:
+                raise self._bad_length(length, packed & _HEADER_BYTES_MASK)
+            if frame_end > end:
+                break
+            serialize_type = packed >> 24
+            header = data[header_start:header_end]
+            if has_fast_commands and not serialize_type:
+                try:
+                    if header.startswith(SEND_COMMAND_START):
+                        send = decode_send_command(header)
+                        send.header = header
+                        send.body = data[header_end:frame_end]
+                        commands.append(cast(RemotingCommand, send))
+                        position = frame_end
+                        continue
+                    if header.startswith(END_COMMAND_START):
+                        commands.append(cast(RemotingCommand, decode_end_command(header)))
+                        position = frame_end
+                        continue
+                except _UNREADABLE:
+                    pass
+            if serialize_type == JSON:
+                try:
+                    command = _decode_command(header)
+                    # No peer can set what is ours; see decode_json_header.
+                    command.decoded_ext = None
+                    command.serialize_type = JSON
+                except _UNREADABLE:
+                    command = _decode_leniently(header)
+            elif serialize_type == BINARY:
+                command = decode_binary_header(header)
+            else:
+                raise RemoteProtocolError(
+                    f"serialization type {serialize_type} is unknown; 0 is JSON, 1 is binary"
+                )
+            command.body = data[header_end:frame_end]
+            commands.append(command)
+            position = frame_end
+        if position < end:
+            self._keep(data, position)
+
+    def _keep(self, data: bytes, position: int) -> None:
+        """Hold the rest of the data until its frame can be complete."""
+        rest = data[position:]
+        # A bad length is refused when its four bytes are there, a bad header length at eight.
+        needed = _LENGTH_BYTES
+        if len(rest) >= _LENGTH_BYTES:
+            needed = _HEAD_BYTES
+            length = int.from_bytes(rest[:_LENGTH_BYTES], "big", signed=True)
+            if length < _LENGTH_BYTES or length + _LENGTH_BYTES > self._frame_bytes_max:
+                raise self._bad_length(length, 0)
+            if len(rest) >= _HEAD_BYTES:
+                needed = _LENGTH_BYTES + length
+        self._needed = needed
+        self._pending += rest
+
+    def _bad_length(self, length: int, header_bytes: int) -> RemoteProtocolError:
+        if length < _LENGTH_BYTES or length + _LENGTH_BYTES > self._frame_bytes_max:
+            raw = length.to_bytes(_LENGTH_BYTES, "big", signed=True)
+            # Servers of other protocols begin with words.
+            word = f" ({raw.decode()!r})" if raw.isascii() and raw.decode().isprintable() else ""
+            return RemoteProtocolError(
+                f"frame length {length}{word} is out of range; {_LENGTH_BYTES} to"
+                f" {self._frame_bytes_max - _LENGTH_BYTES} bytes may follow the length field"
+            )
+        return RemoteProtocolError(
+            f"a header of {header_bytes} bytes does not fit a frame of length {length}"
+        )
+
+
+def decode_frame(frame: bytes) -> RemotingCommand:
+    """Return the command of exactly one frame; raises RemoteProtocolError for more or less."""
+    commands = FrameReader().receive(frame)
+    if len(commands) != 1:
+        raise RemoteProtocolError(f"expected one frame, {len(frame)} bytes hold {len(commands)}")
+    return commands[0]

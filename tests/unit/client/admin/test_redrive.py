@@ -1,0 +1,411 @@
+"""Dead letters of a real broker, sent again: order, once, and only to whom it should."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.client.waiting import until
+
+from cometmq.client import Admin, DeadLetter, Message, Producer, PushConsumer, ReceivedMessage
+from cometmq.client.admin.redrive import DeadLetters, Redrive, RedrivePlan, dead_groups
+from cometmq.client.admin.redrive_ledger import RedriveLedger
+from cometmq.core.retry.dead_letters import Death, DeathSelection
+from cometmq.errors import CometError, ConfigError, RequestTimeout
+from cometmq.model import MessageQueue
+from cometmq.net.env import SystemClock
+from cometmq.testing.cluster import EmbeddedCluster, embedded_cluster
+
+COUNT = 12
+ALL = DeathSelection()
+
+
+Story = Callable[[EmbeddedCluster], Coroutine[Any, Any, None]]
+
+
+def scenario(story: Story) -> None:
+    """Run a story in a cluster where `COUNT` messages of Orders died for the group billing."""
+
+    async def run() -> None:
+        async with embedded_cluster() as cluster:
+            await die(cluster)
+            await story(cluster)
+
+    asyncio.run(run())
+
+
+class Between:
+    """An `Io` whose requests go through a function of the test's."""
+
+    def __init__(self, io: Any, request: Any) -> None:
+        self._io = io
+        self.request = request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._io, name)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Ask brokers again until it holds."""
+    async with asyncio.timeout(30):
+        while not await condition():  # noqa: ASYNC110 - brokers do not call back
+            await asyncio.sleep(0.05)
+
+
+async def die(cluster: EmbeddedCluster) -> None:
+    """Have a consumer refuse every message for good."""
+    address = cluster.name_server_address
+    async with Admin(name_server=address) as admin, Producer("p", name_server=address) as producer:
+        await admin.create_topic("Orders", queue_count=1)
+        for number in range(COUNT):
+            await producer.send(
+                Message(
+                    "Orders",
+                    str(number).encode(),
+                    tags="even" if number % 2 == 0 else "odd",
+                    keys=f"k{number}",
+                    properties={"reason": "no such account", "shop": str(number)},
+                )
+            )
+        seen: list[bytes] = []
+
+        async def refuse(message: ReceivedMessage) -> DeadLetter:
+            seen.append(message.body)
+            return DeadLetter()
+
+        reader = admin.queue_reader()
+        async with PushConsumer(
+            "billing",
+            {"Orders": "*"},
+            refuse,
+            name_server=address,
+            consume_from="first",
+            concurrency=1,
+        ):
+
+            async def are_dead() -> bool:
+                found = await dead_groups(reader, await admin.topic_list(include_system=True))
+                return found.get("billing") == COUNT
+
+            await eventually(are_dead)
+
+
+def redrive(admin: Admin, folder: Path, **options: Any) -> tuple[Redrive, RedriveLedger]:
+    """A run with the ledger in `folder`."""
+    letters = DeadLetters(admin.queue_reader(), "billing")
+    kind = "origin" if options.get("to_origin") else "group"
+    ledger = RedriveLedger.open(folder, "billing", kind)
+    return Redrive(letters, ledger, clock=SystemClock(), **options), ledger
+
+
+async def bodies(admin: Admin, topic: str) -> list[bytes]:
+    """What lies in a topic, queue by queue."""
+    reader = admin.queue_reader()
+    return [
+        message.body
+        for queue in await reader.queues(topic)
+        for message in [
+            message async for message in reader.read(queue, *(await reader.bounds(queue)))
+        ]
+    ]
+
+
+def test_what_a_death_tells() -> None:
+    """Origin, tries, reason and ids, and each condition of a selection."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        async with Admin(name_server=cluster.name_server_address) as admin:
+            letters = DeadLetters(admin.queue_reader(), "billing")
+            deaths = sorted(
+                [death async for death, _ in letters.walk(ALL)],
+                key=lambda death: death.queue_offset,
+            )
+            assert len(deaths) == COUNT
+            by_key = {death.keys[0]: death for death in deaths}
+            one = by_key["k3"]
+            assert (one.origin_topic, one.tags, one.reason) == ("Orders", "odd", "no such account")
+            assert (one.times_refused, one.body_bytes) == (1, 1)
+            for selection, count in (
+                (DeathSelection(topics=("Orders",)), COUNT),
+                (DeathSelection(topics=("Bills",)), 0),
+                (DeathSelection(tags=("odd",)), COUNT // 2),
+                (DeathSelection(keys=("k1", "k2", "zz")), 2),
+                (DeathSelection(reasons=("account",)), COUNT),
+                (DeathSelection(reasons=("timeout",)), 0),
+                (DeathSelection(message_ids=(one.message_id,)), 1),
+                (DeathSelection(since_ms=one.died_ms + 3_600_000), 0),
+                (DeathSelection(until_ms=deaths[0].died_ms), 0),
+                (
+                    DeathSelection(since_ms=deaths[0].died_ms, until_ms=one.died_ms + 3_600_000),
+                    COUNT,
+                ),
+            ):
+                found = [death async for death, _ in letters.walk(selection)]
+                assert len(found) == count, selection
+
+    scenario(story)
+
+
+def test_only_the_group_gets_it_again(tmp_path: Path) -> None:
+    """In order, under the first topic and id, tries from the start; the topic gets nothing."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        address = cluster.name_server_address
+        async with Admin(name_server=address) as admin:
+            run, ledger = redrive(admin, tmp_path)
+            plan = await run.plan(DeathSelection(tags=("odd",)))
+            assert (plan.count, plan.sent_before) == (COUNT // 2, 0)
+            assert await run.send(plan) == COUNT // 2
+            assert ledger.count == COUNT // 2
+            # Another selection that overlaps sends the rest only.
+            again, _ = redrive(admin, tmp_path)
+            plan = await again.plan(ALL)
+            assert (plan.count, plan.sent_before) == (COUNT // 2, COUNT // 2)
+            assert await again.send(plan) == COUNT // 2
+            third, _ = redrive(admin, tmp_path)
+            assert (await third.plan(ALL)).count == 0
+            dead = [
+                death async for death, _ in DeadLetters(admin.queue_reader(), "billing").walk(ALL)
+            ]
+            assert len(dead) == COUNT
+            assert len(await bodies(admin, "Orders")) == COUNT
+            order = [int(body) for body in await bodies(admin, "%RETRY%billing")]
+            deaths = [int(death.keys[0][1:]) for death in dead]
+            odd = [number for number in deaths if number % 2]
+            even = [number for number in deaths if number % 2 == 0]
+            assert order == odd + even
+        got: list[ReceivedMessage] = []
+
+        async def take(message: ReceivedMessage) -> None:
+            got.append(message)
+
+        async with PushConsumer(
+            "billing", {"Orders": "*"}, take, name_server=address, concurrency=1
+        ):
+            await until(lambda: len(got) >= COUNT, 30)
+        by_key = {death.keys[0]: death for death in dead}
+        assert len(got) == COUNT
+        for message in got:
+            death = by_key[message.keys[0]]
+            assert message.topic == "Orders"
+            assert message.message_id == death.message_id
+            assert message.reconsume_times == 0
+            assert message.properties["REPLAY_OF"] == death.place
+            assert message.properties["shop"] == message.body.decode()
+
+    scenario(story)
+
+
+def test_to_the_first_topics(tmp_path: Path) -> None:
+    """As new messages of the topic, for every group of it; the two targets have two ledgers."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        async with Admin(name_server=cluster.name_server_address) as admin:
+            run, _ = redrive(admin, tmp_path, to_origin=True)
+            plan = await run.plan(ALL)
+            assert [(key, row[0]) for key, row in plan.by_target.items()] == [
+                (("Orders", "Orders"), COUNT)
+            ]
+            assert await run.send(plan) == COUNT
+            assert len(await bodies(admin, "Orders")) == 2 * COUNT
+            to_group, _ = redrive(admin, tmp_path)
+            assert (await to_group.plan(ALL)).count == COUNT
+
+    scenario(story)
+
+
+def test_a_killed_run_is_finished_without_repeating(tmp_path: Path) -> None:
+    """What was in doubt is looked up in the retry topic."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+
+        class Killed(Exception):
+            """Stands for the end of the process."""
+
+        sleeps = 0
+
+        async def die_at_the_fifth(seconds: float) -> None:
+            nonlocal sleeps
+            sleeps += 1
+            if sleeps == 5:
+                raise Killed
+
+        class Frozen(SystemClock):
+            """A clock on which every message comes too early."""
+
+            def __init__(self) -> None:
+                self.monotonic = lambda: 0.0  # type: ignore[misc]
+
+        async with Admin(name_server=cluster.name_server_address) as admin:
+            ledger = RedriveLedger.open(tmp_path, "billing", "group")
+            run = Redrive(
+                DeadLetters(admin.queue_reader(), "billing"),
+                ledger,
+                rate=1000.0,
+                clock=Frozen(),
+                sleep=die_at_the_fifth,
+            )
+            with pytest.raises(Killed):
+                await run.send(await run.plan(ALL))
+            assert sleeps == 5
+            assert ledger.pending is not None
+            # The process died while it wrote, too.
+            with ledger.path.open("a", encoding="utf-8") as file:
+                file.write('{"done": tr')
+            before = await bodies(admin, "%RETRY%billing")
+            assert 0 < len(before) < COUNT
+            after, _ = redrive(admin, tmp_path)
+            plan = await after.plan(ALL)
+            assert plan.sent_before == len(before)
+            await after.send(plan)
+            order = await bodies(admin, "%RETRY%billing")
+            assert sorted(map(int, order)) == list(range(COUNT))
+
+    scenario(story)
+
+
+def test_a_lost_answer_is_no_second_copy(tmp_path: Path) -> None:
+    """The broker stored it, the answer did not come: it is found and not sent again."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        async with Admin(name_server=cluster.name_server_address) as admin:
+            run, ledger = redrive(admin, tmp_path, sleep=lambda seconds: asyncio.sleep(0))
+            ask = run._reader.io.request
+            lost = 0
+
+            async def lose_the_fourth(address: str, command: Any, timeout_ms: int) -> Any:
+                nonlocal lost
+                answer = await ask(address, command, timeout_ms)
+                if command.code == 310 and command.body == b"3":
+                    lost += 1
+                    if lost == 1:
+                        raise RequestTimeout("the answer is lost")
+                return answer
+
+            run._reader.io = Between(run._reader.io, lose_the_fourth)
+            assert await run.send(await run.plan(ALL)) == COUNT
+            assert lost == 1
+            assert ledger.count == COUNT
+            order = await bodies(admin, "%RETRY%billing")
+            assert sorted(map(int, order)) == list(range(COUNT))
+
+    scenario(story)
+
+
+def test_a_topic_that_may_not_be_read(tmp_path: Path) -> None:
+    """Stores of RocketMQ 4 have dead letters with permission 2; it stays as it is."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        topics = cluster.standalone.broker.state.topics
+        config = topics.get("%DLQ%billing")
+        assert config is not None
+        topics.put(replace(config, perm=2), 0)
+        cluster.standalone.broker.state.on_topic_changed(replace(config, perm=2))
+        async with Admin(name_server=cluster.name_server_address) as admin:
+
+            async def is_known() -> bool:
+                route = await admin.topic_route("%DLQ%billing")
+                return [data.perm for data in route.queue_datas] == [2]
+
+            await eventually(is_known)
+            run, _ = redrive(admin, tmp_path)
+            plan = await run.plan(ALL)
+            assert plan.count == COUNT
+            assert await run.send(plan) == COUNT
+            config = topics.get("%DLQ%billing")
+            assert config is not None
+            assert config.perm == 2
+
+    scenario(story)
+
+
+def test_a_broker_that_buries_the_copy_is_told_of(tmp_path: Path) -> None:
+    """RocketMQ does so while members consume in order; one message is in doubt, not all."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        async with Admin(name_server=cluster.name_server_address) as admin:
+            run, _ = redrive(admin, tmp_path)
+            plan = await run.plan(ALL)
+            ask = run._reader.io.request
+
+            async def bury(address: str, command: Any, timeout_ms: int) -> Any:
+                if command.code == 310:
+                    command.ext_fields["b"] = "%DLQ%billing"
+                return await ask(address, command, timeout_ms)
+
+            run._reader.io = Between(run._reader.io, bury)
+            with pytest.raises(CometError, match="consume in order"):
+                await run.send(plan)
+            assert len(await bodies(admin, "%DLQ%billing")) == COUNT + 1
+
+    scenario(story)
+
+
+def test_an_ordered_group_gets_its_dead_letters_again(tmp_path: Path) -> None:
+    """Ours does not bury what has no tries yet; the members may stay online."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        address = cluster.name_server_address
+        got: list[bytes] = []
+
+        async def take(message: ReceivedMessage) -> None:
+            got.append(message.body)
+
+        async with (
+            Admin(name_server=address) as admin,
+            PushConsumer("billing", {"Orders": "*"}, take, name_server=address, order="queue"),
+        ):
+            locks = cluster.standalone.broker.state.queue_locks
+
+            async def is_locked() -> bool:
+                return not locks.are_all_expired("billing", SystemClock().now_ms())
+
+            await eventually(is_locked)
+            run, _ = redrive(admin, tmp_path)
+            assert await run.send(await run.plan(ALL)) == COUNT
+            await until(lambda: len(got) == COUNT, 30)
+            assert len(await bodies(admin, "%DLQ%billing")) == COUNT
+
+    scenario(story)
+
+
+def test_ledger_of_something_else(tmp_path: Path) -> None:
+    """A line that is none, and an answer without a question, are told of with their number."""
+    ledger = RedriveLedger.open(tmp_path, "g", "group")
+    ledger.path.write_text("[1]\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 1"):
+        RedriveLedger.open(tmp_path, "g", "group")
+    ledger.path.write_text(json.dumps({"done": True}) + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="nothing was about"):
+        RedriveLedger.open(tmp_path, "g", "group")
+
+
+def test_ledger_knows_a_message_by_place_and_id(tmp_path: Path) -> None:
+    """The same place with another message is another message."""
+    queue = MessageQueue("%DLQ%g", "a", 0)
+    death = Death(queue, 7, 0, "AB", "T", "", 1, "", (), "", 1)
+    ledger = RedriveLedger.open(tmp_path, "g", "group")
+    ledger.about([death], MessageQueue("%RETRY%g", "a", 0), 0)
+    assert death not in ledger
+    ledger.done()
+    again = RedriveLedger.open(tmp_path, "g", "group")
+    assert death in again
+    assert replace(death, message_id="CD") not in again
+    assert replace(death, queue_offset=8) not in again
+
+
+def test_rates(tmp_path: Path) -> None:
+    """A rate that never ends is refused; a plan without messages sends nothing."""
+
+    async def story(cluster: EmbeddedCluster) -> None:
+        async with Admin(name_server=cluster.name_server_address) as admin:
+            with pytest.raises(ConfigError, match="never end"):
+                redrive(admin, tmp_path, rate=0.0)
+            run, ledger = redrive(admin, tmp_path, rate=5.0)
+            assert await run.send(RedrivePlan()) == 0
+            assert not ledger.path.exists()
+
+    scenario(story)

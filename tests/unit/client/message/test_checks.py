@@ -1,0 +1,126 @@
+"""Fields of the wrong kind are named before anything is sent, not stored as str makes them."""
+
+import enum
+from itertools import count
+from typing import Any
+
+import pytest
+
+from cometmq.client.producer.linger import Linger
+from cometmq.client.producer.send import SendCodec
+from cometmq.codec.properties import decode_properties, split_keys
+from cometmq.errors import LocalProtocolError
+from cometmq.model import Message, MessageQueue
+
+
+class Colour(str, enum.Enum):  # noqa: UP042 - the older way, whose formatting is not the value
+    RED = "red"
+
+
+def codec() -> SendCodec:
+    numbers = count(1)
+    return SendCodec("pg", lambda: f"ID{next(numbers)}", lambda: 123)
+
+
+def message(**fields: Any) -> Message:
+    return Message(**{"topic": "t", "body": b"x", **fields})
+
+
+WRONG = [
+    (message(topic=None), "topic None is NoneType"),
+    (message(topic=["t"]), "topic \\['t'\\] is list"),
+    (message(topic=Colour.RED), "formats as 'Colour.RED'; give its value, 'red'"),
+    (message(body=None), "NoneType; encode"),
+    (message(tags=["a"]), "tag for t \\['a'\\] is list; give a text"),
+    (message(tags=0), "tag for t 0 is int"),
+    (message(keys=7), "key for t 7 is int"),
+    (message(keys=(7,)), "key for t 7 is int"),
+    (message(keys=("a", 7)), "key for t 7 is int"),
+    (message(keys=b"k"), "key for t 107 is int"),
+    (message(keys=("a b", "c")), "key 'a b' for t has a blank"),
+    (message(keys=0), "key for t 0 is int"),
+    (message(message_group=7), "message group for t 7 is int"),
+    (message(message_group=0), "message group for t 0 is int"),
+    (message(properties={"n": 3}), "property 'n' of a message for t is 3 \\(int\\)"),
+    (message(properties={"n": 0}), "property 'n' of a message for t is 0 \\(int\\)"),
+    (message(properties={"n": None}), "property 'n' of a message for t is None"),
+    (message(properties={7: "n"}), "property name 7 of a message for t is int"),
+    (message(properties=[("a", "b")]), "\\(list\\); give a mapping"),
+    (message(flag="1"), "flag '1' of a message for t"),
+    (message(flag=None), "flag None of a message for t"),
+    (message(flag=2**31), "flag 2147483648 of a message for t"),
+    (
+        message(delay_ms="3"),
+        "delay_ms of a message for t is '3' \\(str\\); give whole mill",
+    ),
+    (message(delay_ms=2.5), "delay_ms of a message for t is 2.5"),
+    (message(delay_ms=-1), "delay_ms of a message for t is -1"),
+    (message(deliver_time_ms=1.7e12), "give whole milliseconds since 1970"),
+    (message(delay_level="3"), "delay_level of a message for t is '3'"),
+    (message(delay_level=-1), "delay_level of a message for t is -1"),
+    (message(delay_level=True), "delay_level of a message for t is True"),
+    (None, "None \\(NoneType\\) is no Message; give Message\\(topic, body\\)"),
+    ("t", "'t' \\(str\\) is no Message"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "fault"), WRONG)
+def test_a_field_of_the_wrong_kind_is_named(wrong: Any, fault: str) -> None:
+    """The same words for a message that travels alone and for one in a batch."""
+    with pytest.raises(LocalProtocolError, match=fault):
+        codec().prepare(wrong)
+    with pytest.raises(LocalProtocolError, match=fault):
+        codec().batch_item(wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, "t", message(body=None), message(topic=None)])
+def test_what_is_no_message_does_not_linger(wrong: Any) -> None:
+    """It goes on to the send that travels alone, which says what is wrong."""
+    made = Linger(0.01, 1000, 1000, codec(), lambda batch: None)
+    assert not made.takes(wrong)
+
+
+def test_members_of_enumerations_stand_for_their_value() -> None:
+    """What ``Colour.RED == "red"`` promises is what is stored, though it formats otherwise."""
+    given = message(
+        tags=Colour.RED,
+        keys=(Colour.RED, "k"),
+        message_group=Colour.RED,
+        properties={"colour": Colour.RED, Colour.RED: "value"},
+    )
+    text = codec().prepare(given).properties
+    assert decode_properties(text) == {
+        "UNIQ_KEY": "ID1",
+        "WAIT": "true",
+        "TAGS": "red",
+        "KEYS": "red k",
+        "__SHARDINGKEY": "red",
+        "colour": "red",
+        "red": "value",
+    }
+
+
+def test_nothing_is_nothing() -> None:
+    """None and empty texts leave a field out."""
+    given = message(tags="", keys="", message_group="", properties=None)
+    assert decode_properties(codec().prepare(given).properties) == {
+        "UNIQ_KEY": "ID1",
+        "WAIT": "true",
+    }
+    assert codec().prepare(message(keys=None)).properties == codec().prepare(given).properties
+
+
+def test_only_a_blank_separates_keys() -> None:
+    """A tabulator is part of a key, for the index as for who reads it."""
+    assert split_keys("a\tb  c ") == ("a\tb", "c")
+    assert split_keys("") == ()
+
+
+def test_half_a_surrogate_pair_is_named() -> None:
+    """It cannot be written as UTF-8; alone it is refused when the frame is made."""
+    made = codec()
+    prepared = made.prepare(message(tags="\ud800"))
+    with pytest.raises(LocalProtocolError, match="surrogate"):
+        made.frame(prepared, MessageQueue("t", "b", 0), 1)
+    with pytest.raises(LocalProtocolError, match="surrogate"):
+        made.batch_item(message(tags="\ud800"))

@@ -1,0 +1,123 @@
+"""Wheel and timer log: units of a slot are found however they lie, and after a restart."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.codec.timer import (
+    TIMER_DEFAULT,
+    TIMER_LOG_UNIT,
+    TIMER_LOG_UNIT_BYTES,
+)
+from cometmq.codec.timer_slots import TimerRules
+from cometmq.store.base.disk import RealDisk
+from cometmq.store.timer import log as timer_log
+from cometmq.store.timer.book import TimerBook
+from cometmq.store.timer.log import TimerLog
+from cometmq.store.timer.wheel import WHEEL_BYTES, Slot, TimerWheel
+
+NOW_MS = 1_700_000_000_000
+FILE_BYTES = 4096
+
+
+def book_on(path: Path) -> TimerBook:
+    """Wheel and log with small files."""
+    return TimerBook(RealDisk(), str(path), FILE_BYTES, TimerRules())
+
+
+def fill(book: TimerBook, count: int) -> None:
+    """Units in turn for three slots."""
+    for number in range(count):
+        slot_ms = NOW_MS + 1000 * (number % 3)
+        book.add(slot_ms, NOW_MS, TIMER_DEFAULT, 100 * number, 100, 7)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+@pytest.mark.parametrize("follows", [True, False])
+def test_units_of_a_slot_over_files(
+    is_written: bool, follows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oldest first, by the chain or by reading what lies between; written or in memory."""
+    if follows:
+        monkeypatch.setattr(timer_log, "_CHAIN_UNITS_MIN", 0)
+        monkeypatch.setattr(timer_log, "_CHAIN_SHARE", 0)
+    book = book_on(tmp_path)
+    fill(book, 300)
+    if is_written:
+        work = book.take(NOW_MS, 300, NOW_MS)
+        book.write(work)
+        book.wrote(work)
+        assert len(list((tmp_path / "timerlog").iterdir())) == 4
+        assert (tmp_path / "timerwheel").stat().st_size == WHEEL_BYTES
+    for turn in range(3):
+        slot = book.wheel.get(NOW_MS + 1000 * turn)
+        assert slot is not None
+        assert slot.message_count == 100
+        units = book.log.reader(slot.last).slot(NOW_MS + 1000 * turn, slot)
+        assert list(units.places) == [100 * number for number in range(turn, 300, 3)]
+        assert set(units.sizes) == {100}
+    assert book.wheel.count_from(NOW_MS + 1000) == 200
+
+
+def test_a_file_ends_with_a_blank_as_java_writes_it() -> None:
+    """78 units of 52 bytes fit 4096; what remains is named, and the next file begins."""
+    log = TimerLog(RealDisk(), "/nowhere", FILE_BYTES)
+    for _ in range(79):
+        log.append(TIMER_LOG_UNIT.pack(TIMER_LOG_UNIT_BYTES, -1, 1, NOW_MS, 0, 0, 100, 0, 0))
+    first, second = log.pieces()
+    assert (first[0], second[0], len(second[1])) == (0, FILE_BYTES, TIMER_LOG_UNIT_BYTES)
+    blank = first[1][78 * TIMER_LOG_UNIT_BYTES :]
+    remaining = FILE_BYTES - 78 * TIMER_LOG_UNIT_BYTES
+    assert blank == remaining.to_bytes(4, "big") + bytes(8) + bytes.fromhex("cbd43194")
+
+
+def test_a_slot_of_another_round_is_blank() -> None:
+    """Fourteen days on the same place in the file means another time."""
+    wheel = TimerWheel(1000)
+    assert wheel.add(NOW_MS, 52, 1) == -1
+    assert wheel.add(NOW_MS, 104, 1) == 52
+    assert wheel.get(NOW_MS) == Slot(52, 104, 2)
+    later_ms = NOW_MS + 1_209_600_000
+    assert wheel.get(later_ms) is None
+    assert wheel.add(later_ms, 156, 1) == -1
+    assert wheel.get(NOW_MS) is None
+    assert wheel.used(0) == [(later_ms, Slot(156, 156, 1))]
+
+
+def test_files_whose_messages_are_gone_go(tmp_path: Path) -> None:
+    """Those that point before the log's begin only; never the newest, nor what is not written."""
+    book = book_on(tmp_path)
+    fill(book, 300)
+
+    def names() -> list[int]:
+        return sorted(int(path.name) for path in (tmp_path / "timerlog").iterdir())
+
+    assert book.drop_expired(10_000) == 0
+    work = book.take(NOW_MS, 300, NOW_MS)
+    book.write(work)
+    book.wrote(work)
+    assert names() == [0, 4096, 8192, 12288]
+    # A file has 78 units, so the last one of the second points to 100 * 155.
+    assert book.drop_expired(15_500) == 1
+    assert names() == [4096, 8192, 12288]
+    assert book.drop_expired(15_501) == 1
+    assert book.drop_expired(1 << 40) == 1
+    assert names() == [12288]
+    again = book_on(tmp_path)
+    assert again.log.starts() == [12288]
+
+
+def test_a_file_that_ends_with_what_was_placed_again_stays_for_its_younger_messages(
+    tmp_path: Path,
+) -> None:
+    """A stop places messages again behind younger ones; their file names those too."""
+    book = book_on(tmp_path)
+    fill(book, 77)
+    book.add(NOW_MS, NOW_MS, TIMER_DEFAULT, 0, 100, 7)
+    fill(book, 1)
+    work = book.take(NOW_MS, 1, NOW_MS)
+    book.write(work)
+    book.wrote(work)
+    assert book.log.starts() == [0, FILE_BYTES]
+    assert book.drop_expired(7_600) == 0
+    assert book.drop_expired(7_601) == 1
