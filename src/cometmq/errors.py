@@ -1,7 +1,8 @@
 """The exception tree and RocketMQ's response codes.
 
     CometError
-    |- LocalProtocolError     we were about to send something the protocol forbids
+    |- LocalProtocolError     we were about to send something the protocol forbids (ValueError)
+    |  `- MessageTypeError    ... because it is of the wrong type (TypeError)
     |- RemoteProtocolError    the peer sent bytes that are not the protocol
     |  `- CodecError          a stored message, batch or property string does not decode
     |- RemoteError            the peer answered with a response code other than success
@@ -10,11 +11,16 @@
     |  |- StoreCorrupt | DiskFull | StoreLocked | MessageIllegal
     |  `- StoreClosed > StoreFailed
     |- ClientError            our client could not do what was asked
-    |  |- RequestTimeout | ConnectFailed > TlsFailed | NoRoute | ClientClosed | SendFailed
-    |  `- OffsetOutOfRange
-    |- ConfigError            a setting is wrong
-    |  `- ExpressionIllegal   an SQL92 filter is not written as one
+    |  |- RequestTimeout (TimeoutError) | ConnectFailed (ConnectionError) > TlsFailed
+    |  `- NoRoute | ClientClosed | SendFailed | OffsetOutOfRange
+    |- ConfigError            a setting or an argument is wrong (ValueError)
+    |  |- ConfigTypeError     ... because it is of the wrong type (TypeError)
+    |  `- ExpressionIllegal   an SQL92 filter does not parse
     `- NotComparable          a property's value is not what an SQL92 filter compares it with
+
+The built-in classes in parentheses are bases too, so that ``except TimeoutError`` catches
+`RequestTimeout`. The two network errors are therefore also OSErrors: code that handles both
+catches ours first.
 
 Put and send *statuses* (a flush timed out, a replica is missing) are values in the result, not
 exceptions: the message may well be stored.
@@ -35,6 +41,7 @@ __all__ = [
     "CodecError",
     "CometError",
     "ConfigError",
+    "ConfigTypeError",
     "ConnectFailed",
     "DiskFull",
     "ExpressionIllegal",
@@ -44,6 +51,7 @@ __all__ = [
     "LocalProtocolError",
     "MessageIllegal",
     "MessageRefused",
+    "MessageTypeError",
     "NoPermission",
     "NoRoute",
     "OffsetOutOfRange",
@@ -123,8 +131,12 @@ class CometError(Exception):
     """Root of every error that CometMQ raises on purpose."""
 
 
-class LocalProtocolError(CometError):
+class LocalProtocolError(CometError, ValueError):
     """We were asked to send something the protocol cannot carry."""
+
+
+class MessageTypeError(LocalProtocolError, TypeError):
+    """A message, or a field of it, is of the wrong type."""
 
 
 class RemoteProtocolError(CometError):
@@ -276,11 +288,11 @@ class ClientError(CometError):
     """Our client could not do what was asked; the cause is on this side or the way there."""
 
 
-class RequestTimeout(ClientError):
+class RequestTimeout(ClientError, TimeoutError):
     """No answer came in time; the request may or may not have been carried out."""
 
 
-class ConnectFailed(ClientError):
+class ConnectFailed(ClientError, ConnectionError):
     """No connection to the address could be made, or it broke before the answer."""
 
 
@@ -317,8 +329,12 @@ class OffsetOutOfRange(ClientError):
         return str(self.args[0])
 
 
-class ConfigError(CometError):
+class ConfigError(CometError, ValueError):
     """A setting is unknown or out of range; the text names key, value and what is accepted."""
+
+
+class ConfigTypeError(ConfigError, TypeError):
+    """An argument is of the wrong type; the text names it, its value and what is accepted."""
 
 
 class ExpressionIllegal(ConfigError):

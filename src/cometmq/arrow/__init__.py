@@ -21,7 +21,7 @@ from cometmq.arrow.options import (
     nearest,
     parse_options,
 )
-from cometmq.errors import ConfigError
+from cometmq.errors import ConfigError, ConfigTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -119,7 +119,7 @@ def scan(
     )
     report = ScanReport() if report is None else report
     if not isinstance(report, ScanReport):
-        raise ConfigError(f"report must be a ScanReport to be filled, got {report!r}")
+        raise ConfigTypeError(f"report must be a ScanReport to be filled, got {report!r}")
     if name_server is not None:
         if path is not None:
             raise ConfigError(

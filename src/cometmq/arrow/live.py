@@ -28,6 +28,7 @@ from cometmq.errors import (
     ClientClosed,
     ClientError,
     ConfigError,
+    ConfigTypeError,
     ConnectFailed,
     NoRoute,
     RemoteError,
@@ -101,7 +102,7 @@ class LiveCluster:
     ) -> None:
         for name, value in (("timeout_ms", timeout_ms), ("retry_ms", retry_ms)):
             if isinstance(value, bool) or not isinstance(value, int):
-                raise ConfigError(f"{name} must be a whole number of ms, got {value!r}")
+                raise ConfigTypeError(f"{name} must be a whole number of ms, got {value!r}")
         if not (isinstance(group, str) and group):
             raise ConfigError(f"group must be a name, got {group!r}")
         if retry_ms < 0:

@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from cometmq.core.filter.sql92.expression import compile_expression
-from cometmq.errors import ConfigError
+from cometmq.errors import ConfigError, ConfigTypeError
 
 __all__ = [
     "ALL_COLUMNS",
@@ -137,7 +137,7 @@ def parse_options(
         )
     _check_kinds(broker, include_properties=include_properties, check_crc=check_crc)
     if isinstance(batch_rows, bool) or not isinstance(batch_rows, int):
-        raise ConfigError(f"batch_rows must be an integer, got {batch_rows!r}")
+        raise ConfigTypeError(f"batch_rows must be an integer, got {batch_rows!r}")
     if not 1 <= batch_rows <= _BATCH_ROWS_MAX:
         raise ConfigError(f"batch_rows {batch_rows} is not in 1..{_BATCH_ROWS_MAX}")
     if topic is not None and not (isinstance(topic, str) and topic):
@@ -185,7 +185,7 @@ def _check_kinds(broker: object, **flags: object) -> None:
     """A text such as ``"false"`` is not taken for true."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            raise ConfigError(f"{name} must be True or False, got {flag!r}")
+            raise ConfigTypeError(f"{name} must be True or False, got {flag!r}")
     if broker is not None and not (isinstance(broker, str) and broker):
         raise ConfigError(f"broker must be a name, got {broker!r}")
 
@@ -194,7 +194,9 @@ def _columns(columns: Iterable[str] | None, mode: str) -> tuple[str, ...]:
     if columns is None:
         return ALL_COLUMNS if mode == "PERMISSIVE" else COLUMNS
     if isinstance(columns, str):
-        raise ConfigError(f"columns must be a list of names, got {columns!r}: write [{columns!r}]")
+        raise ConfigTypeError(
+            f"columns must be a list of names, got {columns!r}: write [{columns!r}]"
+        )
     chosen = tuple(_listed("columns", columns, "names"))
     if not chosen:
         raise ConfigError("columns is empty: name at least one, or leave it out for all")
@@ -223,7 +225,7 @@ def _queues(queues: Iterable[int] | None) -> frozenset[int] | None:
 
 def _listed(name: str, value: Iterable[Any], what: str) -> list[Any]:
     if not isinstance(value, Iterable):
-        raise ConfigError(f"{name} must be a list of {what}, got {value!r}: write [{value!r}]")
+        raise ConfigTypeError(f"{name} must be a list of {what}, got {value!r}: write [{value!r}]")
     return list(value)
 
 

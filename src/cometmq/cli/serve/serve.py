@@ -371,13 +371,15 @@ async def serve_until_stopped(
     import asyncio
     import gc
 
-    from cometmq.errors import DiskFull
+    from cometmq.errors import ConnectFailed, DiskFull
     from cometmq.net.loop import allow_open_files, wait_for_stop_signal
 
     allow_open_files()
     try:
         try:
             await start()
+        except ConnectFailed:
+            raise  # an OSError as well, but not the file system's
         except (OSError, DiskFull) as error:
             raise _failed_start(error) from error
         # What start-up built lives as long as the process: keep the collector from walking it.

@@ -11,7 +11,7 @@ from typing import Final
 
 from cometmq.client.message.checks import check_is_message
 from cometmq.core.produce.batching import check_batch
-from cometmq.errors import ConfigError
+from cometmq.errors import ConfigError, ConfigTypeError
 from cometmq.model import Message, MessageQueue
 from cometmq.model.names import check_group, check_topic
 
@@ -38,7 +38,8 @@ def check_count(name: str, value: object, least: int = 1, most: int = NUMBER_MAX
     """Raise ConfigError unless it is a whole number in that range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         span = f"of at least {least}" if most >= NUMBER_MAX else f"from {least} to {most}"
-        raise ConfigError(f"{name} is {_shown(value)}; give a whole number {span}")
+        error = ConfigError if isinstance(value, int) else ConfigTypeError
+        raise error(f"{name} is {_shown(value)}; give a whole number {span}")
 
 
 def check_ms(name: str, value: object, *, may_be_zero: bool = False) -> None:
@@ -50,7 +51,8 @@ def check_ms(name: str, value: object, *, may_be_zero: bool = False) -> None:
         or not (value or may_be_zero)
     ):
         least = "0" if may_be_zero else "above 0"
-        raise ConfigError(
+        error = ConfigError if isinstance(value, (int, float)) else ConfigTypeError
+        raise error(
             f"{name} is {_shown(value)}; give milliseconds, {least} and at most {NUMBER_MAX}"
         )
 
@@ -58,13 +60,13 @@ def check_ms(name: str, value: object, *, may_be_zero: bool = False) -> None:
 def check_callable(name: str, value: object) -> None:
     """Raise ConfigError unless it can be called."""
     if not callable(value):
-        raise ConfigError(f"{name} is {_shown(value)}; give a function")
+        raise ConfigTypeError(f"{name} is {_shown(value)}; give a function")
 
 
 def check_queue(queue: object, message: Message, selector: object) -> None:
     """Raise ConfigError unless a message can be sent to this queue, chosen by it alone."""
     if not isinstance(queue, MessageQueue):
-        raise ConfigError(
+        raise ConfigTypeError(
             f"queue is {_shown(queue)}; give a MessageQueue, such as one of "
             "`fetch_publish_queues(topic)`"
         )
@@ -77,7 +79,7 @@ def check_queue(queue: object, message: Message, selector: object) -> None:
 def checked_text(name: str, value: object) -> str:
     """The text; ConfigError if it is none."""
     if not isinstance(value, str):
-        raise ConfigError(f"{name} is {_shown(value)}; give a text")
+        raise ConfigTypeError(f"{name} is {_shown(value)}; give a text")
     return value
 
 
@@ -106,7 +108,9 @@ def message_list(messages: object) -> Sequence[Message]:
     if isinstance(messages, Message):
         return [messages]
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
-        raise ConfigError(f"the messages of a batch are {_shown(messages)}; give a list of Message")
+        raise ConfigTypeError(
+            f"the messages of a batch are {_shown(messages)}; give a list of Message"
+        )
     return messages if isinstance(messages, Sequence) else list(messages)
 
 

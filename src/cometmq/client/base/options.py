@@ -12,7 +12,7 @@ from typing import Final, Unpack
 
 from cometmq.client.base.arguments import check_ms, checked_text
 from cometmq.client.base.security import OPEN, Security, SecurityOptions
-from cometmq.errors import ConfigError
+from cometmq.errors import ConfigError, ConfigTypeError
 from cometmq.net.env import Environment, system_environment
 from cometmq.net.network import parse_address
 from cometmq.net.tls import TlsNetwork
@@ -35,7 +35,7 @@ def name_server_addresses(name_server: object) -> tuple[str, ...]:
     if isinstance(name_server, str):
         name_server = [name_server]
     elif not isinstance(name_server, Iterable) or isinstance(name_server, (bytes, bytearray)):
-        raise ConfigError(
+        raise ConfigTypeError(
             f"name_server is {name_server!r:.100} ({type(name_server).__name__}); give a text such "
             "as 127.0.0.1:9876, or a list of such texts"
         )
@@ -118,8 +118,9 @@ class ClientOptions:
 
 
 def _check_ip(client_ip: object) -> None:
+    text = checked_text("client_ip", client_ip)
     try:
-        ip_address(checked_text("client_ip", client_ip))
+        ip_address(text)
     except ValueError:
         raise ConfigError(f"client_ip is {client_ip!r}; give an IP address") from None
 

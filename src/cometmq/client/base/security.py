@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypedDict
 
-from cometmq.errors import ConfigError
+from cometmq.errors import ConfigError, ConfigTypeError
 from cometmq.net.tls import Tls, TlsContext
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.frame.acl import Credentials
@@ -89,7 +89,7 @@ class Security:
         if tls is True:
             tls = Tls()
         elif tls and not isinstance(tls, Tls):
-            raise ConfigError(
+            raise ConfigTypeError(
                 f"tls is {tls!r:.100} ({type(tls).__name__}); give True, False or a Tls"
             )
         return cls(credentials, tls.context() if tls else None)
@@ -100,7 +100,7 @@ def _check_text(name: str, text: object) -> None:
     if text is None:
         return
     if not isinstance(text, str):
-        raise ConfigError(f"{name} is of type {type(text).__name__}; give a text")
+        raise ConfigTypeError(f"{name} is of type {type(text).__name__}; give a text")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -53,7 +53,7 @@ from cometmq.core.consume.process_queue import FlowLimits
 from cometmq.core.filter.tag_filter import TAG
 from cometmq.core.group.allocate import AllocateStrategy
 from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER
-from cometmq.errors import CometError, ConfigError
+from cometmq.errors import CometError, ConfigError, ConfigTypeError
 from cometmq.model import ConsumeType, MessageModel, MessageQueue
 from cometmq.model.flags import PULL_SUSPEND
 from cometmq.model.names import RETRY_PREFIX
@@ -591,7 +591,7 @@ def _check_parking(order: str, message_model: MessageModel, park_after: int) -> 
 def _check_limits(limits: object) -> None:
     """Refuse limits that would never let a queue pull, or never stop it."""
     if not isinstance(limits, FlowLimits):
-        raise ConfigError(
+        raise ConfigTypeError(
             f"flow_limits is {limits!r:.100} ({type(limits).__name__}); give FlowLimits(...)"
         )
     for name in ("count_max", "size_bytes_max", "span_max"):

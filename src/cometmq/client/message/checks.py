@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cometmq.codec.properties import encode_properties_text
-from cometmq.errors import LocalProtocolError
+from cometmq.errors import LocalProtocolError, MessageTypeError
 from cometmq.model import Message
 from cometmq.model.names import check_topic
 from cometmq.model.properties import RESERVED_PROPERTIES
@@ -33,7 +33,7 @@ _FLAG_MAX: Final = 2**31
 def check_is_message(given: object) -> None:
     """Raise LocalProtocolError unless it is a `Message` to a topic."""
     if not isinstance(given, Message):
-        raise LocalProtocolError(
+        raise MessageTypeError(
             f"{given!r:.100} ({type(given).__name__}) is no Message; "
             "give Message(topic, body), a new one also for what was received"
         ) from None
@@ -43,7 +43,7 @@ def check_is_message(given: object) -> None:
 def check_sendable_topic(topic: object) -> None:
     """Raise LocalProtocolError unless it is the text of a legal topic name."""
     if not isinstance(topic, str):
-        raise LocalProtocolError(
+        raise MessageTypeError(
             f"the topic {topic!r:.100} is {type(topic).__name__}; a topic is named by a text"
         )
     if f"{topic}" != str.__str__(topic):
@@ -59,7 +59,7 @@ def check_sendable_topic(topic: object) -> None:
 def plain_bytes(topic: str, body: object) -> bytes:
     """The body as bytes, at least one; LocalProtocolError otherwise."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
-        raise LocalProtocolError(
+        raise MessageTypeError(
             f"the body for {topic} is {type(body).__name__}; encode it to bytes first"
         )
     body = bytes(body)
@@ -74,9 +74,7 @@ def plain_bytes(topic: str, body: object) -> bytes:
 def plain_text(value: object, what: str) -> str:
     """The value as a text of its own class; LocalProtocolError if it is none or has separators."""
     if not isinstance(value, str):
-        raise LocalProtocolError(
-            f"the {what} {value!r:.100} is {type(value).__name__}; give a text"
-        )
+        raise MessageTypeError(f"the {what} {value!r:.100} is {type(value).__name__}; give a text")
     text = str.__str__(value)
     if "\x01" in text or "\x02" in text:
         raise LocalProtocolError(
@@ -125,7 +123,8 @@ def own_properties(message: Message) -> str:
 def _check_flag(message: Message) -> None:
     flag = message.flag
     if not isinstance(flag, int) or not -_FLAG_MAX <= flag < _FLAG_MAX:
-        raise LocalProtocolError(
+        error = LocalProtocolError if isinstance(flag, int) else MessageTypeError
+        raise error(
             f"the flag {flag!r:.100} of a message for {message.topic} is no whole number of 32 bits"
         )
 
@@ -144,7 +143,8 @@ def delay_properties(message: Message) -> str:
             unit = "a level from 1 on" if name == "delay_level" else "whole milliseconds"
             if name == "deliver_time_ms":
                 unit += " since 1970"
-            raise LocalProtocolError(
+            error = LocalProtocolError if type(value) is int else MessageTypeError
+            raise error(
                 f"{name} of a message for {message.topic} is {value!r} "
                 f"({type(value).__name__}); give {unit}"
             )
@@ -158,7 +158,7 @@ def delay_properties(message: Message) -> str:
 def _user_properties(message: Message) -> str:
     properties = message.properties
     if type(properties) is not dict and not isinstance(properties, Mapping):
-        raise LocalProtocolError(
+        raise MessageTypeError(
             f"the properties of a message for {message.topic} are {properties!r:.100} "
             f"({type(properties).__name__}); give a mapping of names to texts"
         )
@@ -179,12 +179,12 @@ def _plain_properties(message: Message) -> dict[str, str]:
     plain: dict[str, str] = {}
     for name, value in message.properties.items():
         if not isinstance(name, str):
-            raise LocalProtocolError(
+            raise MessageTypeError(
                 f"the property name {name!r:.100} of a message for {message.topic} is "
                 f"{type(name).__name__}; give a text"
             )
         if not isinstance(value, str):
-            raise LocalProtocolError(
+            raise MessageTypeError(
                 f"the property {name!r} of a message for {message.topic} is {value!r:.100} "
                 f"({type(value).__name__}); give a text, such as str(value)"
             )

@@ -443,6 +443,8 @@ class Producer:
                 sender.start(sender.begin(prepared, sent, timeout_ms))
                 await sent
                 return await reply
+        except RequestTimeout:
+            raise  # the request itself was not answered
         except TimeoutError as error:
             raise RequestTimeout(
                 f"no reply to {prepared.message_id} came from {message.topic} within {timeout_ms} "

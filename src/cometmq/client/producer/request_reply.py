@@ -23,7 +23,7 @@ from cometmq.codec.properties import decode_properties, encode_properties_text, 
 from cometmq.errors import (
     CodecError,
     CometError,
-    ConfigError,
+    ConfigTypeError,
     InvalidParameter,
     NoRoute,
     ResponseCode,
@@ -127,7 +127,7 @@ def _plain(body: bytes, sys_flag: int) -> bytes:
 def check_received(request: object) -> None:
     """Raise ConfigError unless it is something that was received."""
     if not isinstance(request, ReceivedMessage):
-        raise ConfigError(
+        raise ConfigTypeError(
             f"the request to be answered is {request!r:.100} ({type(request).__name__}); give the "
             "ReceivedMessage that asks"
         )

@@ -43,7 +43,7 @@ from cometmq.client.transaction.values import (
 )
 from cometmq.errors import (
     CometError,
-    ConfigError,
+    ConfigTypeError,
     LocalProtocolError,
     SendFailed,
     remote_error,
@@ -86,7 +86,7 @@ class TransactionProducer(Producer):
         **options: Unpack[ProducerOptions],
     ) -> None:
         if not callable(check):
-            raise ConfigError(
+            raise ConfigTypeError(
                 f"check is {check!r:.80}; it must be a function that takes a message and says what "
                 "became of its transaction"
             )

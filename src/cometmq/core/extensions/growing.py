@@ -174,6 +174,8 @@ class Growth:
                 Layout.parse(attributes[NEW_LAYOUT]),
             )
             moved = _parse_marks(attributes.get(MOVED, ""), broker_name)
+        except ConfigError:
+            raise
         except (KeyError, ValueError) as error:
             raise ConfigError(
                 f"the topic's attributes {EPOCH}, {PHASE}, {OLD_LAYOUT}, {NEW_LAYOUT} and {MOVED} "

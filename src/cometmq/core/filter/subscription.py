@@ -11,7 +11,7 @@ means all.  So do ``*``, the empty string and None.
 from typing import Final, Self
 
 from cometmq.core.filter.tag_filter import TAG, parse_subscription
-from cometmq.errors import ConfigError, RemoteProtocolError
+from cometmq.errors import ConfigError, ConfigTypeError, RemoteProtocolError
 from cometmq.model import SUBSCRIBE_ALL, SubscriptionData
 
 __all__ = ["SQL92", "Sql92", "subscription_of"]
@@ -35,7 +35,7 @@ class Sql92(str):
     def __new__(cls, text: str) -> Self:
         """Check the text and keep it as it is."""
         if not isinstance(text, str):
-            raise ConfigError(
+            raise ConfigTypeError(
                 f"an SQL92 filter is {text!r:.100} ({type(text).__name__}); give a text"
             )
         _check(text)

@@ -39,7 +39,7 @@ from cometmq.core.filter.subscription import subscription_of
 from cometmq.core.filter.tag_filter import TAG
 from cometmq.core.group.allocate import AllocateStrategy, strategy_by_name
 from cometmq.core.topic.selector import subscribe_queues
-from cometmq.errors import ClientClosed, CometError, ConfigError, NoRoute
+from cometmq.errors import ClientClosed, CometError, ConfigError, ConfigTypeError, NoRoute
 from cometmq.model import (
     ConsumeFromWhere,
     ConsumeType,
@@ -99,7 +99,7 @@ class GroupConsumer:
         if isinstance(strategy, str):
             strategy = strategy_by_name(strategy)
         elif isinstance(strategy, type) or not hasattr(strategy, "allocate"):
-            raise ConfigError(
+            raise ConfigTypeError(
                 f"strategy is {strategy!r:.100}; give a name such as AVG, or an object with `name` "
                 "and `allocate`, such as AllocateAveragely()"
             )
@@ -598,7 +598,8 @@ class GroupConsumer:
 def _message_model(given: object) -> MessageModel:
     if isinstance(given, int) and not isinstance(given, bool) and given in set(MessageModel):
         return MessageModel(given)
-    raise ConfigError(
+    error = ConfigError if isinstance(given, int) else ConfigTypeError
+    raise error(
         f"message_model is {given!r:.100} ({type(given).__name__}); give "
         "MessageModel.CLUSTERING or MessageModel.BROADCASTING"
     )

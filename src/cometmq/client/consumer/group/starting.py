@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from cometmq.client.base.arguments import check_count
-from cometmq.errors import ConfigError
+from cometmq.errors import ConfigError, ConfigTypeError
 from cometmq.model import ConsumeFromWhere
 
 __all__ = ["StartFrom", "consume_from_where"]
@@ -40,7 +40,8 @@ def consume_from_where(start: StartFrom) -> tuple[ConsumeFromWhere, int | None]:
         return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, start
     known = _WORDS.get(start.lower()) if isinstance(start, str) else None
     if known is None:
-        raise ConfigError(
+        error = ConfigError if isinstance(start, str) else ConfigTypeError
+        raise error(
             f"consume_from={start!r} is unknown; give {', '.join(_WORDS)}, milliseconds since "
             "1970 or an aware datetime"
         )

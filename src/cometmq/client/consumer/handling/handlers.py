@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER
-from cometmq.errors import CometError, ConfigError
+from cometmq.errors import CometError, ConfigError, ConfigTypeError
 
 __all__ = [
     "DeadLetter",
@@ -91,7 +91,7 @@ def check_handler(handler: object) -> None:
         ConfigError: the text says why.
     """
     if not callable(handler):
-        raise ConfigError(
+        raise ConfigTypeError(
             f"the handler {handler!r:.100} is {type(handler).__name__}; it must be a function that "
             "takes a message"
         )
