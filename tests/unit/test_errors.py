@@ -1,5 +1,6 @@
 """The errors: the tree under CometError, and the built-in classes a Python person catches."""
 
+import asyncio
 import pickle
 
 import pytest
@@ -71,7 +72,7 @@ def test_wrong_types_and_wrong_values_are_told_apart() -> None:
     assert not isinstance(refused.value, TypeError)
 
 
-async def test_a_start_that_cannot_listen_keeps_its_own_error() -> None:
+def test_a_start_that_cannot_listen_keeps_its_own_error() -> None:
     """ConnectFailed is an OSError too, but no fault of the store's file system."""
 
     async def start() -> None:
@@ -81,4 +82,4 @@ async def test_a_start_that_cannot_listen_keeps_its_own_error() -> None:
         pass
 
     with pytest.raises(ConnectFailed, match="cannot listen"):
-        await serve_until_stopped(start, stop, str)
+        asyncio.run(serve_until_stopped(start, stop, str))
