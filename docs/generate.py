@@ -14,10 +14,11 @@ import click
 
 import cometmq
 from cometmq.broker.admin.config import LIVE_KEYS
-from cometmq.broker.base.config import effective_keys, ignored_keys
+from cometmq.broker.base.config import DEMANDS, effective_keys, ignored_keys
 from cometmq.cli.main import root
 from cometmq.cli.terminal import exit_codes
 from cometmq.client.consumer.handling import handlers
+from cometmq.namesrv.config import DEMANDS as NAME_SERVER_DEMANDS
 from cometmq.namesrv.config import IGNORED_KEYS, NameServerConfig
 from cometmq.spark.base.columns import SPARK_TYPES
 from cometmq.spark.live.options import SOURCE_OPTIONS
@@ -101,6 +102,24 @@ def configuration_page() -> str:
     for key, default in sorted(names, key=lambda item: item[0]):
         text = str(default).lower() if isinstance(default, bool) else str(default)
         lines.append(f"| `{key}` | {_code(text)} |")
+    lines += [
+        "",
+        "## Accepted only where they ask for nothing",
+        "",
+        "These ask for replication, protection or a store that this version does not have.",
+        "Any value but those below ends the start, with exit code 2, and is refused as a change in",
+        "a running server; `--insecure` starts without the protection asked for and logs it.",
+        "",
+        "| Key | Server | Accepted | Else | With `--insecure` |",
+        "|---|---|---|---|---|",
+    ]
+    servers = {"broker": DEMANDS, "name server": NAME_SERVER_DEMANDS}
+    for key in sorted({*DEMANDS, *NAME_SERVER_DEMANDS}, key=str.lower):
+        where = [server for server, demands in servers.items() if key in demands]
+        demand = servers[where[0]][key]
+        accepted = ", ".join(f"`{value}`" for value in demand.accepted if value)
+        waived = "starts" if demand.is_protection else ""
+        lines.append(f"| `{key}` | {', '.join(where)} | {accepted} | {demand.missing} | {waived} |")
     lines += [
         "",
         "## Known to RocketMQ, accepted, without effect here",

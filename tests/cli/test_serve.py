@@ -87,6 +87,27 @@ def test_up_says_ready_and_stops_gracefully(tmp_path: Path, number: signal.Signa
     assert not (store / "abort").exists()
 
 
+@pytest.mark.parametrize("command", [UP, ("broker", "--port", "0"), ("name-server", "--port", "0")])
+def test_protection_that_does_not_exist_ends_the_start(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """Exit code 2 and one line; ``--insecure`` starts nevertheless and says so."""
+    key, value = "tls.server.mode", "enforcing"
+    if command[0] != "name-server":
+        key, value = "aclEnable", "true"
+        command = (*command, "--store", str(tmp_path / "store"), "--listen", "127.0.0.1")
+    refused = run(*command, "--set", f"{key}={value}")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith(f"cometmq: {key}={value} (--set) cannot be served: ")
+    assert refused.stderr.endswith("or start with --insecure\n")
+    assert refused.stderr.count("\n") == 1
+    with serving(*command, "--set", f"{key}={value}", "--insecure") as (process, _):
+        process.terminate()
+        _, log = process.communicate(timeout=20)
+    assert f"started --insecure, open to everybody who reaches it, without: {key}={value}" in log
+    assert process.returncode == 0
+
+
 def test_messages_outlive_a_restart(tmp_path: Path) -> None:
     """What the first run stored, the second serves."""
     store = str(tmp_path / "store")

@@ -400,15 +400,13 @@ class Broker:
 
     def _make_registration(self, state: BrokerState) -> Registration:
         config = self.config
-        ha_port = config.ha_listen_port or self._port + 1
-        host = self._address.rpartition(":")[0]
         identity = {
             "brokerName": config.broker_name,
             "brokerAddr": self._address,
             "clusterName": config.broker_cluster_name,
-            # A master's id is 0 whatever the file says, as in Java.
             "brokerId": "0",
-            "haServerAddr": f"{host}:{ha_port}",
+            # The field must be there; it is empty because nobody listens for replicas.
+            "haServerAddr": "",
         }
 
         def encode(topics: Iterable[TopicConfig]) -> bytes:

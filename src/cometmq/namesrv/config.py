@@ -1,11 +1,12 @@
 """Name server configuration: RocketMQ's property names, from a file and from flags.
 
-Job: turn `namesrv.conf` (Java properties) or TOML and `key=value` flags into one validated
-`NameServerConfig`.  Must not: open sockets; reading one file is its only I/O.
+Turns `namesrv.conf` (Java properties) or TOML and `key=value` flags into one validated
+`NameServerConfig`.  Later sources win: defaults, file, flags.
 
-Three kinds of keys exist.  *Effective* keys are the fields of `NameServerConfig`.  *Ignored* keys
-are known to RocketMQ but have no effect here: accepted, and listed once at start.  Any other key
-is refused with the nearest known name.  Later sources win: defaults, file, flags.
+Four kinds of keys exist.  *Effective* keys are the fields of `NameServerConfig`.  *Demands* may ask
+for what this version does not have: values that ask for nothing are accepted, all others end the
+start.  *Ignored* keys are the others that RocketMQ knows: they have no effect here, and are listed
+once at start.  Any other key is refused with the nearest known name.
 Source: `NamesrvConfig`, `NettyServerConfig`, `NettyClientConfig` and `ControllerConfig` of RocketMQ
 5.4.0, all of which read the name server's file.
 """
@@ -19,10 +20,11 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cometmq.codec.java_properties import format_properties
-from cometmq.core.base.settings import SettingTable, parse_settings
+from cometmq.core.base.settings import TLS_DEMANDS, Demand, SettingTable, parse_settings
 from cometmq.errors import ConfigError
 
 __all__ = [
+    "DEMANDS",
     "IGNORED_KEYS",
     "LoadedNameServerConfig",
     "NameServerConfig",
@@ -49,7 +51,6 @@ IGNORED_KEYS: Final = frozenset(
         "clientSocketRcvBufSize",
         "clientSocketSndBufSize",
         "clientWorkerThreads",
-        "clusterTest",
         "connectTimeoutMillis",
         "controllerDLegerGroup",
         "controllerDLegerPeers",
@@ -63,7 +64,6 @@ IGNORED_KEYS: Final = frozenset(
         "disableCallbackExecutor",
         "disableNettyWorkerGroup",
         "electMasterMaxRetryCount",
-        "enableControllerInNamesrv",
         "enableElectUncleanMaster",
         "enableReconnectForGoAway",
         "enableShutdownGracefully",
@@ -102,17 +102,20 @@ IGNORED_KEYS: Final = frozenset(
         "socksProxyConfig",
         "unRegisterBrokerQueueCapacity",
         "useEpollNativeSelector",
-        "useTLS",
         "writeBufferHighWaterMark",
         "writeBufferLowWaterMark",
     }
 )
-_REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
-    ("enableControllerInNamesrv", "true"): (
-        "controller mode is not part of this version; leave it false"
+DEMANDS: Final[Mapping[str, Demand]] = {
+    "enableControllerInNamesrv": Demand(
+        ("", "false"), "controller mode is not part of this version", "set false"
     ),
-    ("clusterTest", "true"): "product environments are not part of this version; leave it false",
+    "clusterTest": Demand(
+        ("", "false"), "product environments are not part of this version", "set false"
+    ),
+    **TLS_DEMANDS,
 }
+"""Keys that may ask for what is not here."""
 # Set by whoever starts the process; a change from afar would point it at another file or port.
 _FIXED_KEYS: Final = frozenset({"bindAddress", "listenPort"})
 _BLACK_LISTED_KEYS: Final = frozenset(
@@ -152,17 +155,23 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 class LoadedNameServerConfig(msgspec.Struct, frozen=True):
-    """A configuration, and the keys that were accepted without effect with their values."""
+    """A configuration, and what its reader has to say to the operator."""
 
     config: NameServerConfig
     ignored: dict[str, str]
+    """Keys that were accepted without effect, with the values given for them."""
+    unprotected: dict[str, str]
+    """Demands for protection that `is_insecure` waived, with the values given for them."""
 
 
-_TABLE: Final = SettingTable(NameServerConfig, IGNORED_KEYS, _REFUSED_VALUES)
+_TABLE: Final = SettingTable(NameServerConfig, IGNORED_KEYS, DEMANDS)
 
 
 def load_name_server_config(
-    path: str | None = None, *, overrides: Mapping[str, Any] | None = None
+    path: str | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    is_insecure: bool = False,
 ) -> LoadedNameServerConfig:
     """Read, merge and validate a configuration.
 
@@ -170,9 +179,11 @@ def load_name_server_config(
         path: a Java properties file, or TOML when it ends in ``.toml``; None for none.  Changes
             at run time are written to a properties file.
         overrides: keys and values that win over the file, for example from `--set`.
+        is_insecure: accept settings that ask for protection this version does not have.
 
     Raises:
-        ConfigError: an unreadable file, an unknown key or a value out of its range.
+        ConfigError: an unreadable file, an unknown key, a value out of its range, or a setting
+            that asks for what this version does not have.
     """
     merged: dict[str, tuple[str, Any]] = {}
     if path is not None and not path.endswith(".toml"):
@@ -181,14 +192,15 @@ def load_name_server_config(
     if path is not None:
         merged.update({key: (path, value) for key, value in _read_file(path).items()})
     merged.update({key: ("--set", value) for key, value in (overrides or {}).items()})
-    return _validate(merged)
+    return _validate(merged, is_insecure=is_insecure)
 
 
 def updated_config(config: NameServerConfig, changes: Mapping[str, str]) -> NameServerConfig:
     """`config` with the changes of an UPDATE_NAMESRV_CONFIG request.
 
     Raises:
-        ConfigError: an unknown key, one that only a restart can change, or a bad value.
+        ConfigError: an unknown key, one that only a restart can change, a bad value, or one that
+            asks for what this version does not have.
     """
     for key in changes:
         if key in _FIXED_KEYS:
@@ -206,6 +218,9 @@ def _read_file(path: str) -> dict[str, Any]:
     return parse_settings(data, path)
 
 
-def _validate(merged: Mapping[str, tuple[str, Any]]) -> LoadedNameServerConfig:
-    values, ignored = _TABLE.check(merged)
-    return LoadedNameServerConfig(msgspec.convert(values, NameServerConfig), ignored)
+def _validate(
+    merged: Mapping[str, tuple[str, Any]], *, is_insecure: bool = False
+) -> LoadedNameServerConfig:
+    values, ignored, unprotected = _TABLE.check(merged, is_insecure=is_insecure)
+    config = msgspec.convert(values, NameServerConfig)
+    return LoadedNameServerConfig(config, ignored, unprotected)

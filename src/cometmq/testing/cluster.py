@@ -47,7 +47,7 @@ class EmbeddedCluster:
     standalone: Standalone
 
 
-def _standalone(store_path: str, settings: Mapping[str, Any]) -> Standalone:
+def _standalone(store_path: str, settings: Mapping[str, Any], *, is_insecure: bool) -> Standalone:
     overrides: dict[str, Any] = {
         **SMALL_STORE,
         "brokerName": "broker-a",
@@ -59,13 +59,16 @@ def _standalone(store_path: str, settings: Mapping[str, Any]) -> Standalone:
         **settings,
     }
     # No environment: a NAMESRV_ADDR of the developer's machine must not reach into tests.
-    loaded = load_config(overrides=overrides, environment={})
+    loaded = load_config(overrides=overrides, environment={}, is_insecure=is_insecure)
     return Standalone(loaded.config, name_server_port=0)
 
 
 @contextlib.asynccontextmanager
 async def embedded_cluster(
-    settings: Mapping[str, Any] | None = None, *, store_path: str | None = None
+    settings: Mapping[str, Any] | None = None,
+    *,
+    store_path: str | None = None,
+    insecure: bool = False,
 ) -> AsyncIterator[EmbeddedCluster]:
     """Run a name server and a broker on this event loop.
 
@@ -73,10 +76,14 @@ async def embedded_cluster(
         settings: broker configuration by RocketMQ's keys, for example
             `{"flushDiskType": "SYNC_FLUSH"}`.
         store_path: a directory to keep; by default a temporary one that is removed.
+        insecure: start although `settings` ask for protection this version does not have.
+
+    Raises:
+        ConfigError: a setting is unknown, has a bad value, or asks for what is not there.
     """
     with contextlib.ExitStack() as stack:
         path = store_path or stack.enter_context(tempfile.TemporaryDirectory(prefix="cometmq-"))
-        standalone = _standalone(path, settings or {})
+        standalone = _standalone(path, settings or {}, is_insecure=insecure)
         try:
             await standalone.start()
             yield EmbeddedCluster(
@@ -88,7 +95,10 @@ async def embedded_cluster(
 
 @contextlib.contextmanager
 def threaded_cluster(
-    settings: Mapping[str, Any] | None = None, *, store_path: str | None = None
+    settings: Mapping[str, Any] | None = None,
+    *,
+    store_path: str | None = None,
+    insecure: bool = False,
 ) -> Iterator[EmbeddedCluster]:
     """Run a cluster in a background thread; arguments as for `embedded_cluster`."""
     started: dict[str, EmbeddedCluster] = {}
@@ -96,7 +106,7 @@ def threaded_cluster(
     is_ready, stop = threading.Event(), threading.Event()
 
     async def serve() -> None:
-        async with embedded_cluster(settings, store_path=store_path) as cluster:
+        async with embedded_cluster(settings, store_path=store_path, insecure=insecure) as cluster:
             started["cluster"] = cluster
             is_ready.set()
             await asyncio.to_thread(stop.wait)

@@ -399,6 +399,32 @@ def test_every_name_server_knows_broker_and_topics(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_no_address_for_replicas_is_announced_while_nobody_listens(tmp_path: Path) -> None:
+    """A slave of Java's that asks a name server for its master's hears of none."""
+
+    async def main() -> None:
+        server = await name_server(tmp_path)
+        client = await Client(ENV, server.address).open()
+        async with running(
+            tmp_path / "store", namesrvAddr=server.address, haListenPort=10912
+        ) as broker:
+            slave = {
+                "brokerName": "broker-a",
+                "brokerAddr": "127.0.0.1:2",
+                "clusterName": "DefaultCluster",
+                "haServerAddr": "127.0.0.1:3",
+                "brokerId": "1",
+            }
+            answer = await client.call(RequestCode.REGISTER_BROKER, slave)
+            assert answer.code == 0
+            assert answer.ext_fields["masterAddr"] == broker.address
+            assert not answer.ext_fields.get("haServerAddr")
+        await client.close()
+        await server.stop()
+
+    asyncio.run(main())
+
+
 def test_name_server_that_comes_back_is_told_again(tmp_path: Path) -> None:
     """A lost connection means a name server without memory: register at once."""
 

@@ -62,6 +62,12 @@ def test_a_change_is_shown_and_written(tmp_path: Path) -> None:
         ("configBlackList=", 16, "Can not update config in black list."),
         ("rocketmqHome=/x", 16, "Can not update config in black list."),
         ("brokerRole=SLAVE", 29, "cannot be served: replication"),
+        ("brokerRole=SYNC_MASTER", 29, "brokerRole=SYNC_MASTER (update) cannot be served"),
+        ("inSyncReplicas=2", 29, "so each message has one copy, on this broker's disk; set 1"),
+        ("allAckInSyncStateSet=true", 29, "cannot be served: replication"),
+        ("aclEnable=true", 29, "so the broker would let everybody in"),
+        ("tls.server.mode=enforcing", 29, "servers do not speak TLS"),
+        ("haListenPort=1", 29, "haListenPort has no effect in CometMQ"),
     ],
 )
 def test_what_is_refused(text: str, code: int, remark: str, tmp_path: Path) -> None:
@@ -87,9 +93,22 @@ def test_odd_bodies(tmp_path: Path) -> None:
         answer = await client.call(Code.UPDATE_BROKER_CONFIG, {}, b"a=\xff\xfe")
         assert (answer.code, "not UTF-8 text at byte 2" in (answer.remark or "")) == (29, True)
         assert await change(client, "brokerName=broker-a\nlongPollingEnable=false") == (0, "")
+        assert await change(client, "brokerRole=ASYNC_MASTER\ninSyncReplicas=1") == (0, "")
         assert not broker.state.config.long_polling_enable
 
     scenario(tmp_path, story)
+
+
+def test_a_black_list_of_ones_own(tmp_path: Path) -> None:
+    """``configBlackList`` protects what it names."""
+
+    async def story(broker: Broker, client: Client) -> None:
+        answer = await change(client, "shortPollingTimeMills=77\nfileReservedTime=1")
+        assert answer == (16, "Can not update config in black list.")
+        assert broker.config.short_polling_time_mills == 1000
+        assert await change(client, "shortPollingTimeMills=77") == (0, "")
+
+    scenario(tmp_path, story, configBlackList="fileReservedTime; deleteWhen")
 
 
 def test_every_live_key_is_one_of_ours() -> None:

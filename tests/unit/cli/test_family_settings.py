@@ -15,15 +15,13 @@ def config(**keys: object) -> object:
 def test_ports_stores_and_names_are_apart() -> None:
     """Port + 10 i, DIR/NAME-i, NAME-i; other paths and ports that are set move along."""
     base = config(
-        brokerName="b", listenPort=20000, storePathRootDir="/s", storePathCommitLog="/log",
-        haListenPort=20001,
-    )  # fmt: skip
+        brokerName="b", listenPort=20000, storePathRootDir="/s", storePathCommitLog="/log"
+    )
     assert child_settings(base, 2, None) == {  # type: ignore[arg-type]
         "brokerName": "b-2",
         "listenPort": "20020",
         "storePathRootDir": "/s/b-2",
         "storePathCommitLog": "/log/b-2",
-        "haListenPort": "20021",
     }
 
 

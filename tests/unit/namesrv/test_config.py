@@ -36,6 +36,8 @@ def test_an_unmodified_java_file_loads(tmp_path: Path) -> None:
         ("orderMessageEnable=maybe", r"expected true \| false"),
         ("orderMesageEnable=true", "unknown configuration key orderMesageEnable; did you mean ord"),
         ("enableControllerInNamesrv=true", "cannot be served: controller mode"),
+        ("tls.server.mode=enforcing", "servers do not speak TLS .* or start with --insecure"),
+        ("useTLS=true", "servers do not speak TLS"),
         ("zzz=1", r"unknown configuration key zzz \(from"),
     ],
 )
@@ -45,6 +47,20 @@ def test_a_bad_value_names_key_value_and_range(tmp_path: Path, text: str, messag
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_name_server_config(str(path))
+
+
+def test_tls_that_is_asked_for_is_waived_by_hand_only(tmp_path: Path) -> None:
+    """Modes that let clear text pass start; ``--insecure`` starts without what was asked for."""
+    path = tmp_path / "namesrv.conf"
+    for mode in ("permissive", "disabled"):
+        path.write_text(f"tls.server.mode={mode}\nuseTLS=false\n")
+        loaded = load_name_server_config(str(path))
+        assert (loaded.ignored, loaded.unprotected) == ({}, {})
+    path.write_text("tls.server.mode=enforcing\n")
+    loaded = load_name_server_config(str(path), is_insecure=True)
+    assert loaded.unprotected == {"tls.server.mode": "enforcing"}
+    with pytest.raises(ConfigError, match="cannot be served: servers do not speak TLS"):
+        updated_config(loaded.config, {"tls.server.mode": "enforcing"})
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:

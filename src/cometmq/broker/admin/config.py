@@ -35,8 +35,6 @@ __all__ = ["LIVE_KEYS", "ConfigProcessor", "ConfigWriter"]
 
 log = logging.getLogger("cometmq.broker")
 
-_BLACK_LIST: Final = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
-"""RocketMQ's own list of keys that no request may touch."""
 LIVE_KEYS: Final = frozenset(
     {
         "autoCreateSubscriptionGroup",
@@ -158,7 +156,7 @@ class ConfigProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"the properties are not UTF-8 text at byte {error.start}",
             ) from error
-        if _BLACK_LIST & changes.keys():
+        if self._state.config.black_list() & changes.keys():
             raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         if not changes:
             return answer(request)
@@ -181,7 +179,7 @@ class ConfigProcessor:
     def _refuse_fixed(self, changes: Mapping[str, str], changed: BrokerConfig) -> None:
         """Refuse another value for a key that is read at the start only."""
         now, then = self._state.config.to_properties(), changed.to_properties()
-        fixed = [key for key in changes if key not in LIVE_KEYS and now[key] != then[key]]
+        fixed = [key for key in changes if key not in LIVE_KEYS and now.get(key) != then.get(key)]
         if fixed:
             accepted = effective_keys()[fixed[0]][1]
             raise Refusal(

@@ -1,14 +1,14 @@
 """Broker configuration: RocketMQ's property names, from a file, the environment and flags.
 
-Job: turn ``broker.conf`` (Java properties) or TOML, ``COMETMQ_BROKER_*`` variables,
-``NAMESRV_ADDR`` and ``key=value`` flags into one validated `BrokerConfig`.  It must not open
-sockets or the store; reading one configuration file is its only I/O.
+Turns ``broker.conf`` (Java properties) or TOML, ``COMETMQ_BROKER_*`` variables, ``NAMESRV_ADDR``
+and ``key=value`` flags into one validated `BrokerConfig`.  Later sources win: defaults, file,
+environment, flags.
 
-Three kinds of keys exist.  *Effective* keys are the fields of `BrokerConfig`.  *Ignored* keys are
-known to RocketMQ (see `cometmq.broker.base.config_keys`) but have no effect here: they are
-accepted and
-listed once at start.  Any other key is refused with the nearest known name.  Later sources win:
-defaults, file, environment, flags.
+Four kinds of keys exist.  *Effective* keys are the fields of `BrokerConfig`.  *Demands* may ask for
+replication, protection or a store that this version does not have: values that ask for nothing are
+accepted, all others end the start.  *Ignored* keys are the others that RocketMQ knows
+(`cometmq.broker.base.config_keys`): they have no effect here, and are listed once at start.  Any
+other key is refused with the nearest known name.
 
 Environment: ``COMETMQ_BROKER_<KEY>`` with the key in upper case and optional underscores, for
 example ``COMETMQ_BROKER_LISTEN_PORT`` for ``listenPort``; a key that begins with ``broker`` may
@@ -28,10 +28,18 @@ import msgspec
 
 from cometmq.broker.base.config_keys import ROCKETMQ_KEYS
 from cometmq.codec.java_properties import format_properties
-from cometmq.core.base.settings import SettingTable, parse_settings, setting_text, unknown_key
+from cometmq.core.base.settings import (
+    TLS_DEMANDS,
+    Demand,
+    SettingTable,
+    parse_settings,
+    setting_text,
+    unknown_key,
+)
 from cometmq.errors import ConfigError
 
 __all__ = [
+    "DEMANDS",
     "ENVIRONMENT_PREFIX",
     "BrokerConfig",
     "LoadedConfig",
@@ -44,15 +52,36 @@ __all__ = [
 
 ENVIRONMENT_PREFIX: Final = "COMETMQ_BROKER_"
 _DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_BLACK_LISTED_KEYS: Final = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
 _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
-_REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
-    ("brokerRole", "SLAVE"): "replication is not part of this version; use ASYNC_MASTER",
-    ("enableDLegerCommitLog", "true"): "DLedger is not part of this version; leave it false",
-    ("enableControllerMode", "true"): "controller mode is not part of this version; leave it false",
-    ("storeType", "defaultRocksDB"): "RocksDB queues are not supported; use default",
+_FALSE: Final = ("", "false")
+_ONE: Final = ("0", "1")
+_REPLICATION: Final = (
+    "replication is not part of this version, so each message has one copy, on this broker's disk"
+)
+_OPEN: Final = "is not part of this version, so the broker would let everybody in"
+DEMANDS: Final[Mapping[str, Demand]] = {
+    "brokerRole": Demand(("async_master",), _REPLICATION, "set ASYNC_MASTER"),
+    "brokerId": Demand(("0", "-1"), _REPLICATION, "set 0; only slaves have another id"),
+    "inSyncReplicas": Demand(_ONE, _REPLICATION, "set 1"),
+    "minInSyncReplicas": Demand(_ONE, _REPLICATION, "set 1"),
+    "totalReplicas": Demand(_ONE, _REPLICATION, "set 1"),
+    "allAckInSyncStateSet": Demand(_FALSE, _REPLICATION, "set false"),
+    "duplicationEnable": Demand(_FALSE, _REPLICATION, "set false"),
+    "enableSlaveActingMaster": Demand(_FALSE, _REPLICATION, "set false"),
+    "enableDLegerCommitLog": Demand(_FALSE, "DLedger is not part of this version", "set false"),
+    "enableControllerMode": Demand(
+        _FALSE, "controller mode is not part of this version", "set false"
+    ),
+    "storeType": Demand(("", "default"), "RocksDB queues are not supported", "set default"),
+    "aclEnable": Demand(_FALSE, f"access control {_OPEN}", "set false", True),
+    "authenticationEnabled": Demand(_FALSE, f"authentication {_OPEN}", "set false", True),
+    "authorizationEnabled": Demand(_FALSE, f"authorization {_OPEN}", "set false", True),
+    **TLS_DEMANDS,
 }
+"""Keys that may ask for what is not here; a broker that starts must do what its file says."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)]
@@ -87,14 +116,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
     # Who we are
     broker_cluster_name: Name = "DefaultCluster"
     broker_name: Name = "DEFAULT_BROKER"
-    broker_id: Annotated[int, msgspec.Meta(ge=-1, le=_INT32_MAX)] = 0
-    broker_role: Literal["ASYNC_MASTER", "SYNC_MASTER"] = "ASYNC_MASTER"
     broker_ip1: str = ""
     listen_port: Port = 10911
     bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default; README says how to narrow it
-    ha_listen_port: Port = 0
     namesrv_addr: str = ""
     region_id: str = "DefaultRegion"
+    config_black_list: str = "configBlackList;brokerConfigPath"
     # What clients may do
     broker_permission: Annotated[int, msgspec.Meta(ge=0, le=7)] = 6
     auto_create_topic_enable: bool = True
@@ -182,6 +209,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
         items = re.split(r"[;,\s]+", self.namesrv_addr)
         return tuple(dict.fromkeys(item for item in items if item))
 
+    def black_list(self) -> frozenset[str]:
+        """Give the keys that no UPDATE_BROKER_CONFIG may touch."""
+        own = (key.strip() for key in self.config_black_list.split(";"))
+        return _BLACK_LISTED_KEYS.union(key for key in own if key)
+
     def store_path(self) -> str:
         """Give the absolute store directory: ``~`` and ``${user.home}`` expanded."""
         return _absolute(self.store_path_root_dir)
@@ -210,18 +242,18 @@ def _absolute(path: str) -> str:
 
 
 class LoadedConfig(msgspec.Struct, frozen=True):
-    """A configuration and what was noticed while reading it.
-
-    `ignored` maps keys RocketMQ knows and we accept without effect to the value given.  `path` is
-    the properties file it was read from, to which changes at run time are written.
-    """
+    """A configuration, and what its reader has to say to the operator."""
 
     config: BrokerConfig
     ignored: dict[str, str]
+    """Keys that were accepted without effect, with the values given for them."""
+    unprotected: dict[str, str]
+    """Demands for protection that `is_insecure` waived, with the values given for them."""
     path: str | None = None
+    """The properties file it was read from; changes at run time are written to it."""
 
 
-_TABLE: Final = SettingTable(BrokerConfig, ROCKETMQ_KEYS, _REFUSED_VALUES)
+_TABLE: Final = SettingTable(BrokerConfig, ROCKETMQ_KEYS, DEMANDS)
 _FIELD_DEFAULTS: Final[dict[str, Any]] = dict(
     zip(BrokerConfig.__struct_fields__, BrokerConfig.__struct_defaults__, strict=True)
 )
@@ -237,7 +269,7 @@ def effective_keys() -> dict[str, tuple[str, str]]:
 
 def ignored_keys() -> tuple[str, ...]:
     """List the keys RocketMQ knows that are accepted here without effect, sorted."""
-    return tuple(sorted(ROCKETMQ_KEYS - _TABLE.field_of_key.keys(), key=str.lower))
+    return _TABLE.ignored()
 
 
 def load_config(
@@ -246,6 +278,7 @@ def load_config(
     overrides: Iterable[str] | Mapping[str, Any] = (),
     environment: Mapping[str, str] | None = None,
     defaults: Mapping[str, Any] | None = None,
+    is_insecure: bool = False,
 ) -> LoadedConfig:
     """Read, merge and validate a configuration.
 
@@ -254,9 +287,11 @@ def load_config(
         overrides: ``key=value`` texts or a mapping; they win over everything else.
         environment: variables to read; None for the process environment.
         defaults: values in place of `BrokerConfig`'s own; everything else wins over them.
+        is_insecure: accept settings that ask for protection this version does not have.
 
     Raises:
-        ConfigError: an unreadable file, an unknown key or a value out of its range.
+        ConfigError: an unreadable file, an unknown key, a value out of its range, or a setting
+            that asks for what this version does not have.
     """
     merged: dict[str, tuple[str, Any]] = {
         key: ("default", value) for key, value in (defaults or {}).items()
@@ -267,7 +302,7 @@ def load_config(
     merged.update(_from_environment(variables))
     given = overrides if isinstance(overrides, Mapping) else parse_assignments(overrides)
     merged.update({key: ("--set", value) for key, value in given.items()})
-    loaded = _validate(merged)
+    loaded = _validate(merged, is_insecure=is_insecure)
     if path is None or path.endswith(".toml"):
         return loaded
     return msgspec.structs.replace(loaded, path=str(Path(path).absolute()))
@@ -302,7 +337,7 @@ def _from_environment(variables: Mapping[str, str]) -> dict[str, tuple[str, str]
     result: dict[str, tuple[str, str]] = {}
     if variables.get("NAMESRV_ADDR"):
         result["namesrvAddr"] = ("NAMESRV_ADDR", variables["NAMESRV_ADDR"])
-    known = {key.lower(): key for key in _TABLE.known()}
+    known = {key.replace(".", "").lower(): key for key in _TABLE.known()}
     for variable, value in variables.items():
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
@@ -318,25 +353,26 @@ def changed_config(config: BrokerConfig, changes: Mapping[str, str]) -> BrokerCo
     """Give `config` with other values for some keys, as UPDATE_BROKER_CONFIG brings them.
 
     Raises:
-        ConfigError: a key that is unknown or has no effect here, or a bad value.
+        ConfigError: a key that is unknown or has no effect here, a bad value, or one that asks
+            for what this version does not have.
     """
     loaded = _validate({key: ("update", value) for key, value in changes.items()})
     if loaded.ignored:
         keys = ", ".join(sorted(loaded.ignored))
         raise ConfigError(f"{keys} has no effect in CometMQ, so it cannot be changed")
-    fields = [_TABLE.field_of_key[key] for key in changes]
+    fields = [_TABLE.field_of_key[key] for key in changes if key in _TABLE.field_of_key]
     return msgspec.structs.replace(
         config, **{field: getattr(loaded.config, field) for field in fields}
     )
 
 
-def _validate(merged: Mapping[str, tuple[str, Any]]) -> LoadedConfig:
-    values, ignored = _TABLE.check(merged)
+def _validate(merged: Mapping[str, tuple[str, Any]], *, is_insecure: bool = False) -> LoadedConfig:
+    values, ignored, unprotected = _TABLE.check(merged, is_insecure=is_insecure)
     if not values.get("brokerName"):
         values["brokerName"] = _host_name()
     config = msgspec.convert(values, BrokerConfig)
     _check_together(config)
-    return LoadedConfig(config, ignored)
+    return LoadedConfig(config, ignored, unprotected)
 
 
 def _check_together(config: BrokerConfig) -> None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -46,6 +46,12 @@ from cometmq.core.filter.consumer_filter import ConsumerFilter, decode_filter_fi
 from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.group_table import SubscriptionGroupTable
 from cometmq.core.group.queue_locks import HeldQueues, QueueLocks
+from cometmq.core.topic.attributes import (
+    GROUP_ATTRIBUTES,
+    TOPIC_ATTRIBUTES,
+    Attribute,
+    unserved_attributes,
+)
 from cometmq.core.topic.topic_table import TopicTable
 from cometmq.errors import StoreCorrupt
 from cometmq.model.group import SubscriptionGroupConfig
@@ -134,6 +140,23 @@ def _delay_snapshot(schedule: ScheduleService) -> Encode:
     )
 
 
+def _warn_unserved(
+    kind: str,
+    rules: Mapping[str, Attribute],
+    configs: Mapping[str, TopicConfig] | Mapping[str, SubscriptionGroupConfig],
+) -> None:
+    """Say which attributes, left by a Java broker, have no effect here."""
+    for name, config in configs.items():
+        unserved = unserved_attributes(rules, config.attributes)
+        if unserved:
+            log.warning(
+                "%s %s has attributes that have no effect in CometMQ: %s",
+                kind,
+                name,
+                ", ".join(unserved),
+            )
+
+
 class BrokerFiles:
     """The files of one broker; load first, then `attach` what was built from them."""
 
@@ -189,7 +212,10 @@ class BrokerFiles:
         found = self._load("topics.json", decode_topic_config_wrapper)
         # A damaged one has been set aside by now, and its .bak may lack the newest topics.
         self.are_topics_sound = self._disk.exists(path)
-        return TopicTable() if found is None else TopicTable(found.topics, found.data_version)
+        if found is None:
+            return TopicTable()
+        _warn_unserved("topic", TOPIC_ATTRIBUTES, found.topics)
+        return TopicTable(found.topics, found.data_version)
 
     def load_groups(self) -> SubscriptionGroupTable:
         """Read subscriptionGroup.json.  Blocks."""
@@ -197,6 +223,7 @@ class BrokerFiles:
         found = self._load("subscriptionGroup.json", decode_group_config_wrapper)
         if found is None:
             return SubscriptionGroupTable(auto_create=auto_create)
+        _warn_unserved("group", GROUP_ATTRIBUTES, found.groups)
         return SubscriptionGroupTable(
             found.groups, found.data_version, auto_create=auto_create, forbidden=found.forbidden
         )

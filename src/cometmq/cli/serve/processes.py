@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["PORT_STEP", "child_settings", "plans", "supervise"]
 
 PORT_STEP: Final = 10
-"""Between the ports of two brokers: each also has P-2 for old clients and P+1 for replication."""
+"""Between the ports of two brokers: each also listens on P-2, for old clients."""
 READY: Final = "cometmq broker: ready in "
 
 
@@ -37,8 +37,6 @@ def child_settings(config: "BrokerConfig", number: int, address: str | None) -> 
         "listenPort": str(port),
         "storePathRootDir": child_store(config.store_path(), config.broker_name, number),
     }
-    if config.ha_listen_port:
-        settings["haListenPort"] = str(config.ha_listen_port + shift)
     commit_log = config.commit_log_path()
     if commit_log is not None:
         settings["storePathCommitLog"] = child_store(commit_log, config.broker_name, number)

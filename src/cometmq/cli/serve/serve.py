@@ -51,6 +51,12 @@ config_option = click.option(
 store_option = click.option(
     "--store", "store_path", metavar="DIR", help="Store directory (storePathRootDir)."
 )
+insecure_option = click.option(
+    "--insecure",
+    "is_insecure",
+    is_flag=True,
+    help="Start although the configuration asks for protection that is not there yet.",
+)
 listen_option = click.option(
     "--listen",
     "listen_host",
@@ -80,6 +86,7 @@ listen_option = click.option(
 )
 @config_option
 @set_option
+@insecure_option
 @click.pass_context
 def up(
     ctx: click.Context,
@@ -89,6 +96,7 @@ def up(
     listen_host: str | None,
     config_path: str | None,
     settings: tuple[str, ...],
+    is_insecure: bool,
 ) -> None:
     """Run name server and broker in one process, in the foreground.
 
@@ -114,8 +122,10 @@ def up(
         # The cluster has a name server of its own; that of another cluster does not leak in here.
         environment={key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"},
         defaults={"bindAddress": "127.0.0.1"},
+        is_insecure=is_insecure,
     )
     _say_ignored(loaded.ignored)
+    _say_unprotected(loaded.unprotected)
     from cometmq.net.loop import run
 
     run(_up(loaded, name_server_port, started, quiet=is_quiet(ctx)))
@@ -148,6 +158,7 @@ async def _up(
 @listen_option
 @config_option
 @set_option
+@insecure_option
 @click.pass_context
 def name_server(
     ctx: click.Context,
@@ -155,6 +166,7 @@ def name_server(
     listen_host: str | None,
     config_path: str | None,
     settings: tuple[str, ...],
+    is_insecure: bool,
 ) -> None:
     """Run a name server in the foreground.
 
@@ -172,8 +184,9 @@ def name_server(
     if listen_host is not None:
         overrides["bindAddress"] = listen_host
     overrides.update(parse_assignments(settings))
-    loaded = load_name_server_config(config_path, overrides=overrides)
+    loaded = load_name_server_config(config_path, overrides=overrides, is_insecure=is_insecure)
     _say_ignored(loaded.ignored)
+    _say_unprotected(loaded.unprotected)
     from cometmq.net.loop import run
 
     async def serve() -> None:
@@ -207,6 +220,7 @@ def name_server(
 @listen_option
 @config_option
 @set_option
+@insecure_option
 @click.option(
     "--processes",
     type=click.IntRange(1, 100),
@@ -224,13 +238,15 @@ def broker(
     listen_host: str | None,
     config_path: str | None,
     settings: tuple[str, ...],
+    is_insecure: bool,
     processes: int | None,
     supervised: bool,
 ) -> int:
     """Run a broker in the foreground.
 
-    An unmodified broker.conf of RocketMQ starts: keys that have no effect here are accepted and
-    listed once. Later sources win: defaults, file, environment, options, --set.
+    A broker.conf of RocketMQ starts as it is: keys that have no effect here are accepted and listed
+    once. One that asks for replication, access control or TLS is refused, since none of them is
+    there yet. Later sources win: defaults, file, environment, options, --set.
 
     With --processes N this process only watches over N brokers, so that more than one core is
     used: broker i is called NAME-i, listens on port + 10*i and stores in DIR/NAME-i. One that
@@ -248,9 +264,10 @@ def broker(
     }
     overrides: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     overrides.update(parse_assignments(settings))
-    loaded = load_config(config_path, overrides=overrides)
+    loaded = load_config(config_path, overrides=overrides, is_insecure=is_insecure)
     if not supervised:
         _say_ignored(loaded.ignored)
+        _say_unprotected(loaded.unprotected)
     if not loaded.config.name_servers() and not is_quiet(ctx) and not supervised:
         _LOG.warning(
             "no name server is set, so no client can find this broker by topic; give -n HOST:PORT, "
@@ -264,6 +281,7 @@ def broker(
         shared = (("-n", name_server), ("--listen", listen_host), ("-c", config_path))
         options = [word for key, value in shared if value for word in (key, value)]
         options += [word for assignment in settings for word in ("--set", assignment)]
+        options += ["--insecure"] * is_insecure
         return run(supervise(loaded.config, processes, started, _root_options(ctx), options))
 
     async def serve() -> None:
@@ -405,6 +423,12 @@ def _say_ignored(ignored: Mapping[str, str]) -> None:
     if ignored:
         names = ", ".join(sorted(ignored))
         _LOG.warning("accepted without effect here (docs/reference/configuration.md): %s", names)
+
+
+def _say_unprotected(unprotected: Mapping[str, str]) -> None:
+    if unprotected:
+        settings = ", ".join(f"{key}={value}" for key, value in sorted(unprotected.items()))
+        _LOG.warning("started --insecure, open to everybody who reaches it, without: %s", settings)
 
 
 def _monotonic() -> float:

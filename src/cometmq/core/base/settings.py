@@ -1,15 +1,26 @@
 """Settings by RocketMQ's names: from the bytes of a file to checked values for a struct's fields.
 
-Job: what broker and name server have in common when they read a configuration: properties or
-TOML, values converted and refused with key, value and accepted range, unknown keys refused with
-the nearest name.
-Must not: open files, look at the environment, or know any key.
+Broker and name server read their configuration with it.  It knows no key, opens no file and reads
+no environment.
+
+Four kinds of keys exist.  *Effective* keys are the fields of the struct.  *Ignored* keys are known
+to RocketMQ and accepted without effect.  *Demands* ask for something this version does not have:
+only the values that ask for nothing are accepted.  Any other key is refused with the nearest name.
 """
 
 import difflib
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -17,6 +28,9 @@ from cometmq.codec.java_properties import parse_properties
 from cometmq.errors import ConfigError
 
 __all__ = [
+    "TLS_DEMANDS",
+    "CheckedSettings",
+    "Demand",
     "SettingTable",
     "accepted_values",
     "parse_settings",
@@ -83,67 +97,114 @@ def unknown_key(what: str, wanted: str, known: Iterable[str]) -> str:
     return f"unknown configuration key {what}{hint}"
 
 
+class Demand(NamedTuple):
+    """A key by which a configuration may ask for something this version does not have."""
+
+    accepted: tuple[str, ...]
+    """The values that ask for nothing, in lower case."""
+    missing: str
+    """What is not there, and why the server does not start without it."""
+    remedy: str
+    """What the operator can do."""
+    is_protection: bool = False
+    """It keeps somebody out; an operator may start without it (``--insecure``)."""
+
+
+_NO_TLS: Final = "servers do not speak TLS in this version"
+TLS_DEMANDS: Final[Mapping[str, Demand]] = {
+    "tls.server.mode": Demand(
+        ("", "permissive", "disabled"),
+        f"{_NO_TLS}, so everybody would talk to it in clear text",
+        "set permissive",
+        True,
+    ),
+    "tls.enable": Demand(("", "false"), _NO_TLS, "set false", True),
+    "useTLS": Demand(("", "false"), _NO_TLS, "set false", True),
+}
+"""RocketMQ's switches of TLS, of broker and name server alike."""
+
+
+class CheckedSettings(NamedTuple):
+    """What `SettingTable.check` makes of the settings."""
+
+    values: dict[str, Any]
+    """Effective keys with their converted values."""
+    ignored: dict[str, str]
+    """Keys without effect, with the texts given for them."""
+    unprotected: dict[str, str]
+    """Demands for protection that the operator waived."""
+
+
 class SettingTable:
-    """The keys of a server: those of a struct's fields, and those without effect.
+    """The keys of a server.
 
     Args:
-        struct: its fields, renamed to RocketMQ's spelling.
+        struct: its fields, renamed to RocketMQ's spelling, are the effective keys.
         ignored: keys that RocketMQ knows and that are accepted without effect.
-        refused: (key, value) that cannot be served, with the reason.
+        demands: keys of which only some values can be served.
     """
 
-    __slots__ = ("_ignored", "_kinds", "_refused", "field_of_key")
+    __slots__ = ("_ignored", "_kinds", "demands", "field_of_key")
 
     def __init__(
         self,
         struct: type[msgspec.Struct],
         ignored: Collection[str],
-        refused: Mapping[tuple[str, str], str],
+        demands: Mapping[str, Demand],
     ) -> None:
         self.field_of_key: dict[str, str] = dict(
             zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True)
         )
         self._kinds = get_type_hints(struct, include_extras=True)
-        self._ignored = ignored
-        self._refused = refused
+        self._ignored = frozenset(ignored) - self.field_of_key.keys() - demands.keys()
+        self.demands = demands
+
+    def ignored(self) -> tuple[str, ...]:
+        """List the keys that are accepted without effect, sorted."""
+        return tuple(sorted(self._ignored, key=str.lower))
 
     def known(self) -> list[str]:
-        """Every key that is not refused as unknown."""
-        return [*self._ignored, *self.field_of_key]
+        """List every key that is not refused as unknown."""
+        return [*self._ignored, *self.demands, *self.field_of_key]
 
     def accepted(self, key: str) -> str:
-        """What an effective key accepts, as text."""
+        """Describe the values that an effective key accepts."""
         return accepted_values(self._kinds[self.field_of_key[key]])
 
     def texts(self, config: msgspec.Struct) -> dict[str, str]:
-        """The value of every effective key as text."""
+        """Give the value of every effective key as text."""
         return {
             key: setting_text(getattr(config, field)) for key, field in self.field_of_key.items()
         }
 
-    def check(self, merged: Mapping[str, tuple[str, Any]]) -> tuple[dict[str, Any], dict[str, str]]:
-        """Converted values by key, and the texts of keys without effect.
+    def check(
+        self, merged: Mapping[str, tuple[str, Any]], *, is_insecure: bool = False
+    ) -> CheckedSettings:
+        """Convert the values of effective keys and sort out the other keys.
 
         Args:
             merged: key to (where it comes from, value).
+            is_insecure: accept demands for protection, and list them.
 
         Raises:
-            ConfigError: an unknown key, or a value that is out of range or cannot be served.
+            ConfigError: an unknown key, a value out of its range, or a demand.
         """
-        values: dict[str, Any] = {}
-        ignored: dict[str, str] = {}
+        checked = CheckedSettings({}, {}, {})
         for key, (source, value) in merged.items():
-            text = setting_text(value)
-            reason = self._refused.get((key, text)) or self._refused.get((key, text.lower()))
-            if reason is not None:
-                raise ConfigError(f"{key}={text} ({source}) cannot be served: {reason}")
             if key in self.field_of_key:
-                values[key] = self._convert(key, value, source)
+                checked.values[key] = self._convert(key, value, source)
+            elif key in self.demands:
+                demand, text = self.demands[key], setting_text(value)
+                if text.strip().lower() in demand.accepted:
+                    continue
+                if not (is_insecure and demand.is_protection):
+                    raise ConfigError(_unmet(key, text, source, demand))
+                checked.unprotected[key] = text
             elif key in self._ignored:
-                ignored[key] = text
+                checked.ignored[key] = setting_text(value)
             else:
                 raise ConfigError(f"{unknown_key(key, key, self.known())} (from {source})")
-        return values, ignored
+        return checked
 
     def _convert(self, key: str, value: Any, source: str) -> Any:
         try:
@@ -153,3 +214,8 @@ class SettingTable:
                 f"{key}={setting_text(value)} ({source}) is not accepted: expected "
                 f"{self.accepted(key)}"
             ) from None
+
+
+def _unmet(key: str, text: str, source: str, demand: Demand) -> str:
+    waiver = ", or start with --insecure" if demand.is_protection else ""
+    return f"{key}={text} ({source}) cannot be served: {demand.missing}; {demand.remedy}{waiver}"

@@ -1,9 +1,10 @@
 """Attributes of topics and groups: which there are, and how a change is applied.
 
-Job: take ``+name=value`` and ``-name`` apart, check names and values, and give the new attributes.
-It must not know topics or groups.
+Takes ``+name=value`` and ``-name`` apart, checks names and values, and gives the new attributes.
+An attribute that asks for something this version does not have is refused; one that a Java broker
+left in the store stays, and `unserved_attributes` finds it.
 
-Refusals say what RocketMQ says, word by word, since tools show it.
+Refusals of names, forms and ranges use RocketMQ's words, since tools show them.
 Source: AttributeParser, AttributeUtil, TopicAttributes and SubscriptionGroupAttributes of 5.4.
 """
 
@@ -22,6 +23,7 @@ __all__ = [
     "Attribute",
     "altered_attributes",
     "parse_attribute_changes",
+    "unserved_attributes",
 ]
 
 _INT64_MAX: Final = 2**63 - 1
@@ -30,7 +32,7 @@ _LAYOUT: Final = r"[^:;]+:[1-9]\d*(;[^:;]+:[1-9]\d*)*"
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """What an attribute may be: one of `choices`, or what fits `pattern`, or else a number of
+    """What an attribute may be: one of `choices`, or what fits `pattern`, or else a number from
     `minimum` to `maximum`."""
 
     is_changeable: bool = True
@@ -38,9 +40,17 @@ class Attribute:
     minimum: int = 0
     maximum: int = 0
     pattern: str = ""
+    default: str = ""
+    """Where only one value is served: that value, which asks for what happens anyway."""
+    missing: str = ""
+    """Why no other value is served; empty where all are."""
 
     def check(self, value: str) -> None:
-        """Raise ConfigError for a value that is none of them."""
+        """Check the form of a value.
+
+        Raises:
+            ConfigError: it is no choice, does not fit the pattern, or lies outside the range.
+        """
         if self.choices:
             if value not in self.choices:
                 raise ConfigError(f"value is not in set: [{', '.join(self.choices)}]")
@@ -57,12 +67,27 @@ class Attribute:
 
 
 TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
-    "queue.type": Attribute(False, ("BatchCQ", "SimpleCQ")),
-    "cleanup.policy": Attribute(False, ("DELETE", "COMPACTION")),
+    "queue.type": Attribute(
+        False,
+        ("BatchCQ", "SimpleCQ"),
+        default="SimpleCQ",
+        missing="batch consume queues are not part of this version",
+    ),
+    "cleanup.policy": Attribute(
+        False,
+        ("DELETE", "COMPACTION"),
+        default="DELETE",
+        missing="compaction is not part of this version, so no key would replace an older one",
+    ),
     "message.type": Attribute(
         choices=("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "NORMAL")
     ),
-    "reserve.time": Attribute(minimum=-1, maximum=_INT64_MAX),
+    "reserve.time": Attribute(
+        minimum=-1,
+        maximum=_INT64_MAX,
+        default="-1",
+        missing="all topics are kept equally long here; set fileReservedTime of the broker",
+    ),
     "group.epoch": Attribute(minimum=1, maximum=_INT64_MAX),
     "group.phase": Attribute(choices=("prepared", "moving", "closing")),
     "group.layout.old": Attribute(pattern=_LAYOUT),
@@ -71,7 +96,12 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
 }
 """In the order in which Java lists the choices; those of ``group.`` are ours (core.growing)."""
 GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
-    "priority.factor": Attribute(minimum=0, maximum=100)
+    "priority.factor": Attribute(
+        minimum=0,
+        maximum=100,
+        default="100",
+        missing="pop consumption, which it steers, is not part of this version",
+    )
 }
 
 
@@ -95,7 +125,7 @@ def parse_attribute_changes(text: str | None) -> dict[str, str]:
 
 
 def altered_attributes(
-    known: Mapping[str, Attribute],
+    rules: Mapping[str, Attribute],
     current: Mapping[str, str],
     changes: Mapping[str, str],
     *,
@@ -104,7 +134,7 @@ def altered_attributes(
     """Apply changes with signed keys to the attributes of something, or of something new.
 
     Raises:
-        ConfigError: a key or a value that is refused; nothing is changed then.
+        ConfigError: a key or a value is refused, or asks for what this version does not have.
     """
     result = dict(current)
     seen: set[str] = set()
@@ -121,7 +151,7 @@ def altered_attributes(
             raise ConfigError(f"wrong format key: {key}")
         if sign == "-" and key not in current:
             raise ConfigError(f"attempt to delete a nonexistent key: {key}")
-        attribute = known.get(key)
+        attribute = rules.get(key)
         if attribute is None:
             raise ConfigError(f"unsupported key: {key}")
         if not is_new and not attribute.is_changeable:
@@ -130,5 +160,16 @@ def altered_attributes(
             del result[key]
         else:
             attribute.check(value)
+            if attribute.missing and value != attribute.default:
+                raise ConfigError(f"{key}={value} cannot be served: {attribute.missing}")
             result[key] = value
     return result
+
+
+def unserved_attributes(rules: Mapping[str, Attribute], current: Mapping[str, str]) -> list[str]:
+    """List the attributes, as ``name=value``, that ask for something this version does not have."""
+    return [
+        f"{key}={value}"
+        for key, value in current.items()
+        if key in rules and rules[key].missing and value != rules[key].default
+    ]

@@ -1,6 +1,7 @@
 """Administration: topics, groups, tables, single messages by id and key."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,12 @@ def test_topic_is_made_changed_and_shown(tmp_path: Path) -> None:
     """17 creates and updates; 351 and 21 show it; attributes are added and removed."""
 
     async def story(broker: Broker, client: Client) -> None:
-        first = {**TOPIC, "attributes": "+message.type=FIFO,+reserve.time=9"}
+        first = {**TOPIC, "attributes": "+message.type=FIFO,+reserve.time=-1"}
         made = await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, first)
         assert (made.code, made.remark) == (0, "not set any response code")
         shown = await client.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "made"})
         expected = TopicConfig(
-            "made", 3, 2, 6, attributes={"message.type": "FIFO", "reserve.time": "9"}
+            "made", 3, 2, 6, attributes={"message.type": "FIFO", "reserve.time": "-1"}
         )
         assert decode_topic_config(shown.body) == expected
         await client.call(
@@ -80,6 +81,65 @@ def test_topics_that_are_refused(change: dict[str, str], remark: str, tmp_path: 
         assert "made" not in broker.state.topics
 
     scenario(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "attribute", ["cleanup.policy=COMPACTION", "queue.type=BatchCQ", "reserve.time=9"]
+)
+def test_attributes_without_effect_are_refused(attribute: str, tmp_path: Path) -> None:
+    """By 17 and 18, at the creation and later: what is acknowledged holds."""
+    key, _, value = attribute.partition("=")
+
+    async def story(broker: Broker, client: Client) -> None:
+        for _ in range(2):
+            ext = {**TOPIC, "attributes": f"+{attribute}"}
+            answer = await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+            body = encode_topic_config_list([TopicConfig("made", attributes={f"+{key}": value})])
+            listed = await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body)
+            for refused in (answer, listed):
+                assert refused.code == 1
+                if "unchangeable" not in (refused.remark or ""):
+                    assert f"{attribute} cannot be served: " in (refused.remark or "")
+            known = broker.state.topics.get("made")
+            assert known is None or known.attributes == {}
+            assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)).code == 0
+
+    scenario(tmp_path, story)
+
+
+def test_a_store_with_attributes_without_effect_opens_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each topic and group is named; `message.type`, which nothing depends on, is not."""
+    (tmp_path / "config").mkdir()
+    topics = {
+        name: {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, **more}
+        for name, more in {
+            "Compacted": {"attributes": {"cleanup.policy": "COMPACTION", "reserve.time": "9"}},
+            "Typed": {"attributes": {"message.type": "FIFO", "cleanup.policy": "DELETE"}},
+        }.items()
+    }
+    groups = {"G": {"groupName": "G", "attributes": {"priority.factor": "50"}}}
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
+    files = {
+        "topics.json": {"topicConfigTable": topics, "dataVersion": version},
+        "subscriptionGroup.json": {"subscriptionGroupTable": groups, "dataVersion": version},
+    }
+    for name, content in files.items():
+        (tmp_path / "config" / name).write_text(json.dumps(content))
+
+    async def story(broker: Broker, client: Client) -> None:
+        config = broker.state.topics.get("Compacted")
+        assert config is not None
+        assert config.attributes == topics["Compacted"]["attributes"]
+        assert (await client.send(b="Compacted", i="KEYS\x01k\x02")).code == 0
+
+    scenario(tmp_path, story)
+    assert [record.message for record in caplog.records if "no effect" in record.message] == [
+        "topic Compacted has attributes that have no effect in CometMQ:"
+        " cleanup.policy=COMPACTION, reserve.time=9",
+        "group G has attributes that have no effect in CometMQ: priority.factor=50",
+    ]
 
 
 def test_several_topics_at_once(tmp_path: Path) -> None:
@@ -123,6 +183,12 @@ def test_groups_are_made_shown_and_deleted(tmp_path: Path) -> None:
         assert (await client.call(200, {}, b'{"groupName":"g","retryMaxTimes":3}')).code == 0
         assert (await client.call(200, {}, b'{"groupName":"bad group"}')).code == 29
         assert (await client.call(200, {}, b"{}")).code == 1
+        refused = await client.call(
+            200, {}, b'{"groupName":"p","attributes":{"+priority.factor":"50"}}'
+        )
+        assert refused.code == 1
+        assert "priority.factor=50 cannot be served: pop" in (refused.remark or "")
+        assert broker.state.groups.get("p") is None
         both = b'{"groupConfigList":[{"groupName":"a"},{"groupName":"b"}]}'
         assert (await client.call(225, {}, both)).code == 0
         shown = await client.call(352, {"group": "g"})

@@ -1,11 +1,13 @@
 """Broker configuration: sources, the table of keys, errors that name what to do."""
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
 
 from cometmq.broker.base.config import (
+    DEMANDS,
     BrokerConfig,
     effective_keys,
     ignored_keys,
@@ -57,7 +59,7 @@ flushCommitLogLeastPages=4
 flushConsumeQueueLeastPages=2
 flushCommitLogThoroughInterval=10000
 flushConsumeQueueThoroughInterval=60000
-brokerRole=SYNC_MASTER
+brokerRole=ASYNC_MASTER
 flushDiskType=SYNC_FLUSH
 checkTransactionMessageEnable=false
 sendMessageThreadPoolNums=128
@@ -89,13 +91,14 @@ def test_a_file_grown_over_years_starts(tmp_path: Path) -> None:
     loaded = load_config(str(path), environment={})
     config = loaded.config
     assert config.name_servers() == ("10.0.0.1:9876", "10.0.0.2:9876")
-    assert (config.listen_port, config.ha_listen_port) == (10911, 10912)
+    assert config.listen_port == 10911
     assert (config.flush_disk_type, config.max_message_size) == ("SYNC_FLUSH", 65536)
     assert config.auto_create_subscription_group
     assert config.store_path() == "/data/rocketmq/store"
     given = set(parse_properties(GROWN))
-    assert set(loaded.ignored) == given - set(effective_keys())
+    assert set(loaded.ignored) == given - set(effective_keys()) - set(DEMANDS)
     assert {"storePathConsumeQueue", "abortFile", "brokerIP2"} <= set(loaded.ignored)
+    assert "haListenPort" in loaded.ignored
 
 
 def test_every_effective_key_is_read_somewhere() -> None:
@@ -104,12 +107,78 @@ def test_every_effective_key_is_read_somewhere() -> None:
     texts = [
         path.read_text(encoding="utf-8")
         for path in rooms.rglob("*.py")
-        if path != rooms / "broker" / "config.py"
+        if path.parts[-3:] != ("broker", "base", "config.py")
     ]
-    # Read by methods of BrokerConfig itself; a role we do not have is refused when it is set.
-    own = {"broker_role", "namesrv_addr", "store_path_root_dir", "store_path_commit_log"}
-    fields = set(BrokerConfig.__struct_fields__) - own
-    assert {field for field in fields if not any(f".{field}" in text for text in texts)} == set()
+    # Read by methods of BrokerConfig itself.
+    own = {"namesrv_addr", "store_path_root_dir", "store_path_commit_log", "config_black_list"}
+    readers = re.compile(r"\b(?:_?config|configuration|given)(?:\(\))?\.(\w+)")
+    read = {name for text in texts for name in readers.findall(text)}
+    assert set(BrokerConfig.__struct_fields__) - own - read == set()
+
+
+ONE_COPY = "replication is not part of this version, so each message has one copy"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("brokerRole=SYNC_MASTER", f"{ONE_COPY}.*set ASYNC_MASTER$"),
+        ("brokerRole=SLAVE", f"{ONE_COPY}.*set ASYNC_MASTER$"),
+        ("brokerId=1", f"{ONE_COPY}.*set 0"),
+        ("inSyncReplicas=2", rf"inSyncReplicas=2 \(--set\) cannot be served: {ONE_COPY}.*set 1$"),
+        ("minInSyncReplicas=2", f"{ONE_COPY}.*set 1$"),
+        ("totalReplicas=3", f"{ONE_COPY}.*set 1$"),
+        ("allAckInSyncStateSet=true", f"{ONE_COPY}.*set false$"),
+        ("enableSlaveActingMaster=true", ONE_COPY),
+        ("duplicationEnable=true", ONE_COPY),
+        ("enableControllerMode=true", "controller mode is not part of this version; set false$"),
+        ("storeType=defaultRocksDB", "RocksDB queues are not supported; set default$"),
+    ],
+)
+def test_replication_that_does_not_exist_is_refused_whatever_is_waived(
+    setting: str, message: str
+) -> None:
+    """A broker that answers SEND_OK with one copy may not be asked for two."""
+    for is_insecure in (False, True):
+        with pytest.raises(ConfigError, match=message):
+            load_config(overrides=[setting], environment={}, is_insecure=is_insecure)
+
+
+def test_values_that_ask_for_nothing_start() -> None:
+    """As files of RocketMQ have them; nothing is listed for them."""
+    text = """brokerRole=ASYNC_MASTER brokerId=0 inSyncReplicas=1 minInSyncReplicas=1
+        totalReplicas=1 allAckInSyncStateSet=false enableControllerMode=FALSE
+        enableDLegerCommitLog=false duplicationEnable=false storeType=default aclEnable=false
+        authenticationEnabled=false authorizationEnabled=false tls.server.mode=permissive"""
+    loaded = load_config(overrides=text.split(), environment={})
+    assert (loaded.ignored, loaded.unprotected) == ({}, {})
+    assert load_config(overrides=["tls.server.mode=disabled"], environment={}).unprotected == {}
+
+
+PROTECTION = {
+    "aclEnable": "true",
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "tls.server.mode": "enforcing",
+}
+
+
+@pytest.mark.parametrize(("key", "value"), PROTECTION.items())
+def test_protection_that_does_not_exist_ends_the_start(
+    key: str, value: str, tmp_path: Path
+) -> None:
+    """From a file, a flag and the environment; only an operator's own word starts it open."""
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{key}={value}\n")
+    refused = rf"{re.escape(key)}={value} .*cannot be served: .*, or start with --insecure$"
+    with pytest.raises(ConfigError, match=refused):
+        load_config(str(path), environment={})
+    variable = f"COMETMQ_BROKER_{key.replace('.', '_').upper()}"
+    with pytest.raises(ConfigError, match=refused):
+        load_config(environment={variable: value})
+    loaded = load_config(str(path), environment={}, is_insecure=True)
+    assert loaded.unprotected == {key: value}
+    assert loaded.ignored == {}
 
 
 def test_defaults_are_those_of_rocketmq() -> None:
@@ -156,7 +225,7 @@ def test_keys_without_effect_are_listed() -> None:
     loaded = load_config(overrides={"sendMessageThreadPoolNums": "4"}, environment={})
     assert loaded.ignored == {"sendMessageThreadPoolNums": "4"}
     assert "sendMessageThreadPoolNums" in ignored_keys()
-    assert not set(ignored_keys()) & set(effective_keys())
+    assert not set(ignored_keys()) & {*effective_keys(), *DEMANDS}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from cometmq.core.topic.attributes import (
     TOPIC_ATTRIBUTES,
     altered_attributes,
     parse_attribute_changes,
+    unserved_attributes,
 )
 from cometmq.errors import ConfigError
 
@@ -41,18 +42,44 @@ def test_other_forms_are_refused(text: str, fault: str) -> None:
 def test_changes_are_applied() -> None:
     """Added to what is new, changed and removed in what is there; nothing else is touched."""
     new = altered_attributes(
-        TOPIC_ATTRIBUTES, {}, {"+message.type": "FIFO", "+queue.type": "BatchCQ"}, is_new=True
+        TOPIC_ATTRIBUTES, {}, {"+message.type": "FIFO", "+queue.type": "SimpleCQ"}, is_new=True
     )
-    assert new == {"message.type": "FIFO", "queue.type": "BatchCQ"}
+    assert new == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
     changes = {"+message.type": "DELAY", "+reserve.time": "-1"}
     changed = altered_attributes(TOPIC_ATTRIBUTES, new, changes, is_new=False)
-    assert changed == {"message.type": "DELAY", "queue.type": "BatchCQ", "reserve.time": "-1"}
+    assert changed == {"message.type": "DELAY", "queue.type": "SimpleCQ", "reserve.time": "-1"}
     removed = altered_attributes(TOPIC_ATTRIBUTES, changed, {"-reserve.time": ""}, is_new=False)
-    assert removed == {"message.type": "DELAY", "queue.type": "BatchCQ"}
-    assert new == {"message.type": "FIFO", "queue.type": "BatchCQ"}
+    assert removed == {"message.type": "DELAY", "queue.type": "SimpleCQ"}
+    assert new == {"message.type": "FIFO", "queue.type": "SimpleCQ"}
     assert altered_attributes(GROUP_ATTRIBUTES, {}, {"+priority.factor": "100"}, is_new=True) == {
         "priority.factor": "100"
     }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "cause", "harmless"),
+    [
+        ("cleanup.policy", "COMPACTION", "compaction is not part of this version", "DELETE"),
+        ("queue.type", "BatchCQ", "batch consume queues are not part of this", "SimpleCQ"),
+        ("reserve.time", "9", "set fileReservedTime of the broker", "-1"),
+        ("priority.factor", "50", "pop consumption, which it steers, is not part of", "100"),
+    ],
+)
+def test_attributes_without_effect_are_refused(
+    key: str, value: str, cause: str, harmless: str
+) -> None:
+    """Values that ask for what happens anyway are kept; what a Java broker left is found."""
+    rules = {**TOPIC_ATTRIBUTES, **GROUP_ATTRIBUTES}
+    with pytest.raises(ConfigError, match=f"{key}={value} cannot be served: .*{cause}"):
+        altered_attributes(rules, {}, {f"+{key}": value}, is_new=True)
+    kept = altered_attributes(rules, {}, {f"+{key}": harmless}, is_new=True)
+    assert kept == {key: harmless}
+    assert unserved_attributes(rules, kept) == []
+    left = {"message.type": "FIFO", key: value}
+    assert unserved_attributes(rules, left) == [f"{key}={value}"]
+    if rules[key].is_changeable:
+        removed = altered_attributes(rules, left, {f"-{key}": ""}, is_new=False)
+        assert removed == {"message.type": "FIFO"}
 
 
 @pytest.mark.parametrize(
