@@ -274,6 +274,9 @@ def growth(
 
     A message group that always has something under way keeps its old queue. With --close its sends
     wait until the consumers are through, and then it moves too.
+
+    Once everything has moved, this command writes so to each broker: from then on no producer needs
+    a broker that the topic has left, and one may be stopped for good.
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_json
@@ -294,6 +297,7 @@ def growth(
                 "new": found.new,
                 "moved": found.moved,
                 "buckets": found.buckets,
+                "absent": list(found.absent),
                 "leaving": [str(queue) for queue in found.leaving],
                 "waiting_for": [
                     {"group": one.group, "queue": str(one.queue), "lag": one.lag}
@@ -313,6 +317,8 @@ def _print_growth(found: "GrowthStatus") -> None:
         f"topic {found.topic}: growth {found.epoch} from {found.old} to {found.new} is "
         f"{found.phase}, {found.moved} of {found.buckets} buckets of message groups have moved"
     )
+    for name in found.absent:
+        print(f"  waits for the broker {name}, which is not there")
     for queue in found.leaving:
         print(f"  queue {queue.queue_id} of {queue.broker_name} goes when it is consumed")
     for one in found.waiting_for:

@@ -53,7 +53,10 @@ class GrowthStatus:
 
     ``phase`` is ``none``, ``prepared``, ``moving``, ``closing`` or ``complete``; ``moved`` of
     ``buckets`` have left their old queues; ``leaving`` are queues without writers that consumers
-    still have to read to the end; ``waiting_for`` says which consumer groups that depends on.
+    still have to read to the end; ``waiting_for`` says which consumer groups that depends on;
+    ``absent`` are brokers that everything waits for because they do not answer.
+
+    Once ``complete``, no producer needs a broker that is not in the ``new`` layout.
     """
 
     topic: str
@@ -65,6 +68,7 @@ class GrowthStatus:
     buckets: int = 0
     leaving: tuple[MessageQueue, ...] = ()
     waiting_for: tuple[GroupBehind, ...] = ()
+    absent: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -185,7 +189,15 @@ class GrowthCalls:
         return await _status(self, topic, await _find(self, topic, None))
 
     async def topic_growth(self: _Admin, topic: str) -> GrowthStatus:
-        """How far a topic's growth is, and which consumer groups it waits for."""
+        """How far a topic's growth is, and which consumer groups it waits for.
+
+        When everything has moved, this writes so into the topic's attributes at each broker: a
+        producer then needs no broker of the old layout any more.
+
+        Raises:
+            TopicNotExist: no broker has the topic.
+            RemoteError: a broker refused to close the growth.
+        """
         return await _status(self, topic, await _find(self, topic, None))
 
 
@@ -341,15 +353,11 @@ async def _write(
 
 
 async def _status(admin: _Admin, topic: str, found: Mapping[str, _Found]) -> GrowthStatus:
+    """Tell how far a growth is, and close it where everything has moved."""
     growth = _together(found)
     if growth is None:
         return GrowthStatus(topic, "none")
-    total = growth.old.queue_count * BUCKET_COUNT
-    moved = sum(
-        growth.moved.get((name, queue_id), 0).bit_count()
-        for name, count in growth.old.brokers
-        for queue_id in range(count)
-    )
+    left = {MessageQueue(topic, *queue) for queue in growth.queues_left()}
     leaving = tuple(
         MessageQueue(topic, name, queue_id)
         for name, one in sorted(found.items())
@@ -357,8 +365,17 @@ async def _status(admin: _Admin, topic: str, found: Mapping[str, _Found]) -> Gro
         if one.config is not None and one.growth is not None
         for queue_id in range(growth.new.count_of(name), one.config.read_queue_count)
     )
-    left = {MessageQueue(topic, *queue) for queue in growth.queues_left()}
-    phase = growth.phase.value if left or leaving else "complete"
+    absent = tuple(sorted(growth.brokers - found.keys()))
+    phase = growth.phase.value
+    if not left and not leaving:
+        await _close(admin, found, growth)
+        if not absent:
+            phase = Phase.COMPLETE.value
+    total = growth.old.queue_count * BUCKET_COUNT
+    moved = total - sum(
+        BUCKET_COUNT - growth.moved.get((queue.broker_name, queue.queue_id), 0).bit_count()
+        for queue in left
+    )
     behind = await _behind(admin, topic, found, sorted(left | set(leaving)))
     return GrowthStatus(
         topic,
@@ -370,7 +387,22 @@ async def _status(admin: _Admin, topic: str, found: Mapping[str, _Found]) -> Gro
         total,
         leaving,
         tuple(behind),
+        absent,
     )
+
+
+async def _close(admin: _Admin, found: Mapping[str, _Found], growth: Growth) -> None:
+    """Write to every broker that everything has moved.
+
+    All brokers of the old layout have said so, durably, so it is true in whichever order the
+    brokers hear of it, and a call that breaks off is made good by the next one.
+    """
+    for name, one in found.items():
+        if one.config is None or one.growth is None or one.growth.epoch != growth.epoch:
+            continue
+        if one.growth.phase is not Phase.COMPLETE:
+            complete = replace(growth, phase=Phase.COMPLETE)
+            await _write(admin, one.address, name, one.config, complete)
 
 
 async def _behind(

@@ -14,7 +14,8 @@ Attributes of the topic, the same on every broker but for the last:
 
 - ``group.epoch``: 1 for the first growth; ``group.layout.old`` and ``group.layout``:
   ``broker-a:4;broker-b:4``, in the order in which the hash selects;
-- ``group.phase``: ``prepared`` (the old layout holds for groups), ``moving``, or ``closing``;
+- ``group.phase``: ``prepared`` (the old layout holds for groups), ``moving``, ``closing``, or
+  ``complete`` (the new layout holds for all groups);
 - ``group.moved``: the broker's own queues, ``0:*;1:ff00..`` with a bit for each moved bucket.
 
 The admin call writes ``prepared`` with the new number of queues in one request to each broker, in
@@ -32,6 +33,10 @@ producers that learn late, for crashes (no mark is used before it is durable; wh
 forgotten counts as the end of the queue), and for consumer groups that are offline, since a stored
 offset counts.  A bucket that always has something under way moves in ``closing`` only: then its
 sends wait, at most as long as consumers need for what they have.
+
+When every broker of the old layout has marked all its buckets, the admin call writes ``complete``
+to all brokers.  A producer that reads it at any one of them needs no marks, so a broker that is not
+in the new layout may go for good.
 
 A transactional message is placed when its half message is stored, and a bucket with an open
 transaction stays where it is.  Messages without epoch and hash (Java's producers, delays) are left
@@ -142,6 +147,7 @@ class Phase(Enum):
     PREPARED = "prepared"
     MOVING = "moving"
     CLOSING = "closing"
+    COMPLETE = "complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +208,8 @@ class Growth:
 
     def is_moved(self, group_hash: int) -> bool:
         """Whether the group's old home is known to have let it go."""
+        if self.phase is Phase.COMPLETE:
+            return True
         bits = self.moved.get(self.old.home(group_hash), 0)
         return bool(bits >> bucket_of(group_hash) & 1)
 
@@ -211,6 +219,8 @@ class Growth:
 
     def queues_left(self) -> list[tuple[str, int]]:
         """Queues of the old layout that have buckets left."""
+        if self.phase is Phase.COMPLETE:
+            return []
         return [
             (name, queue_id)
             for name, count in self.old.brokers
@@ -229,8 +239,9 @@ class Growth:
 
     @property
     def brokers(self) -> frozenset[str]:
-        """Names of the brokers that have queues before or after."""
-        return frozenset(name for name, _ in (*self.old.brokers, *self.new.brokers))
+        """Names of the brokers a producer has to ask: once complete, those of the new layout."""
+        old = () if self.phase is Phase.COMPLETE else self.old.brokers
+        return frozenset(name for name, _ in (*old, *self.new.brokers))
 
     def has_come_to(self, epoch: int, phase: Phase) -> bool:
         """Whether this growth is the one of ``epoch`` and in this phase or a later one."""
@@ -266,13 +277,14 @@ def _parse_marks(text: str, broker_name: str) -> dict[tuple[str, int], int]:
 
 
 def check_change(present: Growth | None, wanted: Growth | None, broker_name: str) -> None:
-    """Refuse attributes that would let two growths run at once, or turn one back.
+    """Refuse attributes that would let two growths run at once, turn one back, or end it early.
 
     Raises:
         ConfigError: the text says which growth is under way.
     """
     if present is None or wanted is None:
         return
+    left = present.queues_left_at(broker_name)
     if wanted.epoch == present.epoch and (wanted.old, wanted.new) == (present.old, present.new):
         order = list(Phase)
         if order.index(wanted.phase) < order.index(present.phase):
@@ -280,8 +292,12 @@ def check_change(present: Growth | None, wanted: Growth | None, broker_name: str
                 f"growth {present.epoch} is {present.phase.value} and cannot be "
                 f"{wanted.phase.value} again"
             )
+        if wanted.phase is Phase.COMPLETE and left:
+            raise ConfigError(
+                f"growth {present.epoch} is not complete: {broker_name} has groups left in "
+                f"{len(left)} queues (cometmq topic growth)"
+            )
         return
-    left = present.queues_left_at(broker_name)
     if wanted.epoch != present.epoch + 1 or wanted.old != present.new or left:
         raise ConfigError(
             f"growth {present.epoch} from {present.old} to {present.new} is "

@@ -89,7 +89,7 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
         missing="all topics are kept equally long here; set fileReservedTime of the broker",
     ),
     "group.epoch": Attribute(minimum=1, maximum=_INT64_MAX),
-    "group.phase": Attribute(choices=("prepared", "moving", "closing")),
+    "group.phase": Attribute(choices=("prepared", "moving", "closing", "complete")),
     "group.layout.old": Attribute(pattern=_LAYOUT),
     "group.layout": Attribute(pattern=_LAYOUT),
     "group.moved": Attribute(pattern=r"\d+:[*0-9a-f]+(;\d+:[*0-9a-f]+)*"),

@@ -105,6 +105,40 @@ async def test_a_second_broker_joins_and_the_first_one_leaves(tmp_path: Path) ->
 
 
 @on_loop
+async def test_a_complete_growth_needs_no_broker_the_topic_has_left(tmp_path: Path) -> None:
+    """It is called complete when every broker has it in writing; then the old one may be gone."""
+    async with stage(tmp_path, "broker-a", "broker-b") as (running, admin):
+        await admin.create_topic(TOPIC, queue_count=3, order=True, broker_name="broker-a")
+        readers = Readers(running, "billing", Random(6))
+        async with Traffic(producers(running), GROUPS, Random(6)) as traffic, readers.running():
+            await traffic.sends(1)
+            await admin.grow_topic(TOPIC, 3)
+            await until_grown(admin)
+            await admin.shrink_topic(TOPIC, 3, without=["broker-a"])
+            await until(lambda: running.queues() == [("broker-b", queue) for queue in range(3)])
+            for name in running.brokers:
+                assert _attributes(running, name)["group.phase"] == "moving"
+            await until_grown(admin)
+            complete = await admin.topic_growth(TOPIC)
+            assert (complete.moved, complete.buckets) == (6 * 256, 6 * 256)
+            for name in running.brokers:
+                assert _attributes(running, name)["group.phase"] == "complete"
+            await running.stop_broker("broker-a")
+            await traffic.sends(2)
+        async with Producer("newcomer", name_server=running.name_server) as newcomer:
+            for group in GROUPS:
+                result = await newcomer.send(Message(TOPIC, b"x"), message_group=group)
+                queue = result.message_queue
+                assert (queue.broker_name, queue.queue_id) == ("broker-b", group_hash(group) % 3)
+        await running.start_broker("broker-a")
+        grown = await admin.grow_topic(TOPIC, 3)
+        assert (grown.epoch, grown.old, grown.new) == (3, "broker-b:3", "broker-a:3;broker-b:3")
+        await running.stop_broker("broker-b")
+        waiting = await admin.topic_growth(TOPIC)
+        assert (waiting.phase, waiting.absent) == ("moving", ("broker-b",))
+
+
+@on_loop
 async def test_brokers_and_producers_start_again_in_the_middle(tmp_path: Path) -> None:
     """A broker forgets what it noted and counts its queues' ends; a producer learns anew."""
     chance = Random(3)

@@ -90,6 +90,29 @@ def test_a_second_growth_waits_for_the_first() -> None:
         check_change(complete, replace(second, epoch=3), "a")
 
 
+def test_a_growth_is_complete_when_every_broker_says_so() -> None:
+    """From then on nobody asks a broker that the new layout does not have; it never goes back."""
+    old, new = Layout.parse("a:2;b:1"), Layout.parse("b:2")
+    moving = Growth(1, Phase.MOVING, old, new)
+    complete = replace(moving, phase=Phase.COMPLETE)
+    assert (moving.brokers, complete.brokers) == ({"a", "b"}, {"b"})
+    with pytest.raises(ConfigError, match="growth 1 is not complete: a has groups left in 2 qu"):
+        check_change(moving, complete, "a")
+    check_change(moving.marked("b", 0, ALL_MOVED), complete, "b")
+    with pytest.raises(ConfigError, match="growth 1 is complete and cannot be moving again"):
+        check_change(complete, moving, "b")
+    at_b = Growth.from_attributes(complete.to_attributes("b"), "b")
+    assert at_b == complete, "what b says is enough: a's marks are not in it"
+    assert at_b.is_complete
+    assert at_b.merged(moving).is_complete
+    assert {at_b.home(number) for number in range(9)} == {("b", 0), ("b", 1)}
+    for number in range(9):
+        verdict = decide_store(at_b, old.home(number), 1, number)
+        is_home = old.home(number) == new.home(number)
+        assert verdict is (Verdict.STORE if is_home else Verdict.MOVED)
+    check_change(complete, Growth(2, Phase.PREPARED, new, old), "b")
+
+
 def test_places_are_parsed() -> None:
     """Epoch and hash, or an epoch alone for a batch."""
     assert parse_place("3:12") == (3, 12)
