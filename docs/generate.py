@@ -17,7 +17,7 @@ from cometmq.broker.admin.config import LIVE_KEYS
 from cometmq.broker.base.config import DEMANDS, effective_keys, ignored_keys
 from cometmq.cli.main import root
 from cometmq.cli.terminal import exit_codes
-from cometmq.client.consumer.handling import handlers
+from cometmq.client.handling import handlers
 from cometmq.namesrv.config import DEMANDS as NAME_SERVER_DEMANDS
 from cometmq.namesrv.config import IGNORED_KEYS, NameServerConfig
 from cometmq.spark.base.columns import SPARK_TYPES

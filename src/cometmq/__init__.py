@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from cometmq.client.admin.admin import Admin as Admin
-    from cometmq.client.consumer.handling.handlers import DeadLetter as DeadLetter
-    from cometmq.client.consumer.handling.handlers import RetryLater as RetryLater
     from cometmq.client.consumer.pull_consumer import PullConsumer as PullConsumer
     from cometmq.client.consumer.push_consumer import PushConsumer as PushConsumer
     from cometmq.client.extensions.staging.batches import Staging as Staging
     from cometmq.client.extensions.staging.calls import PublishResult as PublishResult
     from cometmq.client.extensions.staging.calls import PublishState as PublishState
     from cometmq.client.extensions.staging.calls import StagedPart as StagedPart
+    from cometmq.client.handling.handlers import DeadLetter as DeadLetter
+    from cometmq.client.handling.handlers import RetryLater as RetryLater
     from cometmq.client.message.message import ReceivedMessage as ReceivedMessage
     from cometmq.client.producer.producer import Producer as Producer
     from cometmq.client.producer.request_reply import Reply as Reply
@@ -85,7 +85,7 @@ _HOMES: Final = {
     "AllocateConsistentHash": "cometmq.core.group.allocate",
     "AllocateMachineRoomNearby": "cometmq.core.group.allocate",
     "ConsumeFromWhere": "cometmq.model.group",
-    "DeadLetter": "cometmq.client.consumer.handling.handlers",
+    "DeadLetter": "cometmq.client.handling.handlers",
     "FlowLimits": "cometmq.core.consume.process_queue",
     "Message": "cometmq.model.message",
     "MessageModel": "cometmq.model.group",
@@ -97,7 +97,7 @@ _HOMES: Final = {
     "PushConsumer": "cometmq.client.consumer.push_consumer",
     "ReceivedMessage": "cometmq.client.message.message",
     "Reply": "cometmq.client.producer.request_reply",
-    "RetryLater": "cometmq.client.consumer.handling.handlers",
+    "RetryLater": "cometmq.client.handling.handlers",
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
     "Sql92": "cometmq.core.filter.subscription",

@@ -10,9 +10,9 @@ run on one background thread.
 """
 
 from cometmq.client.admin.sync_admin import Admin
-from cometmq.client.consumer.handling.handlers import DeadLetter, RetryLater
 from cometmq.client.consumer.sync_consumers import PullConsumer, PushConsumer
 from cometmq.client.extensions.staging.sync import PublishResult, PublishState, StagedPart, Staging
+from cometmq.client.handling.handlers import DeadLetter, RetryLater
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.sync_producer import Producer
 from cometmq.client.transaction.sync_producer import TransactionProducer

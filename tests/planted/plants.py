@@ -17,9 +17,9 @@ from cometmq.broker.base.state import answer
 from cometmq.broker.clients.send_back import SendBackProcessor
 from cometmq.broker.delay.wheel.recall import RecallProcessor
 from cometmq.broker.transaction.service import TransactionService
-from cometmq.client.consumer.queue.offsets import LocalOffsets
 from cometmq.client.extensions.parking.parking import Parking
 from cometmq.client.producer.request_reply import OpenRequests
+from cometmq.client.queue.offsets import LocalOffsets
 from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.core.delay.levels import DelayLevels
 from cometmq.core.extensions.growing import ALL_MOVED, QueueDrain

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.spark.clusters import Cluster
 
 from cometmq.cli.main import root
-from cometmq.client.consumer.handling.handlers import DeadLetter
+from cometmq.client.handling.handlers import DeadLetter
 from cometmq.errors import ConfigError, NoRoute
 from cometmq.spark.pipelines.dead_letters import (
     Selection,

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from cometmq.client.admin.calls import ClusterInfo as ClusterInfo
     from cometmq.client.admin.calls import OffsetRange as OffsetRange
     from cometmq.client.admin.calls import QueueProgress as QueueProgress
-    from cometmq.client.consumer.handling.handlers import DeadLetter as DeadLetter
-    from cometmq.client.consumer.handling.handlers import RetryLater as RetryLater
     from cometmq.client.consumer.pull_consumer import PullConsumer as PullConsumer
     from cometmq.client.consumer.push_consumer import PushConsumer as PushConsumer
+    from cometmq.client.handling.handlers import DeadLetter as DeadLetter
+    from cometmq.client.handling.handlers import RetryLater as RetryLater
     from cometmq.client.message.message import ReceivedMessage as ReceivedMessage
     from cometmq.client.producer.producer import Producer as Producer
     from cometmq.client.transaction.producer import TransactionProducer as TransactionProducer
@@ -75,7 +75,7 @@ _HOMES: Final = {
     "AllocateMachineRoomNearby": "cometmq.core.group.allocate",
     "ClusterInfo": "cometmq.client.admin.calls",
     "ConsumeFromWhere": "cometmq.model.group",
-    "DeadLetter": "cometmq.client.consumer.handling.handlers",
+    "DeadLetter": "cometmq.client.handling.handlers",
     "FlowLimits": "cometmq.core.consume.process_queue",
     "Message": "cometmq.model.message",
     "MessageModel": "cometmq.model.group",
@@ -86,7 +86,7 @@ _HOMES: Final = {
     "PushConsumer": "cometmq.client.consumer.push_consumer",
     "QueueProgress": "cometmq.client.admin.calls",
     "ReceivedMessage": "cometmq.client.message.message",
-    "RetryLater": "cometmq.client.consumer.handling.handlers",
+    "RetryLater": "cometmq.client.handling.handlers",
     "SendResult": "cometmq.model.result",
     "SendStatus": "cometmq.model.result",
     "Sql92": "cometmq.core.filter.subscription",

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from cometmq.arrow.encode import encode_rows
-from cometmq.client.producer.send import SendCodec
+from cometmq.client.message.send_codec import SendCodec
 from cometmq.codec.batch import decode_batch, encode_batch
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX
 from cometmq.model.message import Message

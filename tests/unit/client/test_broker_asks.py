@@ -9,8 +9,8 @@ from tests.unit.client.fake import FakeBroker
 from tests.unit.client.scripted import Q0, Reader, scenario
 from tests.unit.client.waiting import until
 
-from cometmq.client.consumer.handling.handlers import RetryLater
 from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.handling.handlers import RetryLater
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.errors import CometError
 from cometmq.model import BrokerData, MessageQueue, QueueData

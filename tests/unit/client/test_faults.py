@@ -19,7 +19,7 @@ from cometmq.wire.command.command import RemotingCommand, encode_command
 @pytest.mark.parametrize("code", [1, 2, 16, 24, 25, 27, 215])
 def test_a_refused_pull_is_tried_again(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the broker says, the loop goes on; not being known brings a heartbeat."""
-    monkeypatch.setattr("cometmq.client.consumer.queue.pull_loop.PAUSE_ERROR_S", 0.01)
+    monkeypatch.setattr("cometmq.client.queue.pull_loop.PAUSE_ERROR_S", 0.01)
 
     async def story(broker: FakeBroker, consumer: PushConsumer, reader: Reader) -> None:
         left = 3
@@ -48,7 +48,7 @@ def test_a_cut_connection_is_made_again_with_a_heartbeat_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker knows clients by connection: the first word on the new one is who we are."""
-    monkeypatch.setattr("cometmq.client.consumer.queue.pull_loop.PAUSE_ERROR_S", 0.01)
+    monkeypatch.setattr("cometmq.client.queue.pull_loop.PAUSE_ERROR_S", 0.01)
 
     async def story(broker: FakeBroker, consumer: PushConsumer, reader: Reader) -> None:
         await until(lambda: broker.held)
@@ -67,7 +67,7 @@ def test_a_cut_connection_is_made_again_with_a_heartbeat_first(
 
 def test_a_restarted_broker_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Down and up on the same port: the consumer goes on without a word from anybody."""
-    monkeypatch.setattr("cometmq.client.consumer.queue.pull_loop.PAUSE_ERROR_S", 0.01)
+    monkeypatch.setattr("cometmq.client.queue.pull_loop.PAUSE_ERROR_S", 0.01)
 
     async def story(broker: FakeBroker, consumer: PushConsumer, reader: Reader) -> None:
         await until(lambda: broker.held)
@@ -85,7 +85,7 @@ def test_a_restarted_broker_is_found_again(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_broker_that_moved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Back under another address: asked for when the old one fails, not half a minute later."""
-    monkeypatch.setattr("cometmq.client.consumer.queue.pull_loop.PAUSE_ERROR_S", 0.01)
+    monkeypatch.setattr("cometmq.client.queue.pull_loop.PAUSE_ERROR_S", 0.01)
 
     async def story(broker: FakeBroker, consumer: PushConsumer, reader: Reader) -> None:
         await until(lambda: broker.held)

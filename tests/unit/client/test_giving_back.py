@@ -7,8 +7,8 @@ from tests.unit.client.fake import FakeBroker
 from tests.unit.client.scripted import Q0, Reader, scenario
 from tests.unit.client.waiting import until
 
-from cometmq.client.consumer.handling.handlers import RetryLater
 from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.handling.handlers import RetryLater
 from cometmq.codec.properties import decode_properties
 from cometmq.wire.header.headers import SendMessageHeader
 

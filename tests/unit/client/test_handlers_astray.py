@@ -14,8 +14,8 @@ from tests.unit.client.push_stage import committed, numbered, scenario, send
 from tests.unit.client.waiting import until
 
 import cometmq.sync
-from cometmq.client.consumer.handling.handlers import DeadLetter, RetryLater, outcome_of, reason_of
 from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.handling.handlers import DeadLetter, RetryLater, outcome_of, reason_of
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
 from cometmq.errors import ConfigError

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.unit.client.waiting import until
 
-from cometmq.client.consumer.handling.coroutine_dispatcher import RUN_MAX, CoroutineDispatcher
-from cometmq.client.consumer.handling.handlers import Outcome
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.handling.coroutine_dispatcher import RUN_MAX, CoroutineDispatcher
+from cometmq.client.handling.handlers import Outcome
 from cometmq.client.message.message import ReceivedMessage, split_messages
 from cometmq.client.producer.producer import Producer
 from cometmq.codec.stored_message import encode_message
@@ -19,7 +19,7 @@ from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.model import Message, MessageQueue
 from cometmq.testing.cluster import embedded_cluster
 
-MODULE = "cometmq.client.consumer.handling.coroutine_dispatcher"
+MODULE = "cometmq.client.handling.coroutine_dispatcher"
 QUEUE = MessageQueue("t", "b", 0)
 COUNT = 10
 

@@ -9,9 +9,9 @@ from tests.unit.client.push_stage import committed, numbered, scenario, send
 from tests.unit.client.waiting import until
 
 from cometmq.client.admin.admin import Admin
-from cometmq.client.consumer.handling.handlers import DeadLetter, RetryLater
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.handling.handlers import DeadLetter, RetryLater
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
 from cometmq.core.retry.retry_policy import customized_policy

@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from cometmq.client.consumer.handling.dispatchers import Dispatcher
-from cometmq.client.consumer.handling.handlers import Outcome, reason_of
-from cometmq.client.consumer.queue.assignment import Assignment
-from cometmq.client.consumer.queue.pull_loop import PullLoop
 from cometmq.client.extensions.parking.parking import Parking
+from cometmq.client.handling.dispatchers import Dispatcher
+from cometmq.client.handling.handlers import Outcome, reason_of
 from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.queue.assignment import Assignment
+from cometmq.client.queue.pull_loop import PullLoop
 from cometmq.codec.properties import find_property
 from cometmq.core.consume.order import ORDER_BY_GROUP, Lanes, OrderPolicy, Park, SendBack
 from cometmq.core.consume.process_queue import ProcessQueue

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 
 from cometmq.client.consumer.group.group_consumer import GroupConsumer
 from cometmq.client.consumer.orderly import OrderlyRunner
-from cometmq.client.consumer.queue.assignment import Assignment
-from cometmq.client.consumer.queue.locks import LOCK_INTERVAL_MS, QueueLockKeeper
 from cometmq.client.extensions.parking.parking import Parking
+from cometmq.client.queue.assignment import Assignment
+from cometmq.client.queue.locks import LOCK_INTERVAL_MS, QueueLockKeeper
 from cometmq.errors import CometError
 from cometmq.model import MessageModel, MessageQueue
 

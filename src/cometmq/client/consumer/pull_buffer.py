@@ -4,8 +4,8 @@ Job: two small values; the rules are in ``pull_consumer``.
 Must not: decide anything.
 """
 
-from cometmq.client.consumer.queue.assignment import Assignment
 from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.queue.assignment import Assignment
 
 __all__ = ["PulledBatch", "QueueHold"]
 

@@ -35,9 +35,9 @@ from cometmq.client.base.security import SecurityOptions
 from cometmq.client.consumer.group.group_consumer import GroupConsumer, RebalanceListener
 from cometmq.client.consumer.group.starting import StartFrom, consume_from_where
 from cometmq.client.consumer.pull_buffer import PulledBatch, QueueHold
-from cometmq.client.consumer.queue.assignment import Assignment
-from cometmq.client.consumer.queue.pull_loop import PullLoop, PullSettings
 from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.queue.assignment import Assignment
+from cometmq.client.queue.pull_loop import PullLoop, PullSettings
 from cometmq.core.filter.subscription import subscription_of
 from cometmq.core.filter.tag_filter import TAG
 from cometmq.core.group.allocate import AllocateStrategy

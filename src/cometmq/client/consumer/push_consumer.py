@@ -32,15 +32,15 @@ from cometmq.client.base.reading import QueueReader
 from cometmq.client.base.security import SecurityOptions
 from cometmq.client.consumer.group.group_consumer import RebalanceListener
 from cometmq.client.consumer.group.starting import StartFrom, consume_from_where
-from cometmq.client.consumer.handling.dispatchers import Dispatcher, make_dispatcher
-from cometmq.client.consumer.handling.handlers import Handler, Outcome, check_handler, reason_of
 from cometmq.client.consumer.orderly import OrderlyRunner
 from cometmq.client.consumer.orderly_consumer import OrderlyConsumer
-from cometmq.client.consumer.queue.assignment import Assignment
-from cometmq.client.consumer.queue.pull_loop import PullLoop, PullSettings
 from cometmq.client.consumer.send_back import SendBack
 from cometmq.client.extensions.parking.parking import OnParked, Parking
+from cometmq.client.handling.dispatchers import Dispatcher, make_dispatcher
+from cometmq.client.handling.handlers import Handler, Outcome, check_handler, reason_of
 from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.queue.assignment import Assignment
+from cometmq.client.queue.pull_loop import PullLoop, PullSettings
 from cometmq.core.consume.order import (
     ORDER_BY_GROUP,
     ORDER_NONE,

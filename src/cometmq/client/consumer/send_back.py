@@ -28,7 +28,7 @@ from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.headers import SendMessageHeader
 
 if TYPE_CHECKING:
-    from cometmq.client.consumer.queue.assignment import Assignment
+    from cometmq.client.queue.assignment import Assignment
 
 __all__ = ["SendBack"]
 

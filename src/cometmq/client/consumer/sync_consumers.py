@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from cometmq.client.base.background import background
-from cometmq.client.consumer.handling.handlers import Handler
 from cometmq.client.consumer.mirrored import same_arguments
 from cometmq.client.consumer.pull_consumer import POLL_COUNT_MAX, POLL_TIMEOUT_MS
 from cometmq.client.consumer.pull_consumer import PullConsumer as AsyncPullConsumer
 from cometmq.client.consumer.push_consumer import PushConsumer as AsyncPushConsumer
+from cometmq.client.handling.handlers import Handler
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.core.filter.tag_filter import TAG
 from cometmq.model import MessageQueue

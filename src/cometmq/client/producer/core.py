@@ -18,7 +18,7 @@ from cometmq.client.base.arguments import (
 from cometmq.client.base.instance import uniq_ids_of
 from cometmq.client.base.options import ClientOptions
 from cometmq.client.extensions.growing import GroupView
-from cometmq.client.producer.send import SendCodec, is_retriable
+from cometmq.client.message.send_codec import SendCodec, is_retriable
 from cometmq.core.produce.latency_fault import LatencyFaultTable
 from cometmq.core.topic.selector import QueueSelector, RoundRobin, publish_queues, select_by_hash
 from cometmq.errors import (

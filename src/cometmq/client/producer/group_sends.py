@@ -19,9 +19,9 @@ from typing import Any, Final, Protocol
 
 from cometmq.client.base.instance import ClientInstance
 from cometmq.client.extensions.growing import GroupView, fetch_growth
+from cometmq.client.message.send_codec import Prepared
 from cometmq.client.producer.core import ProducerCore, TopicQueues
 from cometmq.client.producer.linger import LingerBatch
-from cometmq.client.producer.send import Prepared
 from cometmq.client.producer.sending import InFlight, Sending
 from cometmq.codec.properties import decode_properties
 from cometmq.core.extensions.growing import bucket_of, group_hash

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from cometmq.client.producer.send import SendCodec
+from cometmq.client.message.send_codec import SendCodec
 from cometmq.core.produce.batching import BATCH_ITEM_OVERHEAD_BYTES
 from cometmq.model import Message, MessageQueue, SendResult
 from cometmq.model.names import RETRY_PREFIX

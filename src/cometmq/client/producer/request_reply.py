@@ -17,7 +17,7 @@ from typing import Final
 
 from cometmq.client.base.instance import ClientInstance
 from cometmq.client.message.message import ReceivedMessage
-from cometmq.client.producer.send import Prepared
+from cometmq.client.message.send_codec import Prepared
 from cometmq.codec.compression import decompress
 from cometmq.codec.properties import decode_properties, encode_properties_text, split_keys
 from cometmq.errors import (

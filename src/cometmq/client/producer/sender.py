@@ -11,9 +11,9 @@ from typing import Any
 
 from cometmq.client.base.arguments import check_ms
 from cometmq.client.base.instance import ClientInstance
+from cometmq.client.message.send_codec import Prepared
 from cometmq.client.producer.core import ProducerCore, TopicQueues
 from cometmq.client.producer.group_sends import GroupSends
-from cometmq.client.producer.send import Prepared
 from cometmq.client.producer.sending import InFlight, Lanes, Sending
 from cometmq.core.topic.selector import QueueSelector
 from cometmq.errors import (

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from cometmq.client.message.send_codec import Prepared, SendCodec
 from cometmq.client.producer.core import (
     QUICK_MS,
     STORED_CODES,
@@ -17,7 +18,6 @@ from cometmq.client.producer.core import (
     final_error,
 )
 from cometmq.client.producer.linger import LingerBatch
-from cometmq.client.producer.send import Prepared, SendCodec
 from cometmq.errors import CometError, ConnectFailed, GroupMoved, RequestTimeout, remote_error
 from cometmq.model import MessageQueue
 from cometmq.net.channel import Channel

@@ -24,12 +24,12 @@ from cometmq.client.base.instance import uniq_ids_of
 from cometmq.client.base.security import SecurityOptions
 from cometmq.client.base.transport import BlockingIo
 from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.message.send_codec import Prepared
 from cometmq.client.producer.core import STORED_CODES, TopicQueues, final_error
 from cometmq.client.producer.options import ProducerOptions
 from cometmq.client.producer.producer import DEFAULT_GROUP
 from cometmq.client.producer.producer import Producer as AsyncProducer
 from cometmq.client.producer.request_reply import Reply
-from cometmq.client.producer.send import Prepared
 from cometmq.core.extensions.growing import group_hash
 from cometmq.core.produce.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,

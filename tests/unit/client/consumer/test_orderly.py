@@ -11,9 +11,9 @@ from tests.unit.client.waiting import until
 
 from cometmq import sync
 from cometmq.client.consumer.group.served import serve_broker
-from cometmq.client.consumer.handling.handlers import DeadLetter, RetryLater
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.handling.handlers import DeadLetter, RetryLater
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
 from cometmq.core.consume.process_queue import FlowLimits

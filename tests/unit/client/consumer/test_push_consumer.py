@@ -11,8 +11,8 @@ import pytest
 from tests.unit.client.push_stage import committed, numbered, scenario, send
 from tests.unit.client.waiting import until
 
-from cometmq.client.consumer.handling.handlers import RetryLater
 from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.handling.handlers import RetryLater
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
 from cometmq.core.consume.offset_file import decode_offset_file

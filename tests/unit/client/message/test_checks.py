@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.client.message.send_codec import SendCodec
 from cometmq.client.producer.linger import Linger
-from cometmq.client.producer.send import SendCodec
 from cometmq.codec.properties import decode_properties, split_keys
 from cometmq.errors import LocalProtocolError
 from cometmq.model import Message, MessageQueue

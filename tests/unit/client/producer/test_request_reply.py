@@ -6,8 +6,8 @@ import pytest
 
 import cometmq
 from cometmq import Message, ReceivedMessage
+from cometmq.client.message.send_codec import Prepared
 from cometmq.client.producer.request_reply import OpenRequests
-from cometmq.client.producer.send import Prepared
 from cometmq.errors import InvalidParameter, RequestTimeout
 from cometmq.testing.cluster import embedded_cluster
 from cometmq.wire.command.codes import RequestCode

@@ -29,10 +29,10 @@ from cometmq.client.base.options import ClientOptions
 from cometmq.client.consumer.group.awaited import AwaitedTopics
 from cometmq.client.consumer.group.served import serve_broker
 from cometmq.client.consumer.group.watch import status_table, watch_queue
-from cometmq.client.consumer.queue.assignment import Assignment
-from cometmq.client.consumer.queue.offsets import BrokerOffsets, LocalOffsets, OffsetStore
-from cometmq.client.consumer.queue.pull_loop import PullLoop, PullSettings
 from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.queue.assignment import Assignment
+from cometmq.client.queue.offsets import BrokerOffsets, LocalOffsets, OffsetStore
+from cometmq.client.queue.pull_loop import PullLoop, PullSettings
 from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.core.consume.watchdog import QueueWatch
 from cometmq.core.filter.subscription import subscription_of

@@ -12,7 +12,7 @@ from cometmq.errors import CometError
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.group.group_consumer import GroupConsumer
-    from cometmq.client.consumer.queue.assignment import Assignment
+    from cometmq.client.queue.assignment import Assignment
 
 __all__ = ["status_table", "watch_queue"]
 

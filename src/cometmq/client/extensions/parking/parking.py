@@ -19,16 +19,16 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from cometmq.client.base.reading import QueueReader
-from cometmq.client.consumer.handling.handlers import (
+from cometmq.client.extensions.parking.log import ParkingQueue, read_record
+from cometmq.client.extensions.parking.moving import LaneMover, read_parked
+from cometmq.client.handling.handlers import (
     Outcome,
     outcome_of,
     reason_of,
     verdict_of_error,
 )
-from cometmq.client.consumer.queue.assignment import Assignment
-from cometmq.client.extensions.parking.log import ParkingQueue, read_record
-from cometmq.client.extensions.parking.moving import LaneMover, read_parked
 from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.queue.assignment import Assignment
 from cometmq.codec.properties import find_property
 from cometmq.core.consume.order import OrderPolicy, Suspend
 from cometmq.core.extensions.parking import (

@@ -34,7 +34,7 @@ from cometmq.client.base.instance import uniq_ids_of
 from cometmq.client.base.options import ClientOptions
 from cometmq.client.base.routes import MASTER_ID, RouteBook
 from cometmq.client.base.transport import Io
-from cometmq.client.producer.send import SendCodec
+from cometmq.client.message.send_codec import SendCodec
 from cometmq.core.topic.selector import RoundRobin, publish_queues
 from cometmq.errors import (
     ClientError,

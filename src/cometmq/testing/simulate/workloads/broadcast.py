@@ -11,9 +11,9 @@ from typing import ClassVar, Final
 
 from cometmq.client.base.instance import ClientInstance
 from cometmq.client.consumer.push_consumer import PushConsumer
-from cometmq.client.consumer.queue.offsets import LocalOffsets
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
+from cometmq.client.queue.offsets import LocalOffsets
 from cometmq.core.consume.offset_file import decode_offset_file
 from cometmq.model import Message
 from cometmq.model.group import MessageModel

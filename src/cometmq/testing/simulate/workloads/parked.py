@@ -10,9 +10,9 @@ from collections import defaultdict
 from typing import ClassVar, Final
 
 from cometmq.client.admin.admin import Admin
-from cometmq.client.consumer.handling.handlers import RetryLater
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.extensions.parking.admin import ParkedLane, ParkedLanes
+from cometmq.client.handling.handlers import RetryLater
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
 from cometmq.errors import CometError

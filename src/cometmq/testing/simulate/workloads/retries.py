@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar, Final
 
-from cometmq.client.consumer.handling.handlers import RetryLater
 from cometmq.client.consumer.push_consumer import PushConsumer
+from cometmq.client.handling.handlers import RetryLater
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
 from cometmq.model import Message

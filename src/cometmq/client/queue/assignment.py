@@ -11,7 +11,7 @@ from cometmq.core.consume.watchdog import QueueWatch
 from cometmq.model import MessageQueue
 
 if TYPE_CHECKING:
-    from cometmq.client.consumer.queue.pull_loop import PullLoop
+    from cometmq.client.queue.pull_loop import PullLoop
 
 __all__ = ["Assignment", "Sample"]
 

@@ -6,7 +6,7 @@ Job: the protocol.  Must not: do anything.
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from cometmq.client.consumer.handling.handlers import Outcome
+from cometmq.client.handling.handlers import Outcome
 from cometmq.client.message.message import ReceivedMessage
 
 __all__ = ["OnDone"]

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from cometmq.client.consumer.handling.dispatch_report import OnDone
-from cometmq.client.consumer.handling.handlers import (
+from cometmq.client.handling.dispatch_report import OnDone
+from cometmq.client.handling.handlers import (
     Outcome,
     RetryLater,
     ends_program,

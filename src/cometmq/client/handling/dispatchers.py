@@ -9,10 +9,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from cometmq.client.consumer.handling.coroutine_dispatcher import CoroutineDispatcher
-from cometmq.client.consumer.handling.dispatch_report import OnDone
-from cometmq.client.consumer.handling.handlers import Outcome
-from cometmq.client.consumer.handling.thread_dispatcher import ThreadDispatcher
+from cometmq.client.handling.coroutine_dispatcher import CoroutineDispatcher
+from cometmq.client.handling.dispatch_report import OnDone
+from cometmq.client.handling.handlers import Outcome
+from cometmq.client.handling.thread_dispatcher import ThreadDispatcher
 from cometmq.client.message.message import ReceivedMessage
 
 __all__ = ["Dispatcher", "make_dispatcher"]

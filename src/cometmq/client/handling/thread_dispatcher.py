@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any, Final
 
-from cometmq.client.consumer.handling.dispatch_report import OnDone
-from cometmq.client.consumer.handling.handlers import (
+from cometmq.client.handling.dispatch_report import OnDone
+from cometmq.client.handling.handlers import (
     Handler,
     Outcome,
     ends_program,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client.consumer.queue.offsets import LocalOffsets
+from cometmq.client.queue.offsets import LocalOffsets
 from cometmq.errors import CometError
 from cometmq.model import MessageQueue
 from cometmq.testing.disk import SimDisk

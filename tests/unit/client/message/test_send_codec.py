@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from cometmq.client.producer.send import SendCodec, is_retriable
+from cometmq.client.message.send_codec import SendCodec, is_retriable
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.properties import decode_properties
 from cometmq.errors import LocalProtocolError, NoPermission, RemoteProtocolError
