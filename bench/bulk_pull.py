@@ -24,7 +24,7 @@ from cometmq.arrow.live import LiveCluster, QueueId
 from cometmq.bench.processes import start_broker
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.model.flags import PULL_SUBSCRIPTION
-from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.extensions.bulk_pull import BulkPullCode, BulkPullHeader, BulkPullResponseHeader
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -45,14 +45,12 @@ def read_queue(
     here = count = byte_count = 0
 
     def ask() -> int:
-        opaque = channel.next_opaque()
         header = BulkPullHeader(
             live.group, TOPIC, queue.queue_id, here, 1 << 20, PULL_SUBSCRIPTION, 0, 0, "*", 0,
             "TAG", max_bytes, with_sizes=True,
         )  # fmt: skip
         command = RemotingCommand.request(BulkPullCode.BULK_PULL, header.to_ext())
-        command.opaque = opaque
-        channel.post(encode_command(command), live.timeout_ms)
+        (opaque,) = channel.post([command], live.timeout_ms)
         return opaque
 
     opaque = ask()

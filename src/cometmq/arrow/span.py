@@ -27,7 +27,7 @@ from cometmq.errors import (
 )
 from cometmq.model.flags import PULL_SUBSCRIPTION
 from cometmq.wire.command.codes import RequestCode
-from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.extensions.bulk_pull import (
     BYTES_DEFAULT,
     BulkPullCode,
@@ -156,11 +156,8 @@ class _Puller:
         self.here = here
         if self._channel is None or self._channel.is_closed or here >= self._end:
             return
-        self._opaque = self._channel.next_opaque()
-        command = self._command()
-        command.opaque = self._opaque
         try:
-            self._channel.post(encode_command(command), self._cluster.timeout_ms)
+            (self._opaque,) = self._channel.post([self._command()], self._cluster.timeout_ms)
         except ConnectFailed:
             # `answer` will notice and begin anew.
             return

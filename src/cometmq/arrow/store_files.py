@@ -22,13 +22,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cometmq.arrow.options import nearest
-from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES, CQ_UNIT_FIELDS, PRE_BLANK_SIZE
 from cometmq.errors import StoreError
 from cometmq.store.queue.consume_queue import queue_id_of
 
 __all__ = ["LogFile", "LogFiles", "QueueFiles", "queues_of"]
 
-UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
+UNIT: Final = np.dtype(CQ_UNIT_FIELDS)
 assert UNIT.itemsize == CQ_UNIT_BYTES
 _NAME_DIGITS: Final = 20
 _FILE_BYTES_MAX: Final = 2**31 - 1

@@ -36,7 +36,7 @@ from cometmq.errors import CometError, remote_error
 from cometmq.net.env import system_environment
 from cometmq.net.loop import run
 from cometmq.net.pipelined import PipelinedChannel
-from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.command.command import RemotingCommand
 
 __all__ = ["KindRun", "main"]
 
@@ -122,11 +122,8 @@ class KindRun:
         """Windows of requests, each in one write; code 0 or 19, in the order they were asked."""
         for first in range(0, len(commands), WINDOW):
             window = commands[first : first + WINDOW]
-            for command in window:
-                command.opaque = self._channel.next_opaque()
-            self._channel.post(b"".join(map(encode_command, window)), TIMEOUT_MS)
-            for command in window:
-                answer, body = self._channel.take(command.opaque, TIMEOUT_MS)
+            for opaque in self._channel.post(window, TIMEOUT_MS):
+                answer, body = self._channel.take(opaque, TIMEOUT_MS)
                 if answer.code not in (SUCCESS, NOT_FOUND):
                     raise remote_error(answer.code, answer.remark or "")
                 yield answer, bytes(body)

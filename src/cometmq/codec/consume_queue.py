@@ -17,16 +17,19 @@ Its address is stored in the unit's tags_code as ``file_position + Long.MIN_VALU
 """
 
 import struct
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from cometmq.errors import CodecError
 
 __all__ = [
+    "CQ_EXT_ADDRESS_MAX",
     "CQ_EXT_END_BLANK",
     "CQ_EXT_HEAD",
     "CQ_EXT_HEAD_BYTES",
     "CQ_UNIT",
     "CQ_UNIT_BYTES",
+    "CQ_UNIT_FIELDS",
     "PRE_BLANK_SIZE",
     "CqExtUnit",
     "CqUnit",
@@ -38,6 +41,7 @@ __all__ = [
     "encode_cq_unit",
     "encode_pre_blank_unit",
     "is_cq_ext_address",
+    "units_struct",
 ]
 
 CQ_UNIT: Final = struct.Struct(
@@ -47,6 +51,9 @@ CQ_UNIT: Final = struct.Struct(
     "q"  # tags_code: Java hash of TAGS, delivery time of a delayed message, or extension address
 )
 CQ_UNIT_BYTES: Final = 20
+CQ_UNIT_FIELDS: Final = [("position", ">i8"), ("size", ">i4"), ("code", ">i8")]
+"""The same layout for a structured array of numpy."""
+_UNITS: Final = [struct.Struct(">" + "qiq" * count) for count in range(257)]
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 
 CQ_EXT_HEAD: Final = struct.Struct(
@@ -61,7 +68,7 @@ CQ_EXT_HEAD_BYTES: Final = 20
 CQ_EXT_END_BLANK: Final = -1
 _LONG_MIN: Final = -(2**63)
 # Tag codes are 32-bit, so every number below them is free to mean an address.
-_EXT_ADDRESS_MAX: Final = -(2**31) - 1
+CQ_EXT_ADDRESS_MAX: Final = -(2**31) - 1
 
 
 class CqUnit(NamedTuple):
@@ -83,6 +90,16 @@ class CqExtUnit(NamedTuple):
     tags_code: int
     store_time_ms: int
     bitmap: bytes
+
+
+def units_struct(count: int) -> struct.Struct:
+    """Return the layout of several units in a row; the usual counts are prepared."""
+    return _UNITS[count] if count < len(_UNITS) else _many_units(count)
+
+
+@lru_cache(maxsize=64)
+def _many_units(count: int) -> struct.Struct:
+    return struct.Struct(">" + "qiq" * count)
 
 
 def encode_cq_unit(physical_offset: int, size: int, tags_code: int) -> bytes:
@@ -107,7 +124,7 @@ def decode_cq_unit(buffer: bytes | bytearray | memoryview, position: int = 0) ->
 
 def is_cq_ext_address(tags_code: int) -> bool:
     """Whether a unit's tags_code is the address of an extension unit."""
-    return tags_code <= _EXT_ADDRESS_MAX
+    return tags_code <= CQ_EXT_ADDRESS_MAX
 
 
 def encode_cq_ext_address(file_position: int) -> int:

@@ -15,10 +15,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
+from cometmq.errors import ConnectFailed, RequestTimeout
 from cometmq.net.network import foreign_protocol, not_a_host, parse_address
 from cometmq.net.tls import TlsContext, wrap_socket
-from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.command.command import FLAG_RESPONSE, RemotingCommand
+from cometmq.wire.frame.connection import Connection
 from cometmq.wire.frame.framing import FrameReader
 
 __all__ = ["BlockingChannel"]
@@ -28,19 +29,18 @@ _TIMEVAL = struct.Struct("@ll")
 
 
 class BlockingChannel:
-    """One connection, one request at a time; ``on_request`` is told of the server's requests."""
+    """One connection, one request at a time; ``on_request`` serves the server's requests."""
 
     __slots__ = (
         "_buffer",
+        "_connection",
         "_has_kernel_timeout",
         "_lock",
         "_on_request",
-        "_opaque",
-        "_reader",
         "_socket",
         "_timeout_s",
         "address",
-        "is_closed",
+        "next_opaque",
     )
 
     def __init__(
@@ -66,34 +66,43 @@ class BlockingChannel:
             self._socket.settimeout(None)
         self._timeout_s = -1.0
         self._buffer = memoryview(bytearray(READ_BYTES))
-        self._reader = FrameReader()
+        self._connection: Connection[RemotingCommand, bool] = Connection(FrameReader())
         self._lock = threading.Lock()
         self._on_request = on_request
-        self._opaque = 0
         self.address = address
-        self.is_closed = False
+        self.next_opaque: Callable[[], int] = self._connection.next_opaque
+        """Returns a number for the next request; no other thread may have one in flight."""
 
-    def next_opaque(self) -> int:
-        """A number for the next request; call it while no other thread has one in flight."""
-        self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
-        return opaque
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._connection.is_closed
 
     def request(self, command: RemotingCommand, timeout_ms: int = 3000) -> RemotingCommand:
-        """Send and wait for the response; RequestTimeout and ConnectFailed close the channel."""
-        return self.exchange(lambda opaque: _with_opaque(command, opaque), timeout_ms)
+        """Send a request and wait for its response. Either error closes the channel.
+
+        Raises:
+            RequestTimeout: no response came in time.
+            ConnectFailed: the connection is closed or broke.
+        """
+        return self.exchange(
+            lambda opaque: self._connection.encode_request(command, opaque), timeout_ms
+        )
 
     def exchange(self, encode: Callable[[int], bytes], timeout_ms: int = 3000) -> RemotingCommand:
         """Send what ``encode(opaque)`` gives and wait for the response of that opaque."""
         with self._lock:
-            opaque = self.next_opaque()
-            self._write(encode(opaque), timeout_ms)
-            return self._read_until(opaque, timeout_ms)
+            connection = self._connection
+            opaque = connection.next_opaque()
+            frame = encode(opaque)
+            connection.start_request(opaque, True)
+            self._write(frame, timeout_ms)
+            return self._read_answer(timeout_ms)
 
     def oneway(self, command: RemotingCommand, timeout_ms: int = 3000) -> None:
         """Send a one-way request."""
-        command.flag |= 2
         with self._lock:
-            self._write(_with_opaque(command, self.next_opaque()), timeout_ms)
+            self._write(self._connection.encode_oneway(command), timeout_ms)
 
     def send(self, encode: Callable[[int], bytes], timeout_ms: int = 3000) -> None:
         """Send what ``encode(opaque)`` gives without waiting for an answer."""
@@ -116,11 +125,16 @@ class BlockingChannel:
                 if not data:
                     self.close()
                     return False
-                for command in self._reader.receive(data):
+                for command in self._connection.receive_data(data):
                     self._serve(command)
+                if self._connection.fault is not None:
+                    self.close()
+                    return False
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
-        except (OSError, RemoteProtocolError):
+        except (ConnectFailed, RequestTimeout):
+            raise  # an answer of ours did not leave
+        except OSError:
             self.close()
             return False
         finally:
@@ -128,7 +142,7 @@ class BlockingChannel:
 
     def close(self) -> None:
         """Close the socket; a request waiting in another thread fails."""
-        self.is_closed = True
+        self._connection.close("this side closed it")
         self._socket.close()
 
     def fileno(self) -> int:
@@ -153,7 +167,11 @@ class BlockingChannel:
         return bytes(self._buffer[: self._socket.recv_into(self._buffer)])
 
     def _read_ready(self) -> bytes:
-        """What has arrived already; BlockingIOError if nothing has."""
+        """Return the bytes that have arrived already.
+
+        Raises:
+            BlockingIOError: none have.
+        """
         if self._has_kernel_timeout:
             count = self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
             return bytes(self._buffer[:count])
@@ -161,7 +179,7 @@ class BlockingChannel:
         return self._read()
 
     def _write(self, frame: bytes, timeout_ms: int) -> None:
-        if self.is_closed:
+        if self._connection.is_closed:
             raise ConnectFailed(f"the connection to {self.address} is closed")
         self._set_timeout(timeout_ms / 1000)
         try:
@@ -177,39 +195,40 @@ class BlockingChannel:
                 f"the connection to {self.address} broke: {error.strerror or error}"
             ) from error
 
-    def _read_until(self, opaque: int, timeout_ms: int) -> RemotingCommand:
+    def _read_answer(self, timeout_ms: int) -> RemotingCommand:
+        """Return the answer to the one request in flight."""
+        connection = self._connection
         deadline = 0.0
         while True:
             try:
                 data = self._read()
-                commands = self._reader.receive(data) if data else None
             except (TimeoutError, BlockingIOError) as error:
                 # The answer may still come and would be taken for another request's: reconnect.
                 self.close()
                 raise RequestTimeout(
                     f"{self.address} did not answer within {timeout_ms} ms"
                 ) from error
-            except RemoteProtocolError as error:
-                self.close()
-                raise foreign_protocol(self.address, error) from error
             except OSError as error:
                 self.close()
                 raise ConnectFailed(
                     f"the connection to {self.address} broke: {error.strerror or error}"
                 ) from error
-            if commands is None:
+            if not data:
                 self.close()
                 raise ConnectFailed(f"the connection to {self.address} was closed by the peer")
-            found: RemotingCommand | None = None
+            commands = connection.receive_data(data)
+            if connection.fault is not None:
+                self.close()
+                raise foreign_protocol(self.address, connection.fault) from connection.fault
+            answer: RemotingCommand | None = None
             for command in commands:
-                if command.flag & 1:
-                    if command.opaque == opaque:
-                        found = command
-                else:
+                if not command.flag & FLAG_RESPONSE:
                     self._serve(command)
-            if found is not None:
-                return found
-            # Only a peer that keeps sending other things gets here: bound the whole wait.
+                elif connection.take_request(command.opaque):
+                    answer = command
+            if answer is not None:
+                return answer
+            # Only a peer that keeps sending other commands gets here: bound the whole wait.
             now = time.monotonic()
             if deadline == 0.0:
                 deadline = now + timeout_ms / 1000
@@ -218,15 +237,10 @@ class BlockingChannel:
                 raise RequestTimeout(f"{self.address} did not answer within {timeout_ms} ms")
 
     def _serve(self, command: RemotingCommand) -> None:
-        if self._on_request is None or command.flag & 1:
+        if self._on_request is None or command.flag & FLAG_RESPONSE:
             return
         answer = self._on_request(command)
-        if answer is not None and not command.flag & 2:
-            answer.opaque = command.opaque
+        frame = None if answer is None else self._connection.encode_answer(command, answer)
+        if frame is not None:
             timeout_ms = int(self._timeout_s * 1000)
-            self._write(encode_command(answer), timeout_ms if timeout_ms > 0 else 3_000)
-
-
-def _with_opaque(command: RemotingCommand, opaque: int) -> bytes:
-    command.opaque = opaque
-    return encode_command(command)
+            self._write(frame, timeout_ms if timeout_ms > 0 else 3_000)

@@ -1,7 +1,8 @@
 """The asyncio side of a client connection: many requests in flight, answers in any order.
 
-No task and no timer per request: a request is one dictionary entry with a deadline, and one timer
-per channel sweeps the expired ones. Writes of one loop turn leave in one system call.
+No task and no timer per request: a request is one entry with a deadline in the channel's
+`Connection`, and one timer per channel takes the expired ones. Writes of one loop turn leave in one
+system call.
 """
 
 import asyncio
@@ -9,10 +10,11 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
-from cometmq.errors import ConnectFailed, RemoteProtocolError, RequestTimeout
+from cometmq.errors import ConnectFailed, RequestTimeout
 from cometmq.net.env import Environment
 from cometmq.net.network import foreign_protocol, parse_address
-from cometmq.wire.command.command import RemotingCommand, encode_command
+from cometmq.wire.command.command import FLAG_RESPONSE, RemotingCommand
+from cometmq.wire.frame.connection import Connection
 from cometmq.wire.frame.framing import FrameReader
 
 __all__ = ["Channel", "ChannelPool", "OnAnswer", "OnRequest"]
@@ -28,34 +30,30 @@ SWEEP_INTERVAL_S = 0.1
 WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
 GOODBYE_TURNS = 50
 GOODBYE_PAUSE_S = 0.01
-"""How often and how long a closing pool looks whether its connections are gone."""
+"""How often, and with which pause, a closing pool checks whether its connections are gone."""
 WRITE_FRAMES = 16
-"""So many frames leave before their loop turn is over: the peer works on them while the rest is
-made, where both would wait for each other in turn."""
+"""This many frames leave before their loop turn is over: the peer works on them while the client
+encodes the next ones."""
 
 
 class Channel(asyncio.Protocol):
     """One connection to a broker or name server; ``address`` is the ``host:port`` dialled."""
 
     __slots__ = (
+        "_connection",
         "_env",
-        "_fault",
         "_flush_scheduled",
         "_loop",
         "_on_close",
         "_on_request",
-        "_opaque",
-        "_out",
-        "_pending",
         "_prepare",
-        "_reader",
         "_sweeper",
         "_transport",
         "_writable",
         "address",
-        "is_closed",
         "is_paused",
         "local_ip",
+        "next_opaque",
     )
 
     def __init__(
@@ -69,32 +67,30 @@ class Channel(asyncio.Protocol):
         self._prepare = prepare
         self._env = env
         self._loop = asyncio.get_running_loop()
-        self._reader = FrameReader()
+        self._connection: Connection[RemotingCommand, OnAnswer] = Connection(FrameReader())
         self._transport: asyncio.Transport | None = None
-        self._pending: dict[int, tuple[OnAnswer, float]] = {}
-        self._opaque = 0
-        self._out: list[bytes] = []
-        self._fault: RemoteProtocolError | None = None
         self._flush_scheduled = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._on_request = on_request
         self._on_close = on_close
         self._writable: asyncio.Future[None] | None = None
         self.address = address
-        self.is_closed = False
         self.is_paused = False
         self.local_ip = "127.0.0.1"
+        self.next_opaque: Callable[[], int] = self._connection.next_opaque
+        """Returns a number that no outstanding request of this channel has."""
 
     # -- requests ---------------------------------------------------------------------------
 
-    def next_opaque(self) -> int:
-        """A number no outstanding request of this channel has."""
-        self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
-        return opaque
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._connection.is_closed
 
     @property
     def in_flight_count(self) -> int:
-        return len(self._pending)
+        """How many requests wait for a response."""
+        return self._connection.in_flight_count
 
     def deadline_in(self, timeout_ms: float) -> float:
         """When a request made now has had ``timeout_ms``."""
@@ -105,10 +101,11 @@ class Channel(asyncio.Protocol):
 
         ``deadline`` is a time of the environment's monotonic clock.
         """
-        if self.is_closed:
+        connection = self._connection
+        if connection.is_closed:
             on_answer(ConnectFailed(f"the connection to {self.address} is closed"))
             return
-        self._pending[opaque] = (on_answer, deadline)
+        connection.start_request(opaque, on_answer, deadline)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
         self.write(frame)
@@ -131,18 +128,16 @@ class Channel(asyncio.Protocol):
 
         if self._prepare is not None:
             self._prepare(command)
-        command.opaque = self.next_opaque()
-        deadline = self.deadline_in(timeout_ms)
-        self.call(command.opaque, encode_command(command), deadline, settle)
+        opaque = self.next_opaque()
+        frame = self._connection.encode_request(command, opaque)
+        self.call(opaque, frame, self.deadline_in(timeout_ms), settle)
         return future
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send a one-way request; nothing tells whether it arrived."""
         if self._prepare is not None:
             self._prepare(command)
-        command.opaque = self.next_opaque()
-        command.flag |= 2
-        self.write(encode_command(command))
+        self.write(self._connection.encode_oneway(command))
 
     def write(self, frame: bytes) -> None:
         """Queue an encoded frame for the end of this loop turn.
@@ -150,14 +145,15 @@ class Channel(asyncio.Protocol):
         A request that is alone in flight leaves at once: nothing could share its system call, and
         a turn of the loop would show in its round trip.
         """
-        if self.is_closed:
+        connection = self._connection
+        if connection.is_closed:
             return
-        out = self._out
-        if len(self._pending) <= 1 and not out and self._transport is not None:
+        outgoing = connection.outgoing
+        if not outgoing and connection.in_flight_count <= 1 and self._transport is not None:
             self._transport.write(frame)
             return
-        out.append(frame)
-        if len(out) >= WRITE_FRAMES:
+        outgoing.append(frame)
+        if len(outgoing) >= WRITE_FRAMES:
             self.flush()
         elif not self._flush_scheduled:
             self._flush_scheduled = True
@@ -204,19 +200,17 @@ class Channel(asyncio.Protocol):
             self.local_ip = name[0]
 
     def data_received(self, data: bytes) -> None:
-        try:
-            commands = self._reader.receive(data)
-        except RemoteProtocolError as error:
-            log.warning("connection to %s closed: %s", self.address, error)
-            commands = self._reader.take_complete()
-            self._fault = error
+        connection = self._connection
+        commands = connection.receive_data(data)
+        if connection.fault is not None:
+            log.warning("connection to %s closed: %s", self.address, connection.fault)
             self.abort()
-        pending = self._pending
+        take_request = connection.take_request
         for command in commands:
-            if command.flag & 1:
-                entry = pending.pop(command.opaque, None)
-                if entry is not None:
-                    entry[0](command)
+            if command.flag & FLAG_RESPONSE:
+                on_answer = take_request(command.opaque)
+                if on_answer is not None:
+                    on_answer(command)
             else:
                 self._serve(command)
 
@@ -229,25 +223,26 @@ class Channel(asyncio.Protocol):
             # A fault in a push handler must not end the connection that all sends share.
             log.exception("request %d of %s failed", command.code, self.address)
             return
-        if answer is not None and not command.flag & 2:
-            answer.opaque = command.opaque
-            self.write(encode_command(answer))
+        if answer is not None:
+            frame = self._connection.encode_answer(command, answer)
+            if frame is not None:
+                self.write(frame)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_closed = True
-        self._out.clear()
+        connection = self._connection
+        waiting = connection.close(f"was closed: {exc}" if exc else "was closed by the peer")
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
-        pending, self._pending = self._pending, {}
-        cause = f": {exc}" if exc else " by the peer"
-        for on_answer, _ in pending.values():
-            if self._fault is not None:
-                on_answer(foreign_protocol(self.address, self._fault))
+        for on_answer in waiting:
+            if connection.fault is not None:
+                on_answer(foreign_protocol(self.address, connection.fault))
             else:
-                on_answer(ConnectFailed(f"the connection to {self.address} was closed{cause}"))
+                on_answer(
+                    ConnectFailed(f"the connection to {self.address} {connection.close_reason}")
+                )
         if self._on_close is not None:
             self._on_close(self)
 
@@ -264,23 +259,18 @@ class Channel(asyncio.Protocol):
         self.flush()
 
     def flush(self) -> None:
-        """Let what was written leave now and not with the loop turn."""
-        out = self._out
-        if not out or self._transport is None or self.is_closed:
-            return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        out.clear()
-        self._transport.write(data)
+        """Hand what was written to the transport now, not at the end of the loop turn."""
+        connection = self._connection
+        if connection.outgoing and self._transport is not None:
+            self._transport.write(connection.data_to_send())
 
     def _sweep(self) -> None:
         self._sweeper = None
         now = self._env.clock.monotonic()
-        expired = [opaque for opaque, (_, deadline) in self._pending.items() if deadline <= now]
-        for opaque in expired:
-            entry = self._pending.pop(opaque, None)
-            if entry is not None:
-                entry[0](RequestTimeout(f"{self.address} did not answer request {opaque} in time"))
-        if self._pending and not self.is_closed:
+        connection = self._connection
+        for opaque, on_answer in connection.take_expired(now):
+            on_answer(RequestTimeout(f"{self.address} did not answer request {opaque} in time"))
+        if connection.in_flight_count and not connection.is_closed:
             self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
 

@@ -17,11 +17,18 @@ from itertools import islice, takewhile
 from typing import Any, TypeAlias, cast
 
 from cometmq.codec.ids import encode_host
-from cometmq.errors import CometError, RemoteProtocolError, ResponseCode
+from cometmq.errors import CometError, ResponseCode
 from cometmq.net.env import Environment
 from cometmq.net.network import Listener, format_address
-from cometmq.wire.command.command import RemotingCommand, encode_command, encode_response
-from cometmq.wire.frame.framing import FrameReader
+from cometmq.wire.command.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    RemotingCommand,
+    encode_command,
+    encode_response,
+)
+from cometmq.wire.frame.connection import IDLE_MS_MAX, Connection
+from cometmq.wire.frame.framing import FrameReader, ServerCommand
 
 __all__ = ["Answer", "Handler", "RemotingServer", "Run", "ServerConnection"]
 
@@ -35,7 +42,11 @@ Handler: TypeAlias = Callable[[RemotingCommand, "ServerConnection", int], Answer
 
 Run: TypeAlias = Callable[[Sequence[Any], int, "ServerConnection", int], tuple[int, bytes]]
 """``(commands, start, connection, now_ms) -> (end, answers)``: serves requests of one type from
-``start`` on and gives the place of the first command it did not serve, and the answers in order."""
+``start`` on and returns the index of the first command it did not serve, and the answers in
+order."""
+
+OnAnswer: TypeAlias = Callable[[RemotingCommand | None], None]
+"""Called with a client's answer to a request of ours, or with None when none comes."""
 
 WRITE_BUFFER_BYTES_HIGH = 2 * 1024 * 1024
 """Above this much unsent, the connection's next requests wait."""
@@ -43,8 +54,6 @@ WRITE_BUFFER_BYTES_MAX = 64 * 1024 * 1024
 """Above this much unsent the connection is cut: only pushes and parked answers can get there."""
 ANSWER_BATCH_BYTES = 1024 * 1024
 """Answers collected before they are handed to the transport."""
-IDLE_MS_MAX = 120_000
-"""Java's ``serverChannelMaxIdleTimeSeconds``: neither read nor write for this long."""
 STALLED_MS_MAX = 60_000
 """A peer that does not take its answers for this long is cut; it holds our memory meanwhile."""
 SWEEP_INTERVAL_S = 5.0
@@ -61,22 +70,17 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_backlog",
         "_busy",
-        "_calls",
+        "_call_timer",
+        "_connection",
         "_flush_scheduled",
         "_loop",
-        "_next_opaque",
-        "_out",
-        "_out_bytes",
         "_paused",
-        "_reader",
         "_server",
         "_stalled_since_ms",
         "_transport",
         "client_id",
         "context",
-        "is_closed",
         "language",
-        "last_read_ms",
         "peer",
         "peer_host",
         "version",
@@ -85,28 +89,25 @@ class ServerConnection(asyncio.Protocol):
 
     def __init__(self, server: "RemotingServer") -> None:
         self._server = server
-        self._reader = FrameReader(has_fast_commands=bool(server.runs))
+        self._connection: Connection[ServerCommand, OnAnswer] = Connection(
+            FrameReader(has_fast_commands=bool(server.runs))
+        )
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._out: list[Any] = []
-        self._out_bytes = 0
-        self._backlog: deque[RemotingCommand] = deque()
+        self._backlog: deque[ServerCommand] = deque()
         self._busy = False
         self._paused = False
         self._stalled_since_ms = 0
         self._flush_scheduled = False
-        self._next_opaque = 0
-        self._calls: dict[int, tuple[Callable[[RemotingCommand | None], None], Any]] = {}
-        self.is_closed = False
+        self._call_timer: asyncio.TimerHandle | None = None
         self.peer = "?"
         self.peer_host = b"\0" * 8
         self.client_id: str | None = None
         self.language = ""
         self.version = 0
-        self.last_read_ms = 0
         self.context: Any = None
         self.when_drained: Callable[[], None] | None = None
-        """Called each time the peer has taken what it had left lying; see `unsent_bytes`."""
+        """Called each time the peer has read what was unsent; see `unsent_bytes`."""
 
     # -- the transport's side ---------------------------------------------------------------
 
@@ -118,30 +119,29 @@ class ServerConnection(asyncio.Protocol):
             self.peer = format_address(peer[0], peer[1])
             self.peer_host = encode_host(self.peer)
         tcp.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
-        self.last_read_ms = self._server.env.clock.now_ms()
+        self._connection.received_ms = self._server.env.clock.now_ms()
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_closed = True
+        waiting = self._connection.close("the transport is gone")
         self._backlog.clear()
-        self._out.clear()
-        calls, self._calls = self._calls, {}
-        for done, timer in calls.values():
-            timer.cancel()
-            done(None)
+        if self._call_timer is not None:
+            self._call_timer.cancel()
+            self._call_timer = None
+        for on_answer in waiting:
+            on_answer(None)
         self._server.closed(self)
 
     def data_received(self, data: bytes) -> None:
         now_ms = self._server.env.clock.now_ms()
-        self.last_read_ms = now_ms
-        try:
-            commands = self._reader.receive(data)
-        except RemoteProtocolError as error:
-            log.warning("connection from %s closed: %s", self.peer, error)
-            self._answer_all(self._reader.take_complete(), now_ms)
+        connection = self._connection
+        connection.received_ms = now_ms
+        commands = connection.receive_data(data)
+        if connection.fault is not None:
+            log.warning("connection from %s closed: %s", self.peer, connection.fault)
+            self._answer_all(commands, now_ms)
             self.close()
-            return
-        if self._backlog:
+        elif self._backlog:
             self._backlog.extend(commands)
         else:
             self._answer_all(commands, now_ms)
@@ -171,46 +171,49 @@ class ServerConnection(asyncio.Protocol):
     # -- the handlers' side -----------------------------------------------------------------
 
     @property
-    def unsent_bytes(self) -> int:
-        """How much of what was handed over the peer has not taken yet.
+    def is_closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._connection.is_closed
 
-        Above WRITE_BUFFER_BYTES_HIGH `when_drained` is called once it has sunk.
+    @property
+    def unsent_bytes(self) -> int:
+        """How many bytes the transport holds that the peer has not taken yet.
+
+        After they exceed WRITE_BUFFER_BYTES_HIGH, `when_drained` is called once they sink again.
         """
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send(self, frame: bytes | memoryview | list[Any]) -> None:
         """Queue a whole frame (or its buffers); frames of one loop turn leave in one write."""
-        if self.is_closed:
+        connection = self._connection
+        if connection.is_closed:
             return
         if type(frame) is list:
-            self._out.extend(frame)
+            connection.outgoing.extend(frame)
         else:
-            self._out.append(frame)
+            connection.outgoing.append(frame)
         if not self._busy and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send a one-way request to the client."""
-        command.opaque = self._take_opaque()
-        command.flag |= 2
-        self.send(encode_command(command))
+        self.send(self._connection.encode_oneway(command))
 
-    def call(
-        self,
-        command: RemotingCommand,
-        timeout_ms: int,
-        done: Callable[[RemotingCommand | None], None],
-    ) -> None:
-        """Send a request to the client; ``done`` gets its answer, or None when none came."""
-        if self.is_closed:
-            done(None)
+    def call(self, command: RemotingCommand, timeout_ms: int, on_answer: OnAnswer) -> None:
+        """Send a request to the client; ``on_answer`` gets the answer, or None when none comes."""
+        connection = self._connection
+        if connection.is_closed:
+            on_answer(None)
             return
-        opaque = self._take_opaque()
-        command.opaque = opaque
-        timer = self._loop.call_later(timeout_ms / 1000, self._call_expired, opaque)
-        self._calls[opaque] = (done, timer)
-        self.send(encode_command(command))
+        opaque = connection.next_opaque()
+        frame = connection.encode_request(command, opaque)
+        deadline = self._loop.time() + timeout_ms / 1000
+        connection.start_request(opaque, on_answer, deadline)
+        timer = self._call_timer
+        if timer is None or deadline < timer.when():
+            self._arm(deadline)
+        self.send(frame)
 
     def close(self) -> None:
         """Send what is queued, then close."""
@@ -229,20 +232,20 @@ class ServerConnection(asyncio.Protocol):
     def _answer_all(self, commands: list[Any], now_ms: int) -> None:
         """Handle the requests in order until the peer's unread answers reach their bound."""
         runs = self._server.runs
-        out = self._out
+        out = self._connection.outgoing
         out_bytes = 0
         self._busy = True
-        place = 0
+        index = 0
         count = len(commands)
-        while place < count:
-            command = commands[place]
-            end = place
+        while index < count:
+            command = commands[index]
+            end = index
             answer: bytes | list[Any] | None = None
-            if type(command) is not RemotingCommand and place + 1 < count:
-                end, answer = self._serve_run(runs[type(command)], commands, place, now_ms)
-            if end == place:
-                end, answer = place + 1, self._serve(command, now_ms)
-            place = end
+            if type(command) is not RemotingCommand and index + 1 < count:
+                end, answer = self._serve_run(runs[type(command)], commands, index, now_ms)
+            if end == index:
+                end, answer = index + 1, self._serve(command, now_ms)
+            index = end
             if not answer:
                 continue
             # Joined here: one buffer of a whole answer is cheaper to carry than its 33 parts.
@@ -253,7 +256,7 @@ class ServerConnection(asyncio.Protocol):
                 self._flush()
                 out_bytes = 0
                 if self._paused:
-                    self._backlog.extend(commands[place:])
+                    self._backlog.extend(commands[index:])
                     break
         self._busy = False
         if out:
@@ -262,8 +265,10 @@ class ServerConnection(asyncio.Protocol):
     def _serve(self, command: RemotingCommand, now_ms: int) -> bytes | list[Any] | None:
         """Handle one command; None when there is no answer, or not yet."""
         flag = command.flag
-        if flag & 1:
-            self._call_answered(command)
+        if flag & FLAG_RESPONSE:
+            on_answer = self._connection.take_request(command.opaque)
+            if on_answer is not None:
+                on_answer(command)
             return None
         handler = self._server.handlers.get(command.code)
         try:
@@ -276,7 +281,7 @@ class ServerConnection(asyncio.Protocol):
         except Exception as error:
             log.exception("request %d from %s failed", command.code, self.peer)
             answer = _failure(command, f"{type(error).__name__}: {error}")
-        return None if flag & 2 else cast("bytes | list[Any] | None", answer)
+        return None if flag & FLAG_ONEWAY else cast("bytes | list[Any] | None", answer)
 
     def _serve_run(
         self, run: Run, commands: list[Any], start: int, now_ms: int
@@ -292,18 +297,16 @@ class ServerConnection(asyncio.Protocol):
             failures: list[bytes] = []
             for command in takewhile(lambda one: type(one) is kind, islice(commands, start, None)):
                 start += 1
-                if not command.flag & 2:
+                if not command.flag & FLAG_ONEWAY:
                     failures.append(_failure(command, remark))
             return start, b"".join(failures)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        out = self._out
-        if not out or self._transport is None or self.is_closed:
+        connection = self._connection
+        if not connection.outgoing or self._transport is None:
             return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        out.clear()
-        self._transport.write(data)
+        self._transport.write(connection.data_to_send())
         if self._paused:
             unsent = self._transport.get_write_buffer_size()
             if unsent > WRITE_BUFFER_BYTES_MAX:
@@ -311,28 +314,28 @@ class ServerConnection(asyncio.Protocol):
                     f"{unsent} bytes of answers wait unread, {WRITE_BUFFER_BYTES_MAX} are allowed"
                 )
 
-    def _take_opaque(self) -> int:
-        self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
-        return self._next_opaque
+    def _arm(self, deadline: float) -> None:
+        """Let the one timer of this connection's requests run at the earliest deadline."""
+        if self._call_timer is not None:
+            self._call_timer.cancel()
+        self._call_timer = self._loop.call_at(deadline, self._calls_expired, deadline)
 
-    def _call_answered(self, command: RemotingCommand) -> None:
-        entry = self._calls.pop(command.opaque, None)
-        if entry is not None:
-            done, timer = entry
-            timer.cancel()
-            done(command)
-
-    def _call_expired(self, opaque: int) -> None:
-        entry = self._calls.pop(opaque, None)
-        if entry is not None:
-            entry[0](None)
+    def _calls_expired(self, deadline: float) -> None:
+        # The deadline, not the clock: a loop may run a timer a little early.
+        self._call_timer = None
+        expired = self._connection.take_expired(deadline)
+        following = self._connection.next_deadline()
+        if following is not None:
+            self._arm(following)
+        for _, on_answer in expired:
+            on_answer(None)
 
     def sweep(self, now_ms: int) -> None:
         """Cut a connection that is silent, or that does not take its answers."""
         if self._paused and now_ms - self._stalled_since_ms > STALLED_MS_MAX:
             self.abort(f"its answers have waited {now_ms - self._stalled_since_ms} ms unread")
-        elif now_ms - self.last_read_ms > IDLE_MS_MAX:
-            self.abort(f"nothing was received for {now_ms - self.last_read_ms} ms")
+        elif self._connection.silent_ms(now_ms) > IDLE_MS_MAX:
+            self.abort(f"nothing was received for {self._connection.silent_ms(now_ms)} ms")
 
 
 class RemotingServer:

@@ -42,6 +42,7 @@ from cometmq.net.pipelined import PipelinedChannel
 from cometmq.store.base.disk import RealDisk
 from cometmq.sync import Admin, Producer
 from cometmq.testing import EmbeddedCluster, threaded_cluster
+from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.extensions.bulk_pull import BulkPullCode, BulkPullResponseHeader
 
 COUNT = 700
@@ -487,7 +488,7 @@ def test_half_and_wrong_frames_close_the_connection(
     """Each is one error of the client's, and the connection is of no further use."""
     address, thread = serve_bytes(answer, close=close)
     channel = PipelinedChannel(address)
-    channel.post(b"request", 5_000)
+    channel.post([RemotingCommand.request(1)], 5_000)
     with pytest.raises(error):
         channel.take(1, 300 if error is RequestTimeout else 20_000)
     assert channel.is_closed
@@ -503,7 +504,7 @@ def test_answers_in_another_order_find_their_requests() -> None:
         frames += struct.pack(">iI", 4 + len(head) + len(body), len(head)) + head + body
     address, thread = serve_bytes(frames, close=True)
     channel = PipelinedChannel(address)
-    channel.post(b"requests", 5_000)
+    assert channel.post([RemotingCommand.request(1)] * 3, 5_000) == [1, 2, 3]
     for opaque in (1, 2, 3):
         answer, view = channel.take(opaque, 20_000)
         assert answer.opaque == opaque

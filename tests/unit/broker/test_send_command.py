@@ -57,7 +57,7 @@ def test_plain_send_has_everything_its_handler_needs() -> None:
 def test_everything_else_takes_the_ordinary_way(data: bytes) -> None:
     """Same commands, or the same refusal."""
 
-    def read(reader: FrameReader) -> Any:
+    def read(reader: FrameReader[Any]) -> Any:
         try:
             return reader.receive(data)
         except Exception as error:
@@ -81,7 +81,7 @@ def test_both_ways_agree_on_any_fields_in_any_split(ext: dict[str, str], step: i
     """Whatever the values and wherever the stream is cut."""
     data = frame(header(ext)) + frame(header())
     fast, slow = FrameReader(has_fast_commands=True), FrameReader()
-    left: list[RemotingCommand] = []
+    left: list[Any] = []
     right: list[RemotingCommand] = []
     for place in range(0, len(data), step):
         left += fast.receive(data[place : place + step])

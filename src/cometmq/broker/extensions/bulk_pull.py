@@ -23,7 +23,7 @@ from cometmq.errors import ResponseCode
 from cometmq.model.flags import PULL_COMMIT_OFFSET
 from cometmq.net.env import let_go
 from cometmq.store.read.span_reader import Span, SpanWish
-from cometmq.wire.command.command import RemotingCommand, encode_response_parts
+from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand, encode_response_parts
 from cometmq.wire.extensions.bulk_pull import (
     BYTES_DEFAULT,
     BYTES_MAX,
@@ -92,7 +92,7 @@ class BulkPullProcessor:
         if (
             min(there, header.max_msg_nums) <= store.config.transfer_count_max
             or header.queue_offset < store.min_queue_offset(topic, queue_id)
-            or request.flag & 2
+            or request.flag & FLAG_ONEWAY
             or state.offsets.has_reset(group, topic, queue_id)
         ):
             return self._pull.pull_with(request, header, connection, now_ms)

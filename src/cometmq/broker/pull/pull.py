@@ -26,7 +26,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.net.server import ServerConnection
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
-from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.wire.header.fast_encode import encode_pull_response
 from cometmq.wire.header.headers import PullMessageHeader
 
@@ -261,7 +261,7 @@ class PullProcessor:
             code is ResponseCode.PULL_NOT_FOUND
             and may_park
             and header.sys_flag & PULL_SUSPEND
-            and not request.flag & 2
+            and not request.flag & FLAG_ONEWAY
             and not self.hold.is_full(connection)
         ):
             timeout_ms = max(0, header.suspend_timeout_ms)
@@ -391,5 +391,5 @@ class PullProcessor:
         frame = self._serve(
             request, header, connection, now_ms, may_park=may_park, allow_cold=allow_cold
         )
-        if frame is not None and not request.flag & 2:
+        if frame is not None and not request.flag & FLAG_ONEWAY:
             connection.send(frame)

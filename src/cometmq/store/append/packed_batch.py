@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from cometmq.codec.batch import BATCH_ITEM_OVERHEAD_BYTES
+from cometmq.codec.consume_queue import units_struct
 from cometmq.codec.stored_message import HEAD_WITH_ORIGIN_V4
 from cometmq.store.append.record_encoder import LENGTHS_COUNT
 
@@ -38,8 +39,6 @@ _CRC_MASK: Final = 0x7FFFFFFF
 _TAIL_HEAD_BYTES: Final = 2
 # What a tail of each length has to begin with; shorter ones are none.
 _TAIL_HEADS: Final = (None, None, *(count.to_bytes(2, "big") for count in range(LENGTHS_COUNT)))
-_READY_UNITS_MAX: Final = 256
-_READY_UNITS: Final = [struct.Struct(">" + "qiq" * count) for count in range(_READY_UNITS_MAX)]
 
 
 class PackedRecords(NamedTuple):
@@ -121,6 +120,4 @@ def pack_units(positions: Sequence[int], sizes: Sequence[int], codes: Sequence[i
     flat[0::3] = positions
     flat[1::3] = sizes
     flat[2::3] = codes
-    if count < _READY_UNITS_MAX:
-        return _READY_UNITS[count].pack(*flat)
-    return struct.pack(">" + "qiq" * count, *flat)
+    return units_struct(count).pack(*flat)

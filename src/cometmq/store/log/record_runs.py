@@ -12,11 +12,10 @@ whatever bytes a wrong unit points at.
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 from operator import add, ne
 from typing import TYPE_CHECKING, Final
 
-from cometmq.codec.consume_queue import CQ_UNIT_BYTES
+from cometmq.codec.consume_queue import CQ_EXT_ADDRESS_MAX, CQ_UNIT_BYTES, units_struct
 from cometmq.codec.stored_message import (
     MAGIC_V1,
     MAGIC_V2,
@@ -38,7 +37,6 @@ __all__ = [
     "inner_fault",
     "record_fault",
     "select_units",
-    "units_struct",
 ]
 
 # Of a record's head: total size, magic, physical offset (at 28).
@@ -47,20 +45,7 @@ assert RECORD_CHECK.size == PHYSICAL_OFFSET_POSITION + 8
 RECORD_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
 # Records of one answer that lie within this many bytes are read together.
 SPAN_BYTES_MAX: Final = 512 << 10
-_MANY_UNITS: Final = [struct.Struct(">" + "qiq" * count) for count in range(65)]
 _FILTER_BLOCK_UNITS: Final = 64
-# Tags codes are 32-bit; smaller numbers are addresses in extension files.
-_EXT_ADDRESS_MAX: Final = -(1 << 31) - 1
-
-
-def units_struct(count: int) -> struct.Struct:
-    """Layout of several units in a row; the usual counts are ready made."""
-    return _MANY_UNITS[count] if count < len(_MANY_UNITS) else _more_units(count)
-
-
-@lru_cache(maxsize=64)
-def _more_units(count: int) -> struct.Struct:
-    return struct.Struct(">" + "qiq" * count)
 
 
 def select_units(
@@ -82,9 +67,9 @@ def select_units(
     done = 0
     while done < count:
         block = min(_FILTER_BLOCK_UNITS, count - done)
-        units = _MANY_UNITS[block].unpack_from(raw, (start + done) * CQ_UNIT_BYTES)
+        units = units_struct(block).unpack_from(raw, (start + done) * CQ_UNIT_BYTES)
         block_codes = units[2::3]
-        if min(block_codes) <= _EXT_ADDRESS_MAX or min(units[1::3]) <= 0:
+        if min(block_codes) <= CQ_EXT_ADDRESS_MAX or min(units[1::3]) <= 0:
             return None
         if not codes.isdisjoint(block_codes):
             for index, code in enumerate(block_codes):

@@ -26,11 +26,12 @@ from cometmq.codec.consume_queue import (
     PRE_BLANK_SIZE,
     decode_cq_ext_address,
     decode_cq_ext_unit,
+    units_struct,
 )
 from cometmq.codec.cq_ext import may_match_places
 from cometmq.errors import CodecError
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
-from cometmq.store.log.record_runs import SPAN_BYTES_MAX, units_struct
+from cometmq.store.log.record_runs import SPAN_BYTES_MAX
 from cometmq.store.queue.extension import ADDRESS_MARK, CODE_POSITION
 from cometmq.store.read.record_search import (
     SEARCHED_BYTES_MAX,

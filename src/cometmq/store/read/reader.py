@@ -18,6 +18,7 @@ from cometmq.codec.consume_queue import (
     CQ_UNIT_BYTES,
     PRE_BLANK_SIZE,
     is_cq_ext_address,
+    units_struct,
 )
 from cometmq.codec.stored_message import MAGIC_BLANK, decode_message
 from cometmq.errors import CodecError, StoreCorrupt
@@ -31,7 +32,6 @@ from cometmq.store.log.record_runs import (
     inner_fault,
     record_fault,
     select_units,
-    units_struct,
 )
 from cometmq.store.read.filtered_reader import FilteredReader
 from cometmq.store.read.span_reader import SpanReader

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
+from cometmq.codec.consume_queue import CQ_UNIT_BYTES, CQ_UNIT_FIELDS, PRE_BLANK_SIZE
 from cometmq.codec.stored_message import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from cometmq.store.read.span_reader import WINDOW_BYTES, Span
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["gather_span"]
 
-_UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_UNIT: Final = np.dtype(CQ_UNIT_FIELDS)
 assert _UNIT.itemsize == CQ_UNIT_BYTES
 _HEAD: Final = np.dtype(
     [("size", ">i4"), ("magic", ">i4"), ("unused", "V20"), ("physical_offset", ">i8")]

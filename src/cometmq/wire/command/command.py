@@ -43,6 +43,7 @@ __all__ = [
     "FLAG_ONEWAY",
     "FLAG_RESPONSE",
     "FRAME_BYTES_MAX",
+    "FRAME_HEAD",
     "JSON",
     "RemotingCommand",
     "decode_binary_header",
@@ -63,7 +64,7 @@ FRAME_BYTES_MAX: Final = 16_777_216
 _INT32_MIN: Final = -(2**31)
 _INT32_MAX: Final = 2**31 - 1
 _Int32 = Annotated[int, msgspec.Meta(ge=_INT32_MIN, le=_INT32_MAX)]
-_FRAME_HEAD: Final = struct.Struct(
+FRAME_HEAD: Final = struct.Struct(
     ">"
     "i"  # length of what follows
     "I"  # serialization type << 24 | header bytes
@@ -255,7 +256,7 @@ def frame_json(header: bytes, body: bytes) -> bytes:
     length = 4 + header_bytes + len(body)
     if length + 4 > FRAME_BYTES_MAX:
         raise _too_long(length + 4)
-    return b"%b%b%b" % (_FRAME_HEAD.pack(length, header_bytes), header, body)
+    return b"%b%b%b" % (FRAME_HEAD.pack(length, header_bytes), header, body)
 
 
 def _too_long(frame_bytes: int) -> LocalProtocolError:
@@ -356,7 +357,7 @@ def _frame_head(serialize_type: int, header_bytes: int, body_bytes: int) -> byte
     length = 4 + header_bytes + body_bytes
     if header_bytes > _HEADER_BYTES_MAX or length + 4 > FRAME_BYTES_MAX:
         raise _too_long(length + 4)
-    return _FRAME_HEAD.pack(length, serialize_type << 24 | header_bytes)
+    return FRAME_HEAD.pack(length, serialize_type << 24 | header_bytes)
 
 
 _RESPONSE_TAIL: Final = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION

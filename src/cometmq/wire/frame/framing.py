@@ -1,15 +1,16 @@
-"""Cutting a byte stream into commands, without I/O.
+"""Cuts a byte stream into commands, without I/O.
 
-``FrameReader.receive`` takes whatever a transport delivered and returns every command that is
-complete.  It holds at most one unfinished frame, at most ``frame_bytes_max`` long, and refuses
-impossible lengths as soon as it sees them.  After one RemoteProtocolError the stream has no
+`FrameReader.receive` takes whatever a transport delivered and returns every command that is
+complete. It holds at most one unfinished frame, at most ``frame_bytes_max`` long, and refuses
+impossible lengths as soon as it sees them. After one RemoteProtocolError the stream has no
 known position any more, so the reader stays closed.
 
-Must not look into bodies or ext fields: those are decoded where they are used.
+Headers are decoded here, bodies are not. Ext fields stay as the header has them and are decoded
+where they are used, save those of a SEND_MESSAGE_V2 and an END_TRANSACTION for a reader that
+``has_fast_commands``.
 """
 
-import struct
-from typing import Final, cast
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -17,6 +18,7 @@ from cometmq.errors import RemoteProtocolError
 from cometmq.wire.command.command import (
     BINARY,
     FRAME_BYTES_MAX,
+    FRAME_HEAD,
     JSON,
     RemotingCommand,
     decode_binary_header,
@@ -25,17 +27,32 @@ from cometmq.wire.command.lenient import decode_header_lenient
 from cometmq.wire.header.fast_decode import (
     END_COMMAND_START,
     SEND_COMMAND_START,
+    EndCommand,
     SendCommand,
     decode_end_command,
     decode_send_command,
 )
 
-__all__ = ["FRAME_BYTES_MAX", "FrameReader", "decode_frame", "decode_json_header", "full_command"]
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "HEAD_BYTES",
+    "FrameReader",
+    "ServerCommand",
+    "decode_frame",
+    "decode_header",
+    "decode_json_header",
+    "full_command",
+    "split_head",
+]
 
-_FRAME_HEAD: Final = struct.Struct(">iI")
+ServerCommand: TypeAlias = RemotingCommand | SendCommand | EndCommand
+"""What a reader that ``has_fast_commands`` gives."""
+C = TypeVar("C")
+
 _HEADER_BYTES_MASK: Final = 0xFFFFFF
 _LENGTH_BYTES: Final = 4
-_HEAD_BYTES: Final = 8
+HEAD_BYTES: Final = 8
+"""How long the head of a frame is: its length, and type and length of its header."""
 
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -43,7 +60,11 @@ _decode_command = msgspec.json.Decoder(RemotingCommand).decode
 
 
 def decode_json_header(header: bytes) -> RemotingCommand:
-    """Return the command of a JSON header; raises RemoteProtocolError when it is none."""
+    """Return the command of a JSON header.
+
+    Raises:
+        RemoteProtocolError: it is no JSON header.
+    """
     try:
         command = _decode_command(header)
     except _UNREADABLE:
@@ -62,6 +83,35 @@ def _decode_leniently(header: bytes) -> RemotingCommand:
     return command
 
 
+def decode_header(serialize_type: int, header: bytes) -> RemotingCommand:
+    """Return the command of a header, without its body.
+
+    Raises:
+        RemoteProtocolError: it is none, or of an unknown type.
+    """
+    if serialize_type == JSON:
+        return decode_json_header(header)
+    if serialize_type == BINARY:
+        return decode_binary_header(header)
+    raise RemoteProtocolError(
+        f"serialization type {serialize_type} is unknown; 0 is JSON, 1 is binary"
+    )
+
+
+def split_head(head: bytes | bytearray) -> tuple[int, int, int]:
+    """Return serialization type, length of the header and length of the body of a frame.
+
+    Raises:
+        RemoteProtocolError: no frame has such a head.
+    """
+    length, packed = FRAME_HEAD.unpack(head)
+    header_bytes = packed & _HEADER_BYTES_MASK
+    body_bytes = length - _LENGTH_BYTES - header_bytes
+    if body_bytes < 0 or length + _LENGTH_BYTES > FRAME_BYTES_MAX:
+        raise _bad_length(length, header_bytes, FRAME_BYTES_MAX)
+    return packed >> 24, header_bytes, body_bytes
+
+
 def full_command(command: SendCommand) -> RemotingCommand:
     """Return a send that was decoded in one pass as any other command."""
     full = decode_json_header(command.header)
@@ -69,8 +119,8 @@ def full_command(command: SendCommand) -> RemotingCommand:
     return full
 
 
-class FrameReader:
-    """Turns received bytes into commands; one per direction of a connection."""
+class FrameReader(Generic[C]):
+    """Turns received bytes into commands; each side of a connection has one."""
 
     __slots__ = (
         "_complete",
@@ -81,6 +131,17 @@ class FrameReader:
         "_pending",
     )
 
+    @overload
+    def __init__(
+        self: "FrameReader[RemotingCommand]",
+        frame_bytes_max: int = ...,
+        *,
+        has_fast_commands: Literal[False] = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "FrameReader[ServerCommand]", frame_bytes_max: int = ..., *, has_fast_commands: bool
+    ) -> None: ...
     def __init__(
         self, frame_bytes_max: int = FRAME_BYTES_MAX, *, has_fast_commands: bool = False
     ) -> None:
@@ -92,11 +153,11 @@ class FrameReader:
         """
         self._frame_bytes_max = frame_bytes_max
         self._has_fast_commands = has_fast_commands
-        # The head of an unfinished frame, and how long it must grow before a look pays.
+        # The start of an unfinished frame, and how long it must grow before parsing it pays.
         self._pending = bytearray()
         self._needed = 0
         self._error: str | None = None
-        self._complete: list[RemotingCommand] = []
+        self._complete: list[C] = []
 
     @property
     def is_closed(self) -> bool:
@@ -105,14 +166,16 @@ class FrameReader:
 
     @property
     def pending_bytes(self) -> int:
-        """How much of an unfinished frame is held."""
+        """How many bytes of an unfinished frame the reader holds."""
         return len(self._pending)
 
-    def receive(self, data: bytes) -> list[RemotingCommand]:
+    def receive(self, data: bytes) -> list[C]:
         """Return the commands that these bytes complete, in order; an empty list asks for more.
 
-        Raises RemoteProtocolError on bytes that are no frame, now and on every later call.
-        ``take_complete`` then gives the commands before the bad bytes.
+        After an error `take_complete` gives the commands before the bad bytes.
+
+        Raises:
+            RemoteProtocolError: bytes that are no frame, now or in an earlier call.
         """
         if self._error is not None:
             raise RemoteProtocolError(self._error)
@@ -125,7 +188,7 @@ class FrameReader:
             self._needed = 0
         elif type(data) is not bytes:
             data = bytes(data)
-        commands: list[RemotingCommand] = []
+        commands: list[C] = []
         try:
             self._parse(data, commands)
         except RemoteProtocolError as error:
@@ -135,23 +198,23 @@ class FrameReader:
             raise
         return commands
 
-    def take_complete(self) -> list[RemotingCommand]:
+    def take_complete(self) -> list[C]:
         """Return, once, the commands that preceded the bytes that closed this reader."""
         complete, self._complete = self._complete, []
         return complete
 
-    def _parse(self, data: bytes, commands: list[RemotingCommand]) -> None:
+    def _parse(self, data: bytes, commands: list[Any]) -> None:
         position = 0
         end = len(data)
         has_fast_commands = self._has_fast_commands
-        while end - position >= _HEAD_BYTES:
-            length, packed = _FRAME_HEAD.unpack_from(data, position)
+        while end - position >= HEAD_BYTES:
+            length, packed = FRAME_HEAD.unpack_from(data, position)
             frame_end = position + _LENGTH_BYTES + length
-            header_start = position + _HEAD_BYTES
+            header_start = position + HEAD_BYTES
             header_end = header_start + (packed & _HEADER_BYTES_MASK)
             # An impossible length must be refused now, not waited for.
             if header_end > frame_end or length >= self._frame_bytes_max - 3:
-                raise self._bad_length(length, packed & _HEADER_BYTES_MASK)
+                raise _bad_length(length, packed & _HEADER_BYTES_MASK, self._frame_bytes_max)
             if frame_end > end:
                 break
             serialize_type = packed >> 24
@@ -162,11 +225,11 @@ class FrameReader:
                         send = decode_send_command(header)
                         send.header = header
                         send.body = data[header_end:frame_end]
-                        commands.append(cast(RemotingCommand, send))
+                        commands.append(send)
                         position = frame_end
                         continue
                     if header.startswith(END_COMMAND_START):
-                        commands.append(cast(RemotingCommand, decode_end_command(header)))
+                        commands.append(decode_end_command(header))
                         position = frame_end
                         continue
                 except _UNREADABLE:
@@ -179,12 +242,8 @@ class FrameReader:
                     command.serialize_type = JSON
                 except _UNREADABLE:
                     command = _decode_leniently(header)
-            elif serialize_type == BINARY:
-                command = decode_binary_header(header)
             else:
-                raise RemoteProtocolError(
-                    f"serialization type {serialize_type} is unknown; 0 is JSON, 1 is binary"
-                )
+                command = decode_header(serialize_type, header)
             command.body = data[header_end:frame_end]
             commands.append(command)
             position = frame_end
@@ -192,36 +251,41 @@ class FrameReader:
             self._keep(data, position)
 
     def _keep(self, data: bytes, position: int) -> None:
-        """Hold the rest of the data until its frame can be complete."""
-        rest = data[position:]
+        """Hold the data from ``position`` on until its frame can be complete."""
+        start = data[position:]
         # A bad length is refused when its four bytes are there, a bad header length at eight.
         needed = _LENGTH_BYTES
-        if len(rest) >= _LENGTH_BYTES:
-            needed = _HEAD_BYTES
-            length = int.from_bytes(rest[:_LENGTH_BYTES], "big", signed=True)
+        if len(start) >= _LENGTH_BYTES:
+            needed = HEAD_BYTES
+            length = int.from_bytes(start[:_LENGTH_BYTES], "big", signed=True)
             if length < _LENGTH_BYTES or length + _LENGTH_BYTES > self._frame_bytes_max:
-                raise self._bad_length(length, 0)
-            if len(rest) >= _HEAD_BYTES:
+                raise _bad_length(length, 0, self._frame_bytes_max)
+            if len(start) >= HEAD_BYTES:
                 needed = _LENGTH_BYTES + length
         self._needed = needed
-        self._pending += rest
+        self._pending += start
 
-    def _bad_length(self, length: int, header_bytes: int) -> RemoteProtocolError:
-        if length < _LENGTH_BYTES or length + _LENGTH_BYTES > self._frame_bytes_max:
-            raw = length.to_bytes(_LENGTH_BYTES, "big", signed=True)
-            # Servers of other protocols begin with words.
-            word = f" ({raw.decode()!r})" if raw.isascii() and raw.decode().isprintable() else ""
-            return RemoteProtocolError(
-                f"frame length {length}{word} is out of range; {_LENGTH_BYTES} to"
-                f" {self._frame_bytes_max - _LENGTH_BYTES} bytes may follow the length field"
-            )
+
+def _bad_length(length: int, header_bytes: int, frame_bytes_max: int) -> RemoteProtocolError:
+    if length < _LENGTH_BYTES or length + _LENGTH_BYTES > frame_bytes_max:
+        raw = length.to_bytes(_LENGTH_BYTES, "big", signed=True)
+        # Servers of other protocols begin with words.
+        word = f" ({raw.decode()!r})" if raw.isascii() and raw.decode().isprintable() else ""
         return RemoteProtocolError(
-            f"a header of {header_bytes} bytes does not fit a frame of length {length}"
+            f"frame length {length}{word} is out of range; {_LENGTH_BYTES} to"
+            f" {frame_bytes_max - _LENGTH_BYTES} bytes may follow the length field"
         )
+    return RemoteProtocolError(
+        f"a header of {header_bytes} bytes does not fit a frame of length {length}"
+    )
 
 
 def decode_frame(frame: bytes) -> RemotingCommand:
-    """Return the command of exactly one frame; raises RemoteProtocolError for more or less."""
+    """Return the command of one frame.
+
+    Raises:
+        RemoteProtocolError: it is more or less than one frame.
+    """
     commands = FrameReader().receive(frame)
     if len(commands) != 1:
         raise RemoteProtocolError(f"expected one frame, {len(frame)} bytes hold {len(commands)}")

@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from cometmq.wire.command.command import FLAG_ONEWAY
 from cometmq.wire.header.header import Int32, Int64, wire_names
 from cometmq.wire.header.headers import EndTransactionHeader
 
@@ -32,7 +33,6 @@ SEND_COMMAND_START: Final = b'{"code":310,"extFields":{"'
 """How the JSON header of a SEND_MESSAGE_V2 begins from every client that sorts its keys."""
 END_COMMAND_START: Final = b'{"code":37,"extFields":{"'
 """The same of an END_TRANSACTION."""
-_ONEWAY: Final = 2
 
 
 class PlainSend(
@@ -111,7 +111,7 @@ class EndCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
     @property
     def is_oneway(self) -> bool:
         """Whether flag bit 1 is set: never answer."""
-        return self.flag & _ONEWAY != 0
+        return self.flag & FLAG_ONEWAY != 0
 
 
 class PlainSendAnswer(

@@ -6,7 +6,6 @@ encoding it.  What is written is the same as ``encode_command`` writes; tests co
 Binary headers take the ordinary way.
 """
 
-import struct
 from functools import lru_cache
 from typing import Final
 
@@ -17,6 +16,7 @@ from cometmq.wire.command.codes import LANGUAGE, VERSION, RequestCode
 from cometmq.wire.command.command import (
     BINARY,
     FRAME_BYTES_MAX,
+    FRAME_HEAD,
     encode_json_text,
     encode_response,
     encode_response_parts,
@@ -30,7 +30,6 @@ __all__ = [
     "encode_pull_response",
 ]
 
-_FRAME_HEAD: Final = struct.Struct(">iI")
 _REQUEST_TAIL: Final = b'"},"flag":%%d,"language":"%b","opaque":%%d,"version":%d}' % (
     LANGUAGE.encode(),
     VERSION,
@@ -80,7 +79,7 @@ class SendResponseEncoder:
             f',"opaque":{opaque}{_TAIL_TEXT}'
         ).encode()
         header_bytes = len(header)
-        return _FRAME_HEAD.pack(4 + header_bytes, header_bytes) + header
+        return FRAME_HEAD.pack(4 + header_bytes, header_bytes) + header
 
     def encode_full(
         self,
@@ -163,7 +162,7 @@ def encode_pull_response(
     header_bytes = len(header)
     length = 4 + header_bytes + body_bytes
     _check_length(length)
-    head = _FRAME_HEAD.pack(length, header_bytes) + header
+    head = FRAME_HEAD.pack(length, header_bytes) + header
     return [head, *chunks] if chunks else [head]
 
 
@@ -252,7 +251,7 @@ class SendRequestTemplate:
         length = 4 + header_bytes + len(body)
         if length + 4 > FRAME_BYTES_MAX:
             _check_length(length)
-        return b"%b%b%b" % (_FRAME_HEAD.pack(length, header_bytes), header, body)
+        return b"%b%b%b" % (FRAME_HEAD.pack(length, header_bytes), header, body)
 
 
 class PullRequestTemplate:
@@ -315,4 +314,4 @@ class PullRequestTemplate:
             opaque,
         )
         header_bytes = len(header)
-        return _FRAME_HEAD.pack(4 + header_bytes, header_bytes) + header
+        return FRAME_HEAD.pack(4 + header_bytes, header_bytes) + header

@@ -22,13 +22,12 @@ from cometmq.model import properties as prop
 from cometmq.model.flags import PERM_WRITE
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.wire.command.codes import RequestCode
-from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand
 from cometmq.wire.header.headers import RecallMessageHeader, SendMessageHeader
 
 __all__ = ["RecallProcessor"]
 
 RECALL_TAG: Final = "_RECALL_TAG_"
-_ONEWAY: Final = 2
 
 
 class RecallProcessor:
@@ -86,7 +85,7 @@ class RecallProcessor:
         except StoreError as error:
             raise Refusal(*store_failure(state, error)) from None
         ext = {"msgId": handle.uniq_key, "MSG_REGION": state.config.region_id}
-        if state.config.flush_disk_type != "SYNC_FLUSH" or request.flag & _ONEWAY:
+        if state.config.flush_disk_type != "SYNC_FLUSH" or request.flag & FLAG_ONEWAY:
             return answer(request, ext=ext)
 
         def settle(is_durable: bool) -> None:
