@@ -20,8 +20,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from cometmq.broker.base.config import BrokerConfig, changed_config, effective_keys
-from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
-from cometmq.broker.pull.lookup import in_worker
+from cometmq.broker.base.state import BrokerState, Refusal, answer, in_worker, refusing
 from cometmq.codec.java_properties import merge_properties, parse_properties
 from cometmq.errors import ConfigError, ResponseCode, StoreError
 from cometmq.model.topic import DataVersion

@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.base.state import BrokerState, Refusal, answer, in_worker, refusing
 from cometmq.broker.base.store_failure import answer_saved
-from cometmq.broker.pull.lookup import in_worker
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import TopicConfig

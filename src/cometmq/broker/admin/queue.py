@@ -11,9 +11,8 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Final
 
-from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.base.state import BrokerState, Refusal, answer, in_worker, refusing
 from cometmq.broker.pull.filters import FilterService
-from cometmq.broker.pull.lookup import in_worker
 from cometmq.codec.consume_queue import CQ_EXT_HEAD_BYTES, CqExtUnit, CqUnit, is_cq_ext_address
 from cometmq.core.filter.consumer_filter import ConsumerFilter, encode_filter
 from cometmq.core.filter.tag_filter import is_tag_type

@@ -15,10 +15,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
+from cometmq.broker.base.state import BrokerState, Refusal, answer, in_worker, refusing
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.service import TimerService
-from cometmq.broker.pull.lookup import in_worker
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.names import LMQ_PREFIX, SCHEDULE_TOPIC, is_system_topic

@@ -1,13 +1,13 @@
-"""What the processors of one broker share: tables, store, identity, and the two change hooks.
+"""What the processors of one broker share: its state, and how a request is answered.
 
-Job: hold references and answer small questions about them.  It must not process requests, and it
-must not own timers or sockets: `cometmq.broker.broker` wires those and sets the hooks.
+`BrokerState` holds the tables, the store, the broker's identity, and the hooks by which a changed
+table is written and announced.  It processes no request and owns no timer and no socket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.stats import BrokerStats
@@ -18,7 +18,7 @@ from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.group_table import SubscriptionGroupTable
 from cometmq.core.group.queue_locks import QueueLocks
 from cometmq.core.topic.topic_table import TopicTable
-from cometmq.errors import ResponseCode, StoreError
+from cometmq.errors import CometError, ResponseCode, StoreError
 from cometmq.model.topic import TopicConfig
 from cometmq.net.env import Environment
 from cometmq.net.server import Answer, Handler, ServerConnection
@@ -26,7 +26,9 @@ from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.command import RemotingCommand, encode_response
 from cometmq.wire.header.fast_decode import EndCommand
 
-__all__ = ["FAQ", "BrokerState", "Refusal", "WhenSaved", "answer", "refusing"]
+__all__ = ["FAQ", "BrokerState", "Refusal", "WhenSaved", "answer", "in_worker", "refusing"]
+
+T = TypeVar("T")
 
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 """The hint the Java broker appends to some remarks; clients show it to people."""
@@ -73,6 +75,30 @@ def refusing(handler: Handler) -> Handler:
             return answer(request, refusal.code, refusal.remark, refusal.ext)
 
     return serve
+
+
+def in_worker(
+    state: BrokerState,
+    request: RemotingCommand | EndCommand,
+    connection: ServerConnection,
+    work: Callable[[], T],
+    finish: Callable[[T], bytes | None],
+) -> None:
+    """Run `work` in a worker and answer with what `finish` makes of its result, on the loop."""
+
+    def done(result: T | BaseException) -> None:
+        if isinstance(result, BaseException):
+            kind = "" if isinstance(result, CometError) else f"{type(result).__name__}: "
+            frame: bytes | None = answer(request, ResponseCode.SYSTEM_ERROR, f"{kind}{result}")
+        else:
+            try:
+                frame = finish(result)
+            except CometError as error:
+                frame = answer(request, ResponseCode.SYSTEM_ERROR, str(error))
+        if frame is not None and not request.is_oneway and not connection.is_closed:
+            connection.send(frame)
+
+    state.env.workers.submit(work, done)
 
 
 class BrokerState:

@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
-from cometmq.broker.pull.lookup import in_worker
+from cometmq.broker.base.state import BrokerState, Refusal, answer, in_worker, refusing
 from cometmq.codec.ids import decode_offset_message_id
 from cometmq.core.group.consumer_group import ConsumerGroup
 from cometmq.errors import CodecError, CometError, ResponseCode

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from cometmq.broker.base.state import FAQ, BrokerState, answer
+from cometmq.broker.base.state import FAQ, BrokerState, answer, in_worker
 from cometmq.broker.base.store_failure import when_topic_kept
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.intake import Fresh
 from cometmq.broker.delay.wheel.service import TimerService
-from cometmq.broker.pull.lookup import in_worker
 from cometmq.broker.send.send_check import Destination, scheduled, timed
 from cometmq.codec.ids import offset_message_id
 from cometmq.codec.java_hash import tags_code

@@ -38,8 +38,7 @@ from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.counts import TIMING_COUNT, TimerCounts
 from cometmq.broker.extensions.staging.ledger import LedgerFile
 from cometmq.broker.extensions.staging.service import StagingService
-from cometmq.broker.files.config_file import ConfigFile, Saved, load_config_file
-from cometmq.broker.files.foreign_keys import ForeignKeys
+from cometmq.broker.files.config_file import ConfigFile, ForeignKeys, Saved, load_config_file
 from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.transaction.counts import TRANSACTION_COUNT, TransactionCounts
 from cometmq.core.filter.consumer_filter import ConsumerFilter, decode_filter_file

@@ -1,49 +1,19 @@
 """Single messages: by commit-log offset (VIEW_MESSAGE_BY_ID) and by key (QUERY_MESSAGE).
 
-Job: read in a worker, since such messages are as a rule old and cold, and answer when it is done.
-It must not write.
+Such messages are old and cold as a rule, so a worker reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
-from cometmq.broker.base.state import BrokerState, answer
+from cometmq.broker.base.state import BrokerState, answer, in_worker
 from cometmq.errors import CometError, ResponseCode, StoreError
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command.command import RemotingCommand
-from cometmq.wire.header.fast_decode import EndCommand
 from cometmq.wire.header.headers import QueryMessageHeader, ViewMessageHeader
 
-__all__ = ["LookupProcessor", "in_worker"]
+__all__ = ["LookupProcessor"]
 
-T = TypeVar("T")
 _UNIQUE_KEY_COUNT_MAX = 32
-
-
-def in_worker(
-    state: BrokerState,
-    request: RemotingCommand | EndCommand,
-    connection: ServerConnection,
-    work: Callable[[], T],
-    finish: Callable[[T], bytes | None],
-) -> None:
-    """Run `work` in a worker and answer with what `finish` makes of its result, on the loop."""
-
-    def done(result: T | BaseException) -> None:
-        if isinstance(result, BaseException):
-            kind = "" if isinstance(result, CometError) else f"{type(result).__name__}: "
-            frame: bytes | None = answer(request, ResponseCode.SYSTEM_ERROR, f"{kind}{result}")
-        else:
-            try:
-                frame = finish(result)
-            except CometError as error:
-                frame = answer(request, ResponseCode.SYSTEM_ERROR, str(error))
-        if frame is not None and not request.is_oneway and not connection.is_closed:
-            connection.send(frame)
-
-    state.env.workers.submit(work, done)
 
 
 class LookupProcessor:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from cometmq.broker.base.state import BrokerState, answer
-from cometmq.broker.pull.lookup import in_worker
+from cometmq.broker.base.state import BrokerState, answer, in_worker
 from cometmq.errors import CometError, ResponseCode
 from cometmq.model.names import LMQ_PREFIX
 from cometmq.net.server import ServerConnection

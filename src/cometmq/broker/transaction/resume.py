@@ -18,9 +18,8 @@ from collections.abc import Callable
 from typing import Final
 
 from cometmq.broker.base.put_again import put_again
-from cometmq.broker.base.state import BrokerState, answer
+from cometmq.broker.base.state import BrokerState, answer, in_worker
 from cometmq.broker.base.store_failure import store_failure
-from cometmq.broker.pull.lookup import in_worker
 from cometmq.codec.ids import decode_offset_message_id
 from cometmq.codec.properties import ensure_trailing_separator, remove_property
 from cometmq.codec.stored_message import StoredMessage, decode_message

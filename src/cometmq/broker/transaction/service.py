@@ -27,9 +27,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cometmq.broker.base.state import BrokerState, Refusal, answer
+from cometmq.broker.base.state import BrokerState, Refusal, answer, in_worker
 from cometmq.broker.base.store_failure import store_failure
-from cometmq.broker.pull.lookup import in_worker
 from cometmq.broker.transaction.check_back import CheckBack
 from cometmq.broker.transaction.load import load_transactions
 from cometmq.broker.transaction.moving import PendingHalves

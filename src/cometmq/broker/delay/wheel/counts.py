@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.base.state import answer
+from cometmq.broker.base.state import answer, in_worker
 from cometmq.broker.base.topic_counts import CountsFile, encode_counts
 from cometmq.broker.delay.wheel.moving import pending_units
-from cometmq.broker.pull.lookup import in_worker
 from cometmq.codec.java_hash import java_hash
 from cometmq.codec.properties import find_property
 from cometmq.codec.stored_message import decode_message
