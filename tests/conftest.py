@@ -5,8 +5,9 @@ waits for a kill, a timer or a foreign peer leaves its processor to the others. 
 process, and so do all files of a folder that shares something dear: the one Spark session, the
 foreign peers.
 
-Tests marked ``full`` belong to the long lanes: ``make spark`` (``SPARK=full``) and ``make interop``
-(``INTEROP=full``); a plain run leaves them out and says how many.
+Tests marked ``full`` belong to the long lanes: ``make interop`` (``INTEROP=full``), ``make spark``
+(``SPARK=full``), and ``make slow`` (``SLOW=full``) for all other folders.  A plain run leaves them
+out and says how many.
 """
 
 import gc
@@ -41,13 +42,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 TESTS = Path(__file__).resolve().parent
 ONE_PROCESS = {"interop", "spark"}
-REAL = {"adversity", "bench", "cli", "crash", "docs", "golden", "interop", "prefork", "spark"}
-REAL |= {
-    f"unit/{room}"
-    for room in ("arrow", "broker", "client", "gateway", "net", "spark", "standalone")
-}
-"""Folders whose tests use real processes, sockets and clocks.  On a busy machine one of them may
-lose a race of its own making; it runs once more, and the summary names it as rerun (``R``)."""
+RERUN: dict[str, str] = {}
+"""Test file or test: why it may run once more.  Only where a foreign process can lose a race that
+we do not own; the summary names each test that did (``RERUN``)."""
 BIGGEST = ("spark", "interop")
 QUICK = {"property", "unit/codec", "unit/core", "unit/namesrv", "unit/testing", "unit/wire"}
 """Folders whose files take a second or two: the last ones, so that all processes end together."""
@@ -55,7 +52,7 @@ QUICK = {"property", "unit/codec", "unit/core", "unit/namesrv", "unit/testing", 
 
 def is_lane_on(folder: str) -> bool:
     """Whether tests marked `full` in this folder run."""
-    return os.environ.get("INTEROP" if folder == "interop" else "SPARK") == "full"
+    return os.environ.get({"interop": "INTEROP", "spark": "SPARK"}.get(folder, "SLOW")) == "full"
 
 
 def turn_of(path: Path) -> int:
@@ -74,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         path = item.path.relative_to(TESTS) if TESTS in item.path.parents else item.path
         folder = path.parts[0]
         turns[item] = turn_of(path)
-        if folder in REAL or path.parent.as_posix() in REAL:
+        if {path.as_posix(), f"{path.as_posix()}::{item.name}"} & RERUN.keys():
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
         if item.get_closest_marker("full") is not None and not is_lane_on(folder):
             left_out.append(item)

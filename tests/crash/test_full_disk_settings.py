@@ -281,7 +281,7 @@ async def grow_on_a_full_disk(disk: Path, step: str, monkeypatch: pytest.MonkeyP
             PushConsumer(
                 "readers", {TOPIC: "*"}, did.handle, name_server=address,
                 consume_from="first", order="group",
-            ),
+            ) as consumer,
         ):  # fmt: skip
             await admin.create_topic(TOPIC, queue_count=2)
             sent = Sent(producer)
@@ -297,6 +297,10 @@ async def grow_on_a_full_disk(disk: Path, step: str, monkeypatch: pytest.MonkeyP
                     await sent.send(1)
                     if len(sent.refusals) == refused:
                         break
+            # The new queues are due at the next look at routes, which comes every 30 s.
+            instance = consumer._instance
+            assert instance is not None
+            await instance.refresh_routes()
             await until(lambda: did.has(sent), LIMIT_S)
             did.check_order(sent)
     return did.count
