@@ -5,17 +5,18 @@ waits for a kill, a timer or a foreign peer leaves its processor to the others. 
 process, and so do all files of a folder that shares something dear: the one Spark session, the
 foreign peers.
 
-Tests marked ``full`` belong to the long lanes: ``make interop`` (``INTEROP=full``), ``make spark``
-(``SPARK=full``), and ``make slow`` (``SLOW=full``) for all other folders.  A plain run leaves them
-out and says how many.
+Tests marked ``full`` belong to the long lanes ``make interop`` (``INTEROP=full``) and ``make spark``
+(``SPARK=full``); ``slow.txt`` lists those of ``make slow`` (``SLOW=full``) and why each can wait.  A
+plain run leaves them out and says how many.
 """
 
 import gc
 import logging
 import os
+import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,22 @@ QUICK = {"property", "unit/codec", "unit/core", "unit/namesrv", "unit/testing", 
 """Folders whose files take a second or two: the last ones, so that all processes end together."""
 
 
+SLOW = [line for line in (TESTS / "slow.txt").read_text().splitlines() if line and line[0] != "#"]
+"""Patterns of tests that only ``make slow`` runs."""
+
+
 def is_lane_on(folder: str) -> bool:
-    """Whether tests marked `full` in this folder run."""
+    """Whether the tests of this folder's long lane run."""
     return os.environ.get({"interop": "INTEROP", "spark": "SPARK"}.get(folder, "SLOW")) == "full"
+
+
+def slow_tests(node_ids: Sequence[str]) -> dict[str, set[str]]:
+    """The tests that each pattern of `SLOW` matches."""
+    matches = {}
+    for pattern in SLOW:
+        matcher = re.compile(re.escape(f"tests/{pattern}").replace(r"\*", ".*"))
+        matches[pattern] = {node_id for node_id in node_ids if matcher.fullmatch(node_id)}
+    return matches
 
 
 def turn_of(path: Path) -> int:
@@ -64,7 +78,16 @@ def turn_of(path: Path) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Say which tests may run again, leave out the long lanes, and put the rest in its turn."""
+    """Say which tests may run again, leave out the long lanes, and put the rest in its turn.
+
+    Raises:
+        UsageError: a pattern of slow.txt matches none of the whole suite's tests.
+    """
+    matches = slow_tests([item.nodeid for item in items])
+    stale = sorted(pattern for pattern, node_ids in matches.items() if not node_ids)
+    if stale and config.args == config.getini("testpaths"):
+        raise pytest.UsageError(f"patterns of tests/slow.txt match no test: {', '.join(stale)}")
+    slow = set().union(*matches.values())
     left_out = []
     turns = {}
     for item in items:
@@ -73,7 +96,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         turns[item] = turn_of(path)
         if {path.as_posix(), f"{path.as_posix()}::{item.name}"} & RERUN.keys():
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
-        if item.get_closest_marker("full") is not None and not is_lane_on(folder):
+        is_long = item.nodeid in slow or item.get_closest_marker("full") is not None
+        if is_long and not is_lane_on(folder):
             left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -12,7 +12,7 @@ SETS = (
     *("java-5.4.0", "java-5.4.0-binary", "java-4.9.8", "java-4.9.8-binary"),
     *("go-2.1.2", "mqadmin-5.4.0"),
 )
-AT_ONCE = 8
+AT_ONCE = 24
 """Scenarios that run side by side: most of their time is waiting for delays and sweeps."""
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]

@@ -73,7 +73,6 @@ def test_a_restarted_broker_is_found_again(monkeypatch: pytest.MonkeyPatch) -> N
         await until(lambda: broker.held)
         broker.held.clear()
         await broker.stop()
-        await asyncio.sleep(0.05)
         await broker.start()
         await until(lambda: broker.held)
         broker.store("t", 0, b"after", b"")

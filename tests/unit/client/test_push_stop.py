@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from tests.unit.client.push_stage import committed, numbered, scenario, send
@@ -81,8 +82,11 @@ def test_a_hanging_thread_does_not_hold_up_shutdown() -> None:
         release = threading.Event()
         seen: list[bytes] = []
 
+        running = threading.Event()
+
         def handle(message: ReceivedMessage) -> None:
             if message.body == b"1":
+                running.set()
                 release.wait(20)
             seen.append(message.body)
 
@@ -96,12 +100,19 @@ def test_a_hanging_thread_does_not_hold_up_shutdown() -> None:
             drain_timeout_ms=1_500,
             concurrency=2,
         ) as consumer:
-            await until(lambda: any(a.process_queue.count for a in consumer.assignments.values()))
-            await asyncio.sleep(0.05)
+            await until(running.is_set)
         assert await committed(name_server, "g") == 1
         release.set()
 
     scenario(story)
+
+
+async def expire(consumer: PushConsumer, is_done: Callable[[], bool]) -> None:
+    """Look for handlers beyond their time until the one that runs is."""
+    async with asyncio.timeout(15):
+        while not is_done():
+            await consumer.expire_now()
+            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("kind", ["single", "list", "stubborn"])
@@ -109,11 +120,13 @@ def test_handlers_that_run_too_long_are_given_up(kind: str) -> None:
     """After the consume timeout the message goes to retry and the worker is free again."""
 
     async def story(name_server: str, producer: Producer) -> None:
+        running = asyncio.Event()
         cancelled: list[bytes] = []
         seen: list[bytes] = []
 
         async def handle(message: ReceivedMessage) -> None:
             if message.body == b"slow":
+                running.set()
                 try:
                     await asyncio.Event().wait()
                 except asyncio.CancelledError:
@@ -137,10 +150,8 @@ def test_handlers_that_run_too_long_are_given_up(kind: str) -> None:
             concurrency=1,
             consume_timeout_ms=1,
         ) as consumer:
-            await until(lambda: any(a.process_queue.count for a in consumer.assignments.values()))
-            await asyncio.sleep(0.05)
-            await consumer.expire_now()
-            await until(lambda: cancelled == [b"slow"])
+            await running.wait()
+            await expire(consumer, lambda: cancelled == [b"slow"])
             await send(producer, b"next")
             await until(lambda: seen == [b"next"])
         assert await committed(name_server, "g") == 2
@@ -155,8 +166,11 @@ def test_threads_that_run_too_long_are_given_up() -> None:
         release = threading.Event()
         seen: list[tuple[bytes, int]] = []
 
+        running = threading.Event()
+
         def handle(message: ReceivedMessage) -> None:
             if not message.reconsume_times:
+                running.set()
                 release.wait(20)
             seen.append((message.body, message.reconsume_times))
 
@@ -169,11 +183,10 @@ def test_threads_that_run_too_long_are_given_up() -> None:
             consume_from="first",
             consume_timeout_ms=1,
         ) as consumer:
-            await until(lambda: any(a.process_queue.count for a in consumer.assignments.values()))
-            await asyncio.sleep(0.05)
-            await consumer.expire_now()
-            await until(
-                lambda: not any(a.process_queue.count for a in consumer.assignments.values())
+            await until(running.is_set)
+            await expire(
+                consumer,
+                lambda: not any(a.process_queue.count for a in consumer.assignments.values()),
             )
             release.set()
         assert seen == [(b"slow", 0)]
