@@ -5,9 +5,9 @@ waits for a kill, a timer or a foreign peer leaves its processor to the others. 
 process, and so do all files of a folder that shares something dear: the one Spark session, the
 foreign peers.
 
-Tests marked ``full`` belong to the long lanes ``make interop`` (``INTEROP=full``) and ``make spark``
-(``SPARK=full``); ``slow.txt`` lists those of ``make slow`` (``SLOW=full``) and why each can wait.  A
-plain run leaves them out and says how many.
+Tests marked ``full`` belong to the long lanes ``make interop`` (``INTEROP=full``) and
+``make spark`` (``SPARK=full``); ``slow.txt`` lists those of ``make slow`` (``SLOW=full``) and why
+each can wait.  A plain run leaves them out and says how many.
 """
 
 import gc

@@ -99,7 +99,7 @@ def test_a_hanging_thread_does_not_hold_up_shutdown() -> None:
             consume_from="first",
             drain_timeout_ms=1_500,
             concurrency=2,
-        ) as consumer:
+        ):
             await until(running.is_set)
         assert await committed(name_server, "g") == 1
         release.set()
