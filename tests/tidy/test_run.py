@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 )
 def test_exit_code_of_a_run(body: str, code: int, tmp_path: Path) -> None:
     """Passed is 0, failed is 1, all skipped or nothing there is 5."""
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    for name in ("conftest.py", "slow.txt"):
+        shutil.copy(ROOT / "tests" / name, tmp_path)
     (tmp_path / "test_it.py").write_text(body, encoding="utf-8")
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), str(tmp_path)],

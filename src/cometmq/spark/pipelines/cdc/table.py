@@ -105,6 +105,8 @@ def _read_pointer(folder: Path) -> _Pointer | None:
         if values["format"] != _FORMAT:
             raise ConfigError(f"{path} has format {values['format']}; this version reads {_FORMAT}")
         return _Pointer(**values)
+    except ConfigError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise StoreCorrupt(f"{path} is not a table's pointer: {error}") from None
 
