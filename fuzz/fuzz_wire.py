@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
+
+from tests.header_registry import REQUEST_HEADERS, RESPONSE_HEADERS  # noqa: E402
 
 from cometmq.codec.batch import decode_batch  # noqa: E402 - the path comes first
 from cometmq.codec.compression import decompress  # noqa: E402
@@ -35,7 +37,6 @@ from cometmq.wire.body import bodies  # noqa: E402
 from cometmq.wire.command.command import RemotingCommand, encode_command  # noqa: E402
 from cometmq.wire.command.fastjson import loads_lenient  # noqa: E402
 from cometmq.wire.frame.framing import FrameReader  # noqa: E402
-from cometmq.wire.header.registry import REQUEST_HEADERS, RESPONSE_HEADERS  # noqa: E402
 
 INTERESTING = (b"\0", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff", b'"', b"{", b"}", b"[", b"\\")
 INPUT_BYTES_MAX = 20_000

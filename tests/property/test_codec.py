@@ -4,7 +4,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cometmq.codec.batch import decode_batch, encode_batch
-from cometmq.codec.bit_set import decode_bit_set, encode_bit_set
 from cometmq.codec.compression import LZ4, ZLIB, ZSTD, compress, decompress
 from cometmq.codec.ids import (
     decode_host,
@@ -192,9 +191,3 @@ def test_hosts_and_offset_ids_come_back(host: bytes, physical_offset: int) -> No
         address,
         physical_offset,
     )
-
-
-@given(st.sets(st.integers(0, 300)))
-def test_bit_sets_come_back(bits: set[int]) -> None:
-    """As sorted numbers."""
-    assert decode_bit_set(encode_bit_set(bits)) == sorted(bits)

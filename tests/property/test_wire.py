@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.header_registry import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from cometmq.errors import CodecError, RemoteProtocolError
 from cometmq.model.queue import MessageQueue
@@ -15,7 +16,6 @@ from cometmq.wire.command.command import BINARY, JSON, RemotingCommand, encode_c
 from cometmq.wire.command.fastjson import dumps, loads_lenient
 from cometmq.wire.frame.framing import FrameReader, decode_frame
 from cometmq.wire.header.header import Header
-from cometmq.wire.header.registry import REQUEST_HEADERS, RESPONSE_HEADERS
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INT32 = st.integers(-(2**31), 2**31 - 1)

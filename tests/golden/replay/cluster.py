@@ -186,8 +186,8 @@ class Cluster:
 
     async def start(self, settings: dict[str, str]) -> None:
         """Start both; returns when the broker is registered."""
-        from cometmq.broker.broker import Broker
         from cometmq.broker.base.config import load_config
+        from cometmq.broker.broker import Broker
         from cometmq.namesrv.config import load_name_server_config
         from cometmq.namesrv.name_server import NameServer
         from cometmq.store.base.disk import RealDisk

@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.golden.store.java_stores import expectation, open_store, unpack
 
 from cometmq.codec.stored_message import (
     decode_messages,
@@ -14,11 +15,9 @@ from cometmq.codec.stored_message import (
 )
 from cometmq.errors import StoreCorrupt
 from cometmq.store.base.disk import RealDisk
-from cometmq.store.offline.inspect import inspect_store, read_records
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
+from cometmq.store.offline.inspect import inspect_store, read_records
 from cometmq.store.offline.verify import FindingKind, verify_store
-
-from tests.golden.store.java_stores import expectation, open_store, unpack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,13 +125,13 @@ def test_flipped_bit_in_the_log(name: str, has_abort: bool, tmp_path: Path) -> N
     if has_abort:
         (root / "abort").write_text("1")
     clean = expectation("clean")
-    record = [
+    record = next(
         entry
         for entry in clean["records"]
         if entry["physicalOffset"]
         <= int(flipped["file"].split("/")[1]) + flipped["position"]
         < entry["physicalOffset"] + entry["size"]
-    ][0]
+    )
     store, _ = open_store("clean", root)
     assert store.max_physical_offset == clean["maxPhyOffset"]
     for queue in clean["queues"]:

@@ -6,13 +6,12 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.golden.store.java_stores import expectation, open_store, unpack
 
 from cometmq.codec.compression import decompress
 from cometmq.codec.ids import decode_host
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus, TimeBoundary
-
-from tests.golden.store.java_stores import expectation, open_store, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

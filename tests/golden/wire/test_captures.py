@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.golden.wire.captures import FILES, CapturedFrame, load_frames, load_transfers
+from tests.header_registry import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from cometmq.codec.batch import decode_batch, encode_batch
 from cometmq.codec.properties import (
@@ -23,7 +24,6 @@ from cometmq.wire.command.command import BINARY, RemotingCommand, encode_command
 from cometmq.wire.command.fastjson import dumps, loads_lenient
 from cometmq.wire.frame.framing import FrameReader, decode_frame
 from cometmq.wire.header.header import RIDER_FIELDS
-from cometmq.wire.header.registry import REQUEST_HEADERS, RESPONSE_HEADERS
 from cometmq.wire.header.headers import SendMessageHeader
 
 FRAMES = 5530

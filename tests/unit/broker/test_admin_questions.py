@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.header_registry import REQUEST_HEADERS
 from tests.unit.broker.harness import Client, eventually, scenario
 
 from cometmq.broker import Broker
@@ -37,7 +38,6 @@ from cometmq.wire.body.stats import (
 )
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.fastjson import loads_object
-from cometmq.wire.header.registry import REQUEST_HEADERS
 
 CONSUMER = ConsumerData(
     "g",

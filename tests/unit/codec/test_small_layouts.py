@@ -4,7 +4,6 @@ import zlib
 
 import pytest
 
-from cometmq.codec.bit_set import decode_bit_set, encode_bit_set
 from cometmq.codec.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from cometmq.codec.consume_queue import (
     CQ_UNIT,
@@ -33,7 +32,7 @@ from cometmq.codec.index import (
     index_tag_key,
     slot_position,
 )
-from cometmq.errors import CodecError, LocalProtocolError
+from cometmq.errors import CodecError
 
 
 def test_body_crc_has_31_bits() -> None:
@@ -134,16 +133,3 @@ def test_checkpoint_layout() -> None:
     assert Checkpoint(2000, 9000).min_timestamp_ms == 0
     with pytest.raises(CodecError, match="needs 40 bytes"):
         decode_checkpoint(raw[:39])
-
-
-def test_bit_set_vector() -> None:
-    """wire.md 8, vector 7: bits 0 and 9."""
-    assert encode_bit_set({0, 9}) == "AQI="
-    assert decode_bit_set("AQI=") == [0, 9]
-    assert encode_bit_set([]) == ""
-    assert decode_bit_set("") == []
-    assert decode_bit_set(encode_bit_set([63, 64, 3])) == [3, 63, 64]
-    with pytest.raises(CodecError, match="no bit set"):
-        decode_bit_set("A?")
-    with pytest.raises(LocalProtocolError, match="negative"):
-        encode_bit_set([-1])

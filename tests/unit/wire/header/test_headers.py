@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from tests.header_registry import REQUEST_HEADERS, RESPONSE_HEADERS
 
 from cometmq.errors import RemoteProtocolError
 from cometmq.wire.command.codes import RequestCode
@@ -30,7 +31,6 @@ from cometmq.wire.header.namesrv import (
     GetRouteHeader,
     RegisterBrokerHeader,
 )
-from cometmq.wire.header.registry import REQUEST_HEADERS, RESPONSE_HEADERS
 
 CLASSES = sorted(
     {
