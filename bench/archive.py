@@ -1,6 +1,6 @@
 """How fast the archive pipeline writes all columns, with properties, to Parquet.
 
-    .venv/bin/python bench/archive.py [--live] [--records 2000000] [--rounds 3] [--master local[2]]
+    .venv/bin/python -m bench.archive [--live] [--records 2000000] [--rounds 3] [--master local[2]]
 
 Without `--live` from a store directory that it makes; with it from a broker that shares the
 machine. Bodies have 100 to 200 bytes, zstd level 1, files on the temporary folder's disk. Every
@@ -17,9 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scan_store import make_store
-from spark_sources import TOPIC, conditions, cpu_s, filled, measure
-
+from bench.scan_store import make_store
+from bench.spark_sources import TOPIC, conditions, cpu_s, filled, measure
 from cometmq.spark import session
 from cometmq.spark.pipelines.archive.archive import ArchiveOptions, archive
 from cometmq.spark.pipelines.archive.source import LiveSource, Source, StoreSource

@@ -1,6 +1,6 @@
 """Bulk pulls of one reader: records a second, and processor time of broker and reader.
 
-    .venv/bin/python bench/bulk_pull.py [--records 1000000] [--queues 4] [--rounds 5] [--mib 4]
+    .venv/bin/python -m bench.bulk_pull [--records 1000000] [--queues 4] [--rounds 5] [--mib 4]
 
 Makes a store of records with bodies of 100-200 bytes and four properties, in queues that were
 written in turn, serves it by `cometmq up` in a process of its own, and reads every queue to its
@@ -18,10 +18,9 @@ import zlib
 from pathlib import Path
 from statistics import median
 
-from scan_store import make_store
-
+from bench.base.processes import start_broker
+from bench.scan_store import make_store
 from cometmq.arrow.live import LiveCluster, QueueId
-from cometmq.bench.processes import start_broker
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.model.flags import PULL_SUBSCRIPTION
 from cometmq.wire.command.command import RemotingCommand

@@ -1,6 +1,6 @@
 """What SQL92 filters cost on one core: evaluations, bitmaps, making one.
 
-    chrt -f 10 taskset -c 0 .venv/bin/python bench/filter_rates.py [--rounds 7]
+    chrt -f 10 taskset -c 0 .venv/bin/python -m bench.filter_rates [--rounds 7]
 
 Each figure is the best round by processor time, as other programs may share the machine.  The
 message has eight properties, as a Java producer's has.

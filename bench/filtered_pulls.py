@@ -1,6 +1,6 @@
 """What a subscription that matches 1 % of a topic, or all of it, costs the broker.
 
-    chrt -f 10 taskset -c 0 .venv/bin/python bench/filtered_pulls.py [--messages N] [--rounds N]
+    chrt -f 10 taskset -c 0 .venv/bin/python -m bench.filtered_pulls [--messages N] [--rounds N]
 
 A broker in this process, its store on a temporary directory; pulls are handed to its processor, so
 that neither sockets nor a client are in the figures.  Each is the processor time of reading the

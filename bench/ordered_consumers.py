@@ -1,6 +1,6 @@
 """What a push consumer costs by the order it keeps: none, by queue, by message group.
 
-    chrt -f 10 taskset -c 0 .venv/bin/python bench/ordered_consumers.py [--messages N] [--rounds N]
+    chrt -f 10 taskset -c 0 .venv/bin/python -m bench.ordered_consumers [--messages N] [--rounds N]
 
 One process holds a name server, a broker and the consumers, over real sockets: its processor time
 from the first message to the last, by message, best round.  So the broker's share is in every

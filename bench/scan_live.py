@@ -1,8 +1,8 @@
 """Rows a second of `cometmq.arrow.scan` over a running broker, and processor time of both sides.
 
-    .venv/bin/python bench/scan_live.py [--records 1000000] [--queues 4] [--rounds 3]
+    .venv/bin/python -m bench.scan_live [--records 1000000] [--queues 4] [--rounds 3]
 
-The store of bench/scan_store.py, served by `cometmq up` in a process of its own.  One reader takes
+The store of bench.scan_store, served by `cometmq up` in a process of its own.  One reader takes
 queue after queue.  Before anything is measured, the rows are compared with a scan of the store:
 their count and a checksum over every queue offset and body.
 """
@@ -19,11 +19,11 @@ from statistics import median
 from typing import Any
 
 import pyarrow as pa
-from bulk_pull import cpu_s
-from scan_store import FIVE, make_store
 
+from bench.base.processes import start_broker
+from bench.bulk_pull import cpu_s
+from bench.scan_store import FIVE, make_store
 from cometmq.arrow import ALL_COLUMNS, scan
-from cometmq.bench.processes import start_broker
 
 TOPIC = "Bench"
 

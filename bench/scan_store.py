@@ -1,6 +1,6 @@
 """Rows a second of `cometmq.arrow.scan` on one core, over a store it makes.
 
-    nice .venv/bin/python bench/scan_store.py [--records 1000000] [--rounds 5] [--store DIR]
+    nice .venv/bin/python -m bench.scan_store [--records 1000000] [--rounds 5] [--store DIR]
 
 Records have bodies of 100-200 bytes and four properties and lie in four queues in turn: what the
 targets were set for.  Prints each round and the median, by the wall clock and by

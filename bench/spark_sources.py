@@ -1,6 +1,6 @@
 """How fast Spark reads topics and stores, and how soon a message is a row.
 
-    .venv/bin/python bench/spark_sources.py store|prepared|live|stream|latency|soak|all
+    .venv/bin/python -m bench.spark_sources store|prepared|live|stream|latency|soak|all
 
 `store` reads a store directory without a broker.  `prepared` counts one batch of such a store that
 a source yields again and again: the least that a source in Python costs.  `live` and `stream` read
@@ -30,8 +30,8 @@ from typing import Any
 
 import psutil
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from scan_store import BATCH_ROWS, make_store
 
+from bench.scan_store import BATCH_ROWS, make_store
 from cometmq.arrow import COLUMNS, scan
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
@@ -92,7 +92,7 @@ def measure(what: str, rows: int, work: Callable[[], object], rounds: int) -> No
 def broker(folder: Path) -> Iterator[str]:
     """A name server and broker in a process of its own; the name server's address."""
     command = [sys.executable, "-m", "cometmq", "up", "--store", str(folder / "store")]
-    with subprocess.Popen(  # noqa: S603 - this very interpreter
+    with subprocess.Popen(
         [*command, "--name-server-port=0", "--broker-port=0", "--set", "brokerName=broker-a"],
         stdout=subprocess.PIPE,
         text=True,

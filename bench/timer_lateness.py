@@ -1,6 +1,6 @@
 """How late a broker without other work delivers timed messages.
 
-    .venv/bin/python bench/timer_lateness.py [--messages 2000] [--seconds 40] [--precision 1000]
+    .venv/bin/python -m bench.timer_lateness [--messages 2000] [--seconds 40] [--precision 1000]
 
 Messages are stored first, with times spread by chance over the seconds that follow.  How late one
 is, is its store time in its topic less the time that was asked for, both in whole milliseconds of
@@ -19,10 +19,11 @@ import threading
 import time
 from pathlib import Path
 
-from cometmq.bench.processes import start_broker
+from tests.raw_client import RawClient
+
+from bench.base.processes import start_broker
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.net.env import SystemClock
-from cometmq.testing.raw_client import RawClient
 from cometmq.wire.command.codes import RequestCode
 
 CLOCK = SystemClock()

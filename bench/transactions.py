@@ -1,6 +1,6 @@
 """Broker cost of a transaction (half message and commit) beside that of an ordinary send.
 
-    nice .venv/bin/python bench/transactions.py [--messages 20000] [--rounds 5]
+    nice .venv/bin/python -m bench.transactions [--messages 20000] [--rounds 5]
 
 One connection keeps 64 requests in flight, single messages of 1 KiB.  The cost is the processor
 time of the broker's process, user and system, for each message, so other programs on the machine
@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from cometmq.bench.measure import read_process
-from cometmq.bench.processes import Server, start_broker
+from tests.raw_client import RawClient
+
+from bench.base.measure import read_process
+from bench.base.processes import Server, start_broker
 from cometmq.codec.stored_message import decode_messages
 from cometmq.net.env import SystemClock
-from cometmq.testing.raw_client import RawClient
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 

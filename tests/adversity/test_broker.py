@@ -7,10 +7,10 @@ import threading
 
 import psutil
 import pytest
+from tests.raw_client import PeerClosed, RawClient
 from tests.request_fields import pull_fields, send_fields
 
 from cometmq.testing.cluster import EmbeddedCluster
-from cometmq.testing.raw_client import PeerClosed, RawClient
 from cometmq.wire.command.command import RemotingCommand
 
 SEND_V2 = 310

@@ -3,8 +3,7 @@
 import struct
 
 import pytest
-
-from cometmq.testing.raw_client import PeerClosed, RawClient
+from tests.raw_client import PeerClosed, RawClient
 
 FRAME_BYTES_MAX = 16_777_216
 UNKNOWN_CODE = 9999

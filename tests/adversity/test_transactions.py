@@ -4,10 +4,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.raw_client import RawClient
 from tests.request_fields import send_fields
 
 from cometmq.testing.cluster import EmbeddedCluster, threaded_cluster
-from cometmq.testing.raw_client import RawClient
 from cometmq.wire.body.bodies import HeartbeatData
 from cometmq.wire.command.codes import RequestCode
 

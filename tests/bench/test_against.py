@@ -14,9 +14,12 @@ from xml.etree import ElementTree
 import msgspec
 import numpy as np
 import pytest
-
-from cometmq.bench import java_peer
-from cometmq.bench.against import (
+from bench.base.frames import FrameRing, Targets
+from bench.base.loads import Round
+from bench.base.measure import Conditions
+from bench.base.processes import Server
+from bench.java import java_peer
+from bench.java.against import (
     FACT_ROWS,
     LOAD_ROWS,
     ROW_NAMES,
@@ -25,19 +28,16 @@ from cometmq.bench.against import (
     RowSpec,
     chosen_rows,
 )
-from cometmq.bench.against_page import as_page, bars
-from cometmq.bench.against_report import as_json, as_text, spread_text
-from cometmq.bench.against_run import Plan, compare, short
-from cometmq.bench.family import joined
-from cometmq.bench.frames import FrameRing, Targets
-from cometmq.bench.java_load import JavaBodies, check_received
-from cometmq.bench.java_peer import PeerMissing, broker_conf, fetch_jars, load_program
-from cometmq.bench.loads import Round
-from cometmq.bench.main import run
-from cometmq.bench.measure import Conditions
-from cometmq.bench.processes import Server
-from cometmq.bench.suite import Settings
-from cometmq.bench.verify import VerifyFailed
+from bench.java.against_page import as_page, bars
+from bench.java.against_report import as_json, as_text, spread_text
+from bench.java.against_run import Plan, compare, short
+from bench.java.java_load import JavaBodies, check_received
+from bench.java.java_peer import PeerMissing, broker_conf, fetch_jars, load_program
+from bench.main import run
+from bench.suites.family import joined
+from bench.suites.suite import Settings
+from bench.worker.verify import VerifyFailed
+
 from cometmq.errors import ConfigError
 
 CONDITIONS = Conditions((("machine", "a <test> machine"),))

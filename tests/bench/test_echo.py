@@ -4,11 +4,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from bench.base.frames import OPAQUE_BASE, FrameRing, Targets
+from bench.base.loads import RAW_LOADS, Load, Rounds, WorkOrder
+from bench.base.processes import run_worker, start_echo
+from bench.worker.echo import PULL_COUNT, EchoConnection, pull_body
 
-from cometmq.bench.echo import PULL_COUNT, EchoConnection, pull_body
-from cometmq.bench.frames import OPAQUE_BASE, FrameRing, Targets
-from cometmq.bench.loads import RAW_LOADS, Load, Rounds, WorkOrder
-from cometmq.bench.processes import run_worker, start_echo
 from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import ClientError
 from cometmq.wire.frame.framing import FrameReader
@@ -57,7 +57,7 @@ def test_loads_run_against_an_echo_process(tmp_path: Path) -> None:
                 load=load, address=server.address, server_pid=server.pid,
                 rounds=1, seconds=0.1, warm_up_s=0.02, verify=False,
             )  # fmt: skip
-            answer = run_worker("cometmq.bench.worker", msgspec.json.encode(order), None)
+            answer = run_worker("bench.worker.worker", msgspec.json.encode(order), None)
             (one,) = msgspec.json.decode(answer, type=Rounds).rounds
             assert one.rate > 0
             assert one.p50_us is not None
@@ -70,4 +70,4 @@ def test_a_worker_that_fails_says_why() -> None:
     """Nobody listens: the parent gets the sentence, not a traceback."""
     order = WorkOrder(load=Load(name="x", kind="send"), address="127.0.0.1:1", rounds=1)
     with pytest.raises(ClientError, match=r"127\.0\.0\.1:1"):
-        run_worker("cometmq.bench.worker", msgspec.json.encode(order), None)
+        run_worker("bench.worker.worker", msgspec.json.encode(order), None)

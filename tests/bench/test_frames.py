@@ -5,8 +5,8 @@ import struct
 import zlib
 
 import pytest
+from bench.base.frames import OPAQUE_BASE, FrameRing, Targets
 
-from cometmq.bench.frames import OPAQUE_BASE, FrameRing, Targets
 from cometmq.codec.batch import decode_batch
 from cometmq.errors import ConfigError
 from cometmq.wire.command.command import RemotingCommand

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from bench.base.control import create_topics
+from bench.base.loads import KIND_LOADS, Load, WorkOrder
+from bench.base.processes import Server, start_broker
+from bench.main import _kind_loads, run
+from bench.suites.kinds import KIND_SETTINGS, kind_round
+from bench.suites.suite import Settings
+from bench.worker.kind_worker import KindFailed, KindRun
 
-from cometmq.bench.control import create_topics
-from cometmq.bench.kind_worker import KindFailed, KindRun
-from cometmq.bench.kinds import KIND_SETTINGS, kind_round
-from cometmq.bench.loads import KIND_LOADS, Load, WorkOrder
-from cometmq.bench.main import _kind_loads, run
-from cometmq.bench.processes import Server, start_broker
-from cometmq.bench.suite import Settings
 from cometmq.errors import CometError
 from cometmq.net.env import system_environment
 from cometmq.net.loop import run as run_loop

@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.base.loads import CLIENT_LOADS, KIND_LOADS, RAW_LOADS, SCALE_STEPS
+from bench.main import _name_server_of, run
+from bench.suites.operations import OPERATIONS
 
-from cometmq.bench.loads import CLIENT_LOADS, KIND_LOADS, RAW_LOADS, SCALE_STEPS
-from cometmq.bench.main import _name_server_of, run
-from cometmq.bench.operations import OPERATIONS
+import cometmq
+from cometmq.cli.bench import load_command
 from cometmq.errors import ConfigError
 
 
@@ -98,3 +101,13 @@ def test_a_row_that_fails_gives_exit_code_one(
     arguments = ["--broker", served.address, "--kind", "send", "--seconds", "0.05"]
     assert run([*arguments, "--rounds", "1", "--no-echo", "--no-pin"]) == 1
     assert "FAILED" in capsys.readouterr().out
+
+
+def test_a_wheel_says_where_the_load_programs_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Outside a clone the command names the two ways to them; `main` turns that into code 2."""
+    monkeypatch.delitem(sys.modules, "bench.main", raising=False)
+    monkeypatch.setattr(cometmq, "__file__", str(tmp_path / "lib" / "cometmq" / "__init__.py"))
+    with pytest.raises(ConfigError, match=r"python -m bench.*pip install -e \."):
+        load_command()

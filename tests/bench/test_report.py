@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from cometmq.bench.loads import Load, Round
-from cometmq.bench.measure import (
+from bench.base.loads import Load, Round
+from bench.base.measure import (
     Conditions,
     Latency,
     cores,
@@ -21,7 +20,7 @@ from cometmq.bench.measure import (
     read_process,
     shares_of_others,
 )
-from cometmq.bench.report import Fact, Row, as_json, as_text, sync_flush_fact
+from bench.suites.report import Fact, Row, as_json, as_text, sync_flush_fact
 
 CONDITIONS = Conditions((("python", "3"), ("cores", "two")))
 

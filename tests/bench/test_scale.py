@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+from bench.base.loads import SCALE_STEPS
+from bench.main import run
+from bench.suites import scale
+from bench.suites.crowd import Background, CountingNameServer, heartbeat_body, look_up
+from bench.suites.scale import Sizes, measure_scale
+from bench.suites.suite import Settings
 
-from cometmq.bench import scale
-from cometmq.bench.crowd import Background, CountingNameServer, heartbeat_body, look_up
-from cometmq.bench.loads import SCALE_STEPS
-from cometmq.bench.main import run
-from cometmq.bench.scale import Sizes, measure_scale
-from cometmq.bench.suite import Settings
 from cometmq.errors import ClientError
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import system_environment

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
-from cometmq.bench import operations
-from cometmq.bench.loads import CLIENT_LOADS, RAW_LOADS, Load, Rounds, WorkOrder
-from cometmq.bench.operations import FEW_QUEUES, measure_operation
-from cometmq.bench.processes import Server, run_worker, start_broker, start_echo
-from cometmq.bench.suite import Settings, run_row
+from bench.base.loads import CLIENT_LOADS, RAW_LOADS, Load, Rounds, WorkOrder
+from bench.base.processes import Server, run_worker, start_broker, start_echo
+from bench.suites import operations
+from bench.suites.operations import FEW_QUEUES, measure_operation
+from bench.suites.suite import Settings, run_row
 
 pytestmark = pytest.mark.processes
 
@@ -42,7 +41,7 @@ def tiny(load: Load, server: Server, seed: int) -> Rounds:
         # Topics are named for it: what runs again must not find what it sent the first time.
         seed=seed + 1000 * next(_ATTEMPTS),
     )
-    module = "cometmq.bench.client_worker" if load.kind == "client" else "cometmq.bench.worker"
+    module = "bench.worker.client_worker" if load.kind == "client" else "bench.worker.worker"
     answer = run_worker(module, msgspec.json.encode(order), None)
     return msgspec.json.decode(answer, type=Rounds)
 

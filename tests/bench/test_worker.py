@@ -4,11 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-
-from cometmq.bench.frames import Targets
-from cometmq.bench.loads import RAW_LOADS, Load, Rounds, WorkOrder
-from cometmq.bench.verify import VerifyFailed
-from cometmq.bench.worker import run_order
+from bench.base.frames import Targets
+from bench.base.loads import RAW_LOADS, Load, Rounds, WorkOrder
+from bench.worker.verify import VerifyFailed
+from bench.worker.worker import run_order
 
 SECONDS = 0.05
 

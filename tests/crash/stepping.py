@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.raw_client import RawClient
 from tests.request_fields import pull_fields
 
 from cometmq.codec.stored_message import StoredMessage, decode_messages
-from cometmq.testing.raw_client import RawClient
 
 BROKER = """
 import asyncio, json, os, signal, sys

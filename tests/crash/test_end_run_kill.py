@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.crash.stepping import Life, read_queue
+from tests.raw_client import RawClient
 
-from cometmq.testing.raw_client import RawClient
 from cometmq.wire.command.codes import RequestCode
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]

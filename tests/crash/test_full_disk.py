@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from tests.crash.test_kill9 import BrokerProcess
+from tests.raw_client import RawClient
 from tests.request_fields import pull_fields, send_fields
 
 from cometmq.codec.stored_message import decode_messages
-from cometmq.testing.raw_client import RawClient
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

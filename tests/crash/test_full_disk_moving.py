@@ -16,9 +16,9 @@ import pytest
 from tests.crash.stepping import Life, read_queue
 from tests.crash.test_full_disk import DISK_BYTES, check_no_start, mounted
 from tests.crash.test_full_disk_order import Filler
+from tests.raw_client import RawClient
 from tests.request_fields import send_fields
 
-from cometmq.testing.raw_client import RawClient
 from cometmq.wire.command.command import RemotingCommand
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]

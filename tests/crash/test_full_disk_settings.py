@@ -14,6 +14,7 @@ from tests.crash.test_full_disk import mounted
 from tests.crash.test_full_disk_order import SETTINGS as LARGE_FILES
 from tests.crash.test_full_disk_order import Filler
 from tests.crash.test_kill9 import BrokerProcess
+from tests.raw_client import RawClient
 from tests.unit.client.growing_stage import on_loop, until
 
 from cometmq import Admin, Message, Producer, PushConsumer, ReceivedMessage
@@ -24,7 +25,6 @@ from cometmq.model import MessageQueue
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import TopicConfig
 from cometmq.testing import embedded_cluster
-from cometmq.testing.raw_client import RawClient
 from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse, encode_group_config
 from cometmq.wire.command.command import RemotingCommand
 

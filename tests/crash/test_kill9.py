@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.raw_client import PeerClosed, RawClient
 from tests.request_fields import pull_fields, send_fields
 
 from cometmq.codec.stored_message import decode_messages
-from cometmq.testing.raw_client import PeerClosed, RawClient
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

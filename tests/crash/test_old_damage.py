@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.crash.test_kill9 import BrokerProcess
+from tests.raw_client import RawClient
 from tests.request_fields import pull_fields, send_fields
 from tests.unit.store.stores import Rig
 
 from cometmq.codec.stored_message import decode_messages_lenient
-from cometmq.testing.raw_client import RawClient
 
 if TYPE_CHECKING:
     from pathlib import Path

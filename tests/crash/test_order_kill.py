@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.crash.test_kill9 import BrokerProcess
+from tests.raw_client import RawClient
 from tests.unit.client.growing_stage import on_loop, until
 
 from cometmq import Message, Producer
 from cometmq.model import MessageQueue
 from cometmq.testing import embedded_cluster
-from cometmq.testing.raw_client import RawClient
 from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]

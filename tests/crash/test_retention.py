@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.crash.test_full_disk import DISK_BYTES, SEND, TOPIC, small_disk
 from tests.crash.test_kill9 import BrokerProcess
+from tests.raw_client import RawClient
 from tests.request_fields import pull_fields
 
 from cometmq.codec.stored_message import decode_messages
-from cometmq.testing.raw_client import RawClient
 
 __all__ = ["small_disk"]
 

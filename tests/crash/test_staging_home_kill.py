@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from tests.crash.stepping import Life, read_queue
+from tests.raw_client import RawClient
 
 import cometmq.sync
 from cometmq.client.extensions.staging.sync import PublishState, StagedPart, Staging
 from cometmq.errors import CometError, ConnectFailed
 from cometmq.testing import threaded_cluster
 from cometmq.testing.cluster import EmbeddedCluster
-from cometmq.testing.raw_client import RawClient
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 

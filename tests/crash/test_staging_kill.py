@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests.crash.stepping import Life, read_queue
 from tests.crash.test_full_disk import small_disk  # noqa: F401 - a fixture
+from tests.raw_client import RawClient
 
 import cometmq.sync
 from cometmq.client.extensions.staging.sync import PublishState, StagedPart, Staging
 from cometmq.errors import CometError, ServiceNotAvailable
-from cometmq.testing.raw_client import RawClient
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.crash.stepping import Life, read_queue
+from tests.raw_client import RawClient
 
 from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.sync import Producer
-from cometmq.testing.raw_client import RawClient
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from tests.crash.stepping import Life, read_queue
+from tests.raw_client import RawClient
 
 import cometmq
 from cometmq.client.transaction.values import TransactionOutcome
 from cometmq.errors import CometError
 from cometmq.model.names import TRANS_CHECK_MAX_TIME_TOPIC
-from cometmq.testing.raw_client import RawClient
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 

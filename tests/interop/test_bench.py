@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from bench.java import against_run
+from bench.main import run
 from interop.peers import cache_folder
-
-from cometmq.bench import against_run
-from cometmq.bench.main import run
 
 ROWS = ("java sync 1", "java backlog")
 

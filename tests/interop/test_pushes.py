@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from interop.driver import DriverError, mark
 from tests.interop.stage import Stage, bodies_of, letter
+from tests.raw_client import RawClient
 
-from cometmq.testing.raw_client import RawClient
 from cometmq.wire.command.codes import RequestCode
 
 LOSES_REPLIES = "Java's client 5.3.3 loses replies that come quickly, also from RocketMQ's own"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.raw_client import RawClient
 from tests.spark.clusters import Cluster
 
 from cometmq.arrow.options import COLUMNS
@@ -17,7 +18,6 @@ from cometmq.spark.live.options import LiveOptions
 from cometmq.spark.live.source import QueueRange, read_range
 from cometmq.spark.live.stream_source import LiveStreamReader
 from cometmq.testing import threaded_cluster
-from cometmq.testing.raw_client import RawClient
 
 DELETE_EXPIRED_COMMITLOG = 329
 MIN_OFFSET = 31

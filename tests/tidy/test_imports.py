@@ -36,7 +36,7 @@ HEAVY = {
     "cli.admin.group": COMMAND_FREE_OF,
     "cli.admin.store": COMMAND_FREE_OF,
     "cli.demo.demo": ("numpy", "rich", "uvloop", "cometmq.client", "cometmq.broker"),
-    "bench.main": ("numpy", "rich", "cometmq.client", "cometmq.broker"),
+    "cli.bench": ("numpy", "rich", "cometmq.client", "cometmq.broker"),
 }
 
 

@@ -1,5 +1,33 @@
-"""`bench`: its options and work live in the room `bench`, imported when the command runs."""
+"""`bench`: the wheel has no load programs; a clone has them in its folder `bench`."""
 
-from cometmq.bench.main import bench_command as bench
+import sys
+from importlib import import_module
+from pathlib import Path
 
-__all__ = ["bench"]
+import click
+
+import cometmq
+from cometmq.errors import ConfigError
+
+__all__ = ["bench", "load_command"]
+
+
+def load_command() -> click.Command:
+    """The command of the clone this package is imported from, or of `python -m bench`.
+
+    Raises:
+        ConfigError: this is an installed wheel.
+    """
+    clone = Path(cometmq.__file__).resolve().parents[2]
+    if (clone / "bench" / "main.py").is_file() and (clone / "pyproject.toml").is_file():
+        sys.path.insert(0, str(clone))
+    elif "bench.main" not in sys.modules:
+        raise ConfigError(
+            "the wheel has no load programs: clone CometMQ's repository and run "
+            "`python -m bench` in it, or install the clone by `pip install -e .`"
+        )
+    command: click.Command = import_module("bench.main").bench_command
+    return command
+
+
+bench = load_command()

@@ -86,7 +86,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
         "demo",
         "Send 336,776 real flights through a cluster and check every count.",
     ),
-    "bench": ("cometmq.bench.main", "bench_command", "Measure throughput and latency."),
+    "bench": ("cometmq.cli.bench", "bench", "Measure throughput and latency."),
     "completion": (
         "cometmq.cli.terminal.completion",
         "completion",

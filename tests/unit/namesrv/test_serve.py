@@ -5,8 +5,7 @@ import subprocess
 import sys
 
 import pytest
-
-from cometmq.testing.raw_client import PeerClosed, RawClient
+from tests.raw_client import PeerClosed, RawClient
 
 PROGRAM = """
 from cometmq.namesrv import load_name_server_config, serve

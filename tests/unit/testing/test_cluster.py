@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.raw_client import PeerClosed, RawClient
 
 from cometmq.client.producer.producer import Producer
 from cometmq.errors import ConfigError
 from cometmq.model import Message, SendStatus
 from cometmq.testing.cluster import embedded_cluster, threaded_cluster
-from cometmq.testing.raw_client import PeerClosed, RawClient
 
 
 def test_a_client_finds_its_way_through_the_name_server() -> None:
@@ -77,13 +77,13 @@ def test_the_pytest_fixture(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["cometmq.testing.pytest_plugin"]\n')
     (tmp_path / "test_user.py").write_text(
         "import pytest\n"
-        "from cometmq.testing.raw_client import RawClient\n\n"
+        "from cometmq.sync import Admin\n\n"
         "@pytest.fixture\n"
         "def cometmq_settings():\n"
         '    return {"brokerName": "broker-x"}\n\n'
         "def test_cluster(cometmq_cluster):\n"
-        "    with RawClient(cometmq_cluster.name_server_address) as client:\n"
-        '        assert b"broker-x" in client.call(106).body\n'
+        "    with Admin(name_server=cometmq_cluster.name_server_address) as admin:\n"
+        '        assert "broker-x" in str(admin.cluster_info())\n'
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],

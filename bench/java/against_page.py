@@ -9,9 +9,9 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from cometmq.bench.against import Comparison
-from cometmq.bench.against_report import check_text, number_text, spread_text, summary
-from cometmq.bench.measure import Conditions, median_of
+from bench.base.measure import Conditions, median_of
+from bench.java.against import Comparison
+from bench.java.against_report import check_text, number_text, spread_text, summary
 from cometmq.page import document
 
 __all__ = ["as_page", "bars"]

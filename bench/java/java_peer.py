@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cometmq.bench.control import wait_until_served
-from cometmq.bench.measure import on_core
-from cometmq.bench.processes import Server, free_ports
+from bench.base.control import wait_until_served
+from bench.base.measure import on_core
+from bench.base.processes import Server, free_ports
 from cometmq.errors import ClientError, CometError
 from cometmq.net.channel import ChannelPool
 from cometmq.net.env import system_environment
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 JAVA_VERSION: Final = "5.4.0"
-HERE: Final = Path(__file__).resolve().parent / "java"
+HERE: Final = Path(__file__).resolve().parent
 FETCH_S_MAX: Final = 600
 BUILD_S_MAX: Final = 120
 READY_S_MAX: Final = 180.0

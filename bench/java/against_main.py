@@ -15,19 +15,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cometmq.bench.against import (
+from bench.base.measure import Conditions, machine_conditions
+from bench.java.against import (
     FACT_ROWS,
     LOAD_ROWS,
     ROW_NAMES,
     Comparison,
     chosen_rows,
 )
-from cometmq.bench.against_page import as_page
-from cometmq.bench.against_report import as_json, as_text
-from cometmq.bench.against_run import Plan, compare, short
-from cometmq.bench.java_peer import JAVA_VERSION
-from cometmq.bench.measure import Conditions, machine_conditions
-from cometmq.bench.suite import Settings
+from bench.java.against_page import as_page
+from bench.java.against_report import as_json, as_text
+from bench.java.against_run import Plan, compare, short
+from bench.java.java_peer import JAVA_VERSION
+from bench.suites.suite import Settings
 from cometmq.errors import ConfigError
 
 __all__ = ["list_rows", "measure_against"]

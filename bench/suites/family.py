@@ -20,10 +20,10 @@ from typing import Final
 
 import msgspec
 
-from cometmq.bench.loads import Load, Round, Rounds, WorkOrder
-from cometmq.bench.processes import READY_S_MAX, Server, run_worker, spawn
-from cometmq.bench.report import Fact, Row
-from cometmq.bench.suite import Settings
+from bench.base.loads import Load, Round, Rounds, WorkOrder
+from bench.base.processes import READY_S_MAX, Server, run_worker, spawn
+from bench.suites.report import Fact, Row
+from bench.suites.suite import Settings
 from cometmq.errors import ClientError
 
 __all__ = ["Family", "joined", "measure_processes", "start_family"]
@@ -115,7 +115,7 @@ def _round(family: Family, generators: int, settings: Settings, number: int) -> 
     ]
     with ThreadPoolExecutor(generators) as pool:
         answers = pool.map(
-            lambda order: run_worker("cometmq.bench.worker", msgspec.json.encode(order), None),
+            lambda order: run_worker("bench.worker.worker", msgspec.json.encode(order), None),
             orders,
         )
         return joined([msgspec.json.decode(a, type=Rounds).rounds[0] for a in answers])

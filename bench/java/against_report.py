@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.bench.against import Check, Comparison
-from cometmq.bench.measure import Conditions, median_of
-from cometmq.bench.report import GENERATOR_BOUND, OTHERS_SHARE, STOLEN_SHARE, table
+from bench.base.measure import Conditions, median_of
+from bench.java.against import Check, Comparison
+from bench.suites.report import GENERATOR_BOUND, OTHERS_SHARE, STOLEN_SHARE, table
 
 __all__ = ["as_json", "as_text", "check_text", "number_text", "spread_text", "summary"]
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.bench.java_load import JavaCall
-from cometmq.bench.loads import KIND_LOADS, RAW_LOADS, Load, Round
-from cometmq.bench.measure import median_of
+from bench.base.loads import KIND_LOADS, RAW_LOADS, Load, Round
+from bench.base.measure import median_of
+from bench.java.java_load import JavaCall
 
 __all__ = [
     "FACT_ROWS",

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import click
 
-from cometmq.bench.kinds import measure_kinds
-from cometmq.bench.loads import (
+from bench.base.loads import (
     CLIENT_LOADS,
     KIND_LOADS,
     RAW_LOADS,
@@ -27,11 +26,12 @@ from cometmq.bench.loads import (
     Load,
     custom_load,
 )
-from cometmq.bench.measure import Conditions, cores, machine_conditions
-from cometmq.bench.operations import OPERATIONS, measure_operation
-from cometmq.bench.processes import start_echo
-from cometmq.bench.report import Fact, Row, as_json, as_text, sync_flush_fact
-from cometmq.bench.suite import Settings, run_row
+from bench.base.measure import Conditions, cores, machine_conditions
+from bench.base.processes import start_echo
+from bench.suites.kinds import measure_kinds
+from bench.suites.operations import OPERATIONS, measure_operation
+from bench.suites.report import Fact, Row, as_json, as_text, sync_flush_fact
+from bench.suites.suite import Settings, run_row
 from cometmq.errors import ConfigError
 
 __all__ = ["bench_command", "run"]
@@ -96,7 +96,7 @@ def _chosen(suites: Sequence[str], only: Sequence[str]) -> tuple[list[Load], lis
 
 def _list_rows(against: str | None) -> None:
     if against:
-        from cometmq.bench.against_main import list_rows
+        from bench.java.against_main import list_rows
 
         list_rows()
         return
@@ -303,7 +303,7 @@ def _name_server_of(options: dict[str, Any]) -> str:
 def _measure_against(options: dict[str, Any]) -> int:
     if options["external"]:
         raise ConfigError("--against starts both brokers itself; leave out --broker")
-    from cometmq.bench.against_main import measure_against
+    from bench.java.against_main import measure_against
 
     with _store_folder(options["folder"]) as folder:
         return measure_against(options, _settings(options, folder), _say)
@@ -379,7 +379,7 @@ def _operate(
 ) -> tuple[list[Row], list[Fact]]:
     quick = options["quick"]
     if name.startswith("scale "):
-        from cometmq.bench.scale import Sizes, measure_scale  # brings numpy
+        from bench.suites.scale import Sizes, measure_scale  # brings numpy
 
         sizes = Sizes().smaller(QUICK_SCALE) if quick else Sizes()
         return measure_scale(name.removeprefix("scale "), settings, _say, sizes)

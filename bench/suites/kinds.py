@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
-from cometmq.bench.loads import KIND_LOADS, Load, Round, Rounds, WorkOrder
-from cometmq.bench.measure import median_of, read_machine, shares_of_others
-from cometmq.bench.processes import Server, run_worker, start_broker
-from cometmq.bench.report import Fact, Row
-from cometmq.bench.suite import Settings
+from bench.base.loads import KIND_LOADS, Load, Round, Rounds, WorkOrder
+from bench.base.measure import median_of, read_machine, shares_of_others
+from bench.base.processes import Server, run_worker, start_broker
+from bench.suites.report import Fact, Row
+from bench.suites.suite import Settings
 from cometmq.errors import CometError
 
 __all__ = ["KIND_SETTINGS", "kind_round", "measure_kinds"]
@@ -46,7 +46,7 @@ def kind_round(settings: Settings, load: Load, server: Server, seconds: float) -
         seed=time.time_ns() // 1_000_000 % 1_000_000_000,  # noqa: TID251
     )
     answer = run_worker(
-        "cometmq.bench.kind_worker", msgspec.json.encode(order), settings.generator_core
+        "bench.worker.kind_worker", msgspec.json.encode(order), settings.generator_core
     )
     return msgspec.json.decode(answer, type=Rounds).rounds[0]
 

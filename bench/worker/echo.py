@@ -3,7 +3,7 @@
 It uses the broker's own `FrameReader` and frame writer, msgspec, uvloop and one write per wake-up,
 renders answers from a template and keeps no state but a counter, so what a broker's rate lacks to
 its rate is what routing, checking and storing cost. Pulls are answered with 32 records rendered
-once. Run as `python -m cometmq.bench.echo --port 0`; it prints `echo ready HOST:PORT` and ends on
+once. Run as `python -m bench.worker.echo --port 0`; it prints `echo ready HOST:PORT` and ends on
 SIGTERM.
 """
 

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from cometmq.bench.loads import Load, Round
-from cometmq.bench.measure import Conditions, median_of
+from bench.base.loads import Load, Round
+from bench.base.measure import Conditions, median_of
 
 __all__ = ["Fact", "Row", "as_json", "as_text", "cpu_us_each", "sync_flush_fact", "table"]
 

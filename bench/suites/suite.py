@@ -19,10 +19,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from cometmq.bench.loads import ECHO_LOADS, Load, Rounds, WorkOrder
-from cometmq.bench.measure import read_machine, shares_of_others
-from cometmq.bench.processes import Server, run_worker, start_broker
-from cometmq.bench.report import Row
+from bench.base.loads import ECHO_LOADS, Load, Rounds, WorkOrder
+from bench.base.measure import read_machine, shares_of_others
+from bench.base.processes import Server, run_worker, start_broker
+from bench.suites.report import Row
 from cometmq.errors import CometError
 
 __all__ = ["SYNC_FLUSH", "Settings", "run_row"]
@@ -80,7 +80,7 @@ def _order(load: Load, settings: Settings, server: Server | None, echo: Server |
 
 def worker_module(load: Load) -> str:
     """The program that makes a load."""
-    return "cometmq.bench.client_worker" if load.kind == "client" else "cometmq.bench.worker"
+    return "bench.worker.client_worker" if load.kind == "client" else "bench.worker.worker"
 
 
 def run_row(load: Load, settings: Settings, echo: Server | None) -> Row:
@@ -166,7 +166,7 @@ def _work_on_echo(row: Row, settings: Settings, echo: Server) -> None:
     the row, as many rounds of the raw frames that ask the same. Counts messages, as the row does.
     """
     order = replace(_order(ECHO_LOADS[row.load.echo_as], settings, echo, None), verify=False)
-    answer = run_worker("cometmq.bench.worker", msgspec.json.encode(order), settings.generator_core)
+    answer = run_worker("bench.worker.worker", msgspec.json.encode(order), settings.generator_core)
     row.echo = [
         replace(one, rate=one.messages_rate)
         for one in msgspec.json.decode(answer, type=Rounds).rounds

@@ -1,6 +1,6 @@
 """One load against one server: all rounds of a `WorkOrder`, each timed, settled and verified.
 
-Runs as a process of its own on the generator's core (`python -m cometmq.bench.worker`, order as
+Runs as a process of its own on the generator's core (`python -m bench.worker.worker`, order as
 JSON on stdin, rounds as JSON on stdout), so that no other row's garbage or imports are in it.
 """
 
@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.bench.control import create_topics, join_group
-from cometmq.bench.frames import MESSAGES_PER_FRAME_MAX, FrameRing, Targets
-from cometmq.bench.generator import SendRun, Sent
-from cometmq.bench.loads import Round, Rounds, WorkOrder
-from cometmq.bench.measure import Latency, ProcessReading, pin, read_process
-from cometmq.bench.pulls import Cursor, Follow, PullLoad, PullRun
-from cometmq.bench.verify import (
+from bench.base.control import create_topics, join_group
+from bench.base.frames import MESSAGES_PER_FRAME_MAX, FrameRing, Targets
+from bench.base.loads import Round, Rounds, WorkOrder
+from bench.base.measure import Latency, ProcessReading, pin, read_process
+from bench.worker.generator import SendRun, Sent
+from bench.worker.pulls import Cursor, Follow, PullLoad, PullRun
+from bench.worker.verify import (
     READER_GROUP,
     RecordReader,
     Verdict,

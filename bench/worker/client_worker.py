@@ -22,12 +22,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from cometmq.bench.frames import FrameRing
-from cometmq.bench.generator import Sent
-from cometmq.bench.loads import Round, Rounds, WorkOrder
-from cometmq.bench.measure import Latency, pin
-from cometmq.bench.verify import Verdict, VerifyFailed, compare_with_acks, read_back
-from cometmq.bench.worker import Moment, Work, make_round
+from bench.base.frames import FrameRing
+from bench.base.loads import Round, Rounds, WorkOrder
+from bench.base.measure import Latency, pin
+from bench.worker.generator import Sent
+from bench.worker.verify import Verdict, VerifyFailed, compare_with_acks, read_back
+from bench.worker.worker import Moment, Work, make_round
 from cometmq.errors import CometError
 from cometmq.model import Message, SendResult
 from cometmq.net.env import Environment, system_environment

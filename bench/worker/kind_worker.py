@@ -2,7 +2,7 @@
 
 Job: send a fixed number of messages of a kind, do what belongs to it (its commit, its lock, the
 wait for its time), pull them all as a consumer does, and check every one.  Runs as a process of its
-own (`python -m cometmq.bench.kind_worker`, order as JSON on stdin).  It must not care for its own
+own (`python -m bench.worker.kind_worker`, order as JSON on stdin).  It must not care for its own
 speed: what counts is the processor time of the broker, by phase.
 
 64 requests are in flight, then eight pulls of 32, on one connection, as frames of one write.
@@ -27,10 +27,10 @@ from typing import Final
 
 import msgspec
 
-from cometmq.bench.control import create_topics
-from cometmq.bench.frames import Targets
-from cometmq.bench.loads import Round, Rounds, WorkOrder
-from cometmq.bench.measure import ProcessReading, pin, read_process
+from bench.base.control import create_topics
+from bench.base.frames import Targets
+from bench.base.loads import Round, Rounds, WorkOrder
+from bench.base.measure import ProcessReading, pin, read_process
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.errors import CometError, remote_error
 from cometmq.net.env import system_environment

@@ -1,6 +1,6 @@
 """Load through RocketMQ's own Java client: one JVM on the generator's core, told what to do.
 
-The program (`java/Load.java`) serves both brokers in turn, so that its code is compiled for both
+The program (`Load.java`) serves both brokers in turn, so that its code is compiled for both
 alike. Whatever it was told was acknowledged is read back from the broker over raw frames and
 compared, message by message; whatever its consumer got is held against what was filled in.
 """
@@ -21,15 +21,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.bench.control import create_topics, wait_route
-from cometmq.bench.frames import ID_DIGITS, MESSAGES_PER_FRAME_MAX, FrameRing, Targets
-from cometmq.bench.generator import Sent
-from cometmq.bench.java_peer import load_program
-from cometmq.bench.loads import Load, Round, WorkOrder
-from cometmq.bench.measure import on_core, read_process
-from cometmq.bench.processes import Server
-from cometmq.bench.verify import Verdict, VerifyFailed, compare_rows, read_back
-from cometmq.bench.worker import Work
+from bench.base.control import create_topics, wait_route
+from bench.base.frames import ID_DIGITS, MESSAGES_PER_FRAME_MAX, FrameRing, Targets
+from bench.base.loads import Load, Round, WorkOrder
+from bench.base.measure import on_core, read_process
+from bench.base.processes import Server
+from bench.java.java_peer import load_program
+from bench.worker.generator import Sent
+from bench.worker.verify import Verdict, VerifyFailed, compare_rows, read_back
+from bench.worker.worker import Work
 from cometmq.errors import ClientError
 from cometmq.net.env import system_environment
 from cometmq.net.loop import run

@@ -22,14 +22,14 @@ from typing import Any, Final
 
 import msgspec
 
-from cometmq.bench.control import create_topics
-from cometmq.bench.crowd import Background, CountingNameServer, Crowd, look_up
-from cometmq.bench.frames import Targets
-from cometmq.bench.loads import SCALE_STEPS, Load, Round, Rounds, WorkOrder
-from cometmq.bench.measure import ProcessReading, read_process
-from cometmq.bench.processes import Server, run_worker, start_broker
-from cometmq.bench.report import Fact, Row, cpu_us_each
-from cometmq.bench.suite import Settings
+from bench.base.control import create_topics
+from bench.base.frames import Targets
+from bench.base.loads import SCALE_STEPS, Load, Round, Rounds, WorkOrder
+from bench.base.measure import ProcessReading, read_process
+from bench.base.processes import Server, run_worker, start_broker
+from bench.suites.crowd import Background, CountingNameServer, Crowd, look_up
+from bench.suites.report import Fact, Row, cpu_us_each
+from bench.suites.suite import Settings
 from cometmq.errors import CometError
 from cometmq.net.env import system_environment
 from cometmq.net.loop import allow_open_files
@@ -174,7 +174,7 @@ def _first_messages(stage: _Stage, targets: Targets) -> None:
         order.load, kind="fill", topics=targets.topic_count, queues=QUEUES_EACH
     )
     order = msgspec.structs.replace(order, load=load, fill_messages=count, state_path=_state(stage))
-    run_worker("cometmq.bench.worker", msgspec.json.encode(order), stage.settings.generator_core)
+    run_worker("bench.worker.worker", msgspec.json.encode(order), stage.settings.generator_core)
     Path(order.state_path).unlink(missing_ok=True)
     seconds = time.monotonic() - begin
     time.sleep(SETTLE_S)
@@ -308,7 +308,7 @@ def _order(stage: _Stage, seconds: float) -> WorkOrder:
 
 def _round(stage: _Stage) -> list[Round]:
     order = msgspec.json.encode(_order(stage, stage.settings.seconds))
-    answer = run_worker("cometmq.bench.worker", order, stage.settings.generator_core)
+    answer = run_worker("bench.worker.worker", order, stage.settings.generator_core)
     return msgspec.json.decode(answer, type=Rounds).rounds
 
 

@@ -19,12 +19,12 @@ from typing import Final
 
 import msgspec
 
-from cometmq.bench.family import measure_processes
-from cometmq.bench.loads import Load, Rounds, WorkOrder
-from cometmq.bench.measure import ProcessReading, median_of, read_process
-from cometmq.bench.processes import Server, run_worker, start_broker
-from cometmq.bench.report import Fact, Row, cpu_us_each
-from cometmq.bench.suite import Settings, run_row
+from bench.base.loads import Load, Rounds, WorkOrder
+from bench.base.measure import ProcessReading, median_of, read_process
+from bench.base.processes import Server, run_worker, start_broker
+from bench.suites.family import measure_processes
+from bench.suites.report import Fact, Row, cpu_us_each
+from bench.suites.suite import Settings, run_row
 from cometmq.errors import CometError
 
 __all__ = ["OPERATIONS", "measure_operation", "restart_load"]
@@ -167,7 +167,7 @@ def _check_after_restart(order: WorkOrder, server: Server, settings: Settings) -
 
 
 def _worker(order: WorkOrder, settings: Settings) -> Rounds:
-    answer = run_worker("cometmq.bench.worker", msgspec.json.encode(order), settings.generator_core)
+    answer = run_worker("bench.worker.worker", msgspec.json.encode(order), settings.generator_core)
     return msgspec.json.decode(answer, type=Rounds)
 
 

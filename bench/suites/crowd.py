@@ -22,7 +22,7 @@ from cometmq.wire.command.command import RemotingCommand, encode_command, encode
 from cometmq.wire.frame.framing import FrameReader
 
 if TYPE_CHECKING:
-    from cometmq.bench.frames import Targets  # brings numpy, which --help does without
+    from bench.base.frames import Targets  # brings numpy, which --help does without
 
 __all__ = ["Background", "CountingNameServer", "Crowd", "heartbeat_body", "look_up"]
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.bench.frames import OPAQUE_BASE, FrameRing
+from bench.base.frames import OPAQUE_BASE, FrameRing
 from cometmq.errors import ClientError, RemoteProtocolError
 from cometmq.net.env import Clock
 from cometmq.net.network import TcpNetwork, parse_address

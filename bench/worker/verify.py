@@ -17,9 +17,9 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.bench.frames import ID_DIGITS, MESSAGES_PER_FRAME_MAX, FrameRing, Targets
-from cometmq.bench.generator import Sent
-from cometmq.bench.pulls import Cursor, PullRun, ReadBack
+from bench.base.frames import ID_DIGITS, MESSAGES_PER_FRAME_MAX, FrameRing, Targets
+from bench.worker.generator import Sent
+from bench.worker.pulls import Cursor, PullRun, ReadBack
 from cometmq.errors import CometError
 
 __all__ = [

@@ -18,9 +18,12 @@ from typing import Final
 
 import msgspec
 
-from cometmq.bench.against import Comparison, RowSpec
-from cometmq.bench.java_load import JavaLoad, start_java_load
-from cometmq.bench.java_peer import (
+from bench.base.loads import Load, Round, Rounds, WorkOrder
+from bench.base.measure import median_of, read_machine, read_process, shares_of_others
+from bench.base.processes import Server, run_worker, start_broker
+from bench.java.against import Comparison, RowSpec
+from bench.java.java_load import JavaLoad, start_java_load
+from bench.java.java_peer import (
     RATE_HEAP,
     READY_S_MAX,
     SMALL_HEAP,
@@ -28,12 +31,9 @@ from cometmq.bench.java_peer import (
     PeerMissing,
     start_java_broker,
 )
-from cometmq.bench.kinds import KIND_SETTINGS, kind_round
-from cometmq.bench.loads import Load, Round, Rounds, WorkOrder
-from cometmq.bench.measure import median_of, read_machine, read_process, shares_of_others
-from cometmq.bench.operations import restart_load
-from cometmq.bench.processes import Server, run_worker, start_broker
-from cometmq.bench.suite import SYNC_FLUSH, Settings
+from bench.suites.kinds import KIND_SETTINGS, kind_round
+from bench.suites.operations import restart_load
+from bench.suites.suite import SYNC_FLUSH, Settings
 from cometmq.errors import CometError
 
 __all__ = ["Plan", "compare", "short"]
@@ -153,7 +153,7 @@ def _raw_round(
         fill_messages=settings.fill_messages,
         seed=time.time_ns() // 1_000_000 % 1_000_000_000,  # noqa: TID251
     )
-    answer = run_worker("cometmq.bench.worker", msgspec.json.encode(order), settings.generator_core)
+    answer = run_worker("bench.worker.worker", msgspec.json.encode(order), settings.generator_core)
     return msgspec.json.decode(answer, type=Rounds).rounds[0]
 
 
@@ -377,7 +377,7 @@ def _reading_back(order: WorkOrder, address: str) -> WorkOrder:
 
 
 def _work(order: WorkOrder, settings: Settings) -> Rounds:
-    answer = run_worker("cometmq.bench.worker", msgspec.json.encode(order), settings.generator_core)
+    answer = run_worker("bench.worker.worker", msgspec.json.encode(order), settings.generator_core)
     return msgspec.json.decode(answer, type=Rounds)
 
 

@@ -16,7 +16,7 @@ from cometmq.net.env import Environment
 from cometmq.wire.command.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from cometmq.bench.frames import Targets  # brings numpy, which --help does without
+    from bench.base.frames import Targets  # brings numpy, which --help does without
 
 __all__ = ["create_topics", "join_group", "max_offset", "wait_route", "wait_until_served"]
 

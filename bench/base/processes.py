@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cometmq.bench.control import wait_until_served
-from cometmq.bench.measure import on_core
+from bench.base.control import wait_until_served
+from bench.base.measure import on_core
 from cometmq.errors import ClientError
 from cometmq.net.env import system_environment
 from cometmq.net.loop import run
@@ -38,6 +39,7 @@ __all__ = [
 
 READY_S_MAX: Final = 60.0
 STOP_S_MAX: Final = 30.0
+CLONE: Final = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(slots=True)
@@ -101,6 +103,12 @@ def free_ports(count: int) -> list[int]:
     return asyncio.run(find())
 
 
+def _environment() -> dict[str, str]:
+    """Our own environment, with the clone where `python -m bench...` finds it."""
+    paths = [CLONE, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def broker_command(
     store: Path, name_server_port: int, broker_port: int, settings: Mapping[str, str]
 ) -> list[str]:
@@ -115,7 +123,7 @@ def broker_command(
 def spawn(command: Sequence[str], log: Path, core: int | None) -> subprocess.Popen[bytes]:
     """Start a process on a core; what it writes goes to `log`."""
     with log.open("ab") as out, on_core(core):
-        return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=_environment())
 
 
 def _wait(
@@ -168,7 +176,7 @@ def start_echo(folder: Path, *, core: int | None = None, body_bytes: int = 128) 
     """The echo server on a free port."""
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
-    command = [sys.executable, "-m", "cometmq.bench.echo", "--port", str(port)]
+    command = [sys.executable, "-m", "bench.worker.echo", "--port", str(port)]
     command += ["--body", str(body_bytes)]
     log = folder / "echo.log"
     begin = time.monotonic()
@@ -192,6 +200,7 @@ def run_worker(module: str, order: bytes, core: int | None) -> Any:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
+            env=_environment(),
         )
         try:
             answer, _ = process.communicate(order)

@@ -1,0 +1,1 @@
+"""The suites: rows of raw frames and of our client, operations, scale, kinds; their report."""

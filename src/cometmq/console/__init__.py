@@ -1,4 +1,0 @@
-"""Web pages over the admin client.
-
-Empty in this release.
-"""
