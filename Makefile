@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test demo bench bench-java fuzz interop spark slow soak sim docs lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test demo bench bench-java fuzz interop spark slow soak sim docs site changelog lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,9 +67,17 @@ lock:  ## resolve again and export the hashed requirements
 	$(BIN)uv lock
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group build --group demo -o requirements/demo.txt
 	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --no-default-groups --group test -o requirements/test.txt
+	$(BIN)uv export -q --locked --no-emit-project --no-header --no-annotate --only-group docs -o requirements/docs.txt
 
 docs:  ## write the reference pages that repeat what the code says
 	$(BIN)python docs/generate.py
+
+site:  ## the manual as a site in site/; broken links and anchors fail
+	test -x $(BIN)mkdocs || $(BIN)pip install -q --require-hashes --no-deps -r requirements/docs.txt
+	$(BIN)mkdocs build --strict --clean
+
+changelog:  ## fold the fragments of changes/ into CHANGELOG.md; ARGS="--draft" only shows them
+	$(BIN)towncrier build --yes $(ARGS)
 
 build:  ## wheel and source archive in dist/
 	$(BIN)uv build
@@ -78,5 +86,5 @@ ci:  ## what the server runs
 	.ci/run
 
 clean:  ## remove caches and builds, keep .venv
-	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {"demo.txt": ("build", "demo"), "test.txt": ("test",)}
+#: What the manual needs to become a site; the package itself is not among it.
+SITE_GROUPS = {"docs.txt": ("docs",)}
 PUBLIC_HOSTS = {"pypi.org", "files.pythonhosted.org"}
 
 Pin = tuple[str, str]
@@ -21,13 +23,13 @@ def load_lock() -> list[dict[str, Any]]:
     return packages
 
 
-def locked_pins(groups: tuple[str, ...]) -> dict[Pin, set[str]]:
+def locked_pins(groups: tuple[str, ...], *, with_project: bool = True) -> dict[Pin, set[str]]:
     """(name, version) -> hashes of all that the project and ``groups`` reach in the lock."""
     by_name: dict[str, list[dict[str, Any]]] = {}
     for package in load_lock():
         by_name.setdefault(package["name"], []).append(package)
     (project,) = by_name["cometmq"]
-    waiting = list(project["dependencies"])
+    waiting = list(project["dependencies"]) if with_project else []
     for group in groups:
         waiting += project["dev-dependencies"][group]
     pins: dict[Pin, set[str]] = {}
@@ -62,7 +64,14 @@ def test_requirements_equal_the_lock(name: str) -> None:
     assert required == locked_pins(GROUPS[name])
 
 
-@pytest.mark.parametrize("name", GROUPS)
+def test_site_requirements_equal_the_lock() -> None:
+    """The manual's tools come from the same lock, without the package."""
+    for name, groups in SITE_GROUPS.items():
+        required = required_pins((ROOT / "requirements" / name).read_text())
+        assert required == locked_pins(groups, with_project=False)
+
+
+@pytest.mark.parametrize("name", [*GROUPS, *SITE_GROUPS])
 def test_every_requirement_is_hashed(name: str) -> None:
     """pip --require-hashes has something to hold each download against."""
     required = required_pins((ROOT / "requirements" / name).read_text())
@@ -81,4 +90,6 @@ def test_lock_names_public_hosts_only() -> None:
     """A mirror of the machine that resolved the lock would break everyone else's install."""
     text = (ROOT / "uv.lock").read_text()
     assert set(re.findall(r"https?://([^/\"]+)", text)) == PUBLIC_HOSTS
-    assert "://" not in "".join((ROOT / "requirements" / name).read_text() for name in GROUPS)
+    assert "://" not in "".join(
+        (ROOT / "requirements" / name).read_text() for name in [*GROUPS, *SITE_GROUPS]
+    )
