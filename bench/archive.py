@@ -21,7 +21,7 @@ from bench.scan_store import make_store
 from bench.spark_sources import TOPIC, conditions, cpu_s, filled, measure
 from cometmq.spark import session
 from cometmq.spark.pipelines.archive.archive import ArchiveOptions, archive
-from cometmq.spark.pipelines.archive.source import LiveSource, Source, StoreSource
+from cometmq.spark.pipelines.archive.source import ClusterSource, DirectorySource, Source
 from cometmq.spark.pipelines.archive.verify import verify
 from cometmq.spark.pipelines.archive.write import WriteTask, write
 
@@ -77,10 +77,10 @@ def main() -> None:
         folder = Path(name)
         if asked.live:
             with filled(folder, asked.records) as name_server:
-                everything(asked, LiveSource(name_server), TOPIC, folder)
+                everything(asked, ClusterSource(name_server), TOPIC, folder)
         else:
             make_store(folder / "store", asked.records)
-            everything(asked, StoreSource(str(folder / "store"), "broker-a"), TOPIC, folder)
+            everything(asked, DirectorySource(str(folder / "store"), "broker-a"), TOPIC, folder)
 
 
 def everything(asked: argparse.Namespace, source: Source, topic: str, folder: Path) -> None:

@@ -11,7 +11,7 @@ from tests.unit.spark.stores import fill, some_days
 from cometmq.cli.pipeline.options import finish
 from cometmq.cli.terminal import exit_codes
 from cometmq.spark.base.progress import Summary
-from cometmq.spark.base.report import Report
+from cometmq.spark.base.report import HtmlReport
 
 LOG = f"store/commitlog/{0:020}"
 NOBODY = ("-n", "127.0.0.1:1")
@@ -120,7 +120,7 @@ def test_a_report_that_fails_takes_nothing_from_the_summary(
     folder.write_text("a file")
     summary = Summary("archive", {"rows": 7})
     code = finish(
-        summary, as_json=True, report=Report("Archive"), report_path=str(folder / "page.html")
+        summary, as_json=True, report=HtmlReport("Archive"), report_path=str(folder / "page.html")
     )
     told = capsys.readouterr()
     assert code == exit_codes.FAILED

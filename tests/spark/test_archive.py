@@ -23,8 +23,8 @@ from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.spark.pipelines.archive.archive import ArchiveOptions, archive
 from cometmq.spark.pipelines.archive.compact import compact
-from cometmq.spark.pipelines.archive.read import Slice, archive_files, read_archive
-from cometmq.spark.pipelines.archive.source import LiveSource, StoreSource
+from cometmq.spark.pipelines.archive.read import ArchiveSlice, archive_files, read_archive
+from cometmq.spark.pipelines.archive.source import ClusterSource, DirectorySource
 from cometmq.spark.pipelines.archive.verify import verify
 from cometmq.spark.pipelines.replay import replay, replay_preview
 
@@ -79,7 +79,7 @@ def run(spark: SparkSession, cluster: Cluster, folder: Path, topic: str, **optio
     """One run from the running broker."""
     return archive(
         spark,
-        LiveSource(cluster.name_server),
+        ClusterSource(cluster.name_server),
         folder,
         [topic],
         ArchiveOptions(**options),
@@ -105,7 +105,7 @@ def test_a_live_topic_is_archived_and_verified(
     assert counts == expected
     assert frame.selectExpr("sum(distance)").first()[0] == distance
     assert {row["topic"] for row in frame.select("topic").distinct().collect()} == {flights}
-    outcome = verify(spark, folder, LiveSource(cluster.name_server))
+    outcome = verify(spark, folder, ClusterSource(cluster.name_server))
     assert outcome.faults == []
     assert (outcome.rows, outcome.compared_rows) == (FLIGHTS, FLIGHTS)
 
@@ -115,12 +115,12 @@ def test_archives_of_topic_and_store_are_equal(
 ) -> None:
     """What the broker sends is what its store directory holds: each verifies against the other."""
     live, stored = tmp_path / "live", tmp_path / "stored"
-    store = StoreSource(cluster.store_path, cluster.broker_name)
+    store = DirectorySource(cluster.store_path, cluster.broker_name)
     wait_for_files(cluster, flights)
     run(spark, cluster, live, flights, rows_per_file=2_000)
     archive(spark, store, stored, [flights], now_ms=lambda: 1)
     assert verify(spark, live, store).faults == []
-    assert verify(spark, stored, LiveSource(cluster.name_server)).faults == []
+    assert verify(spark, stored, ClusterSource(cluster.name_server)).faults == []
     small = len(archive_files(live))
     merged = compact(spark, live, rows_per_file=FLIGHTS, now_ms=lambda: 2)
     assert (merged.files_before, merged.files_after) == (small, 1)
@@ -137,7 +137,7 @@ def test_a_slice_is_counted_and_replayed_in_order(
     folder = tmp_path / "archive"
     run(spark, cluster, folder, flights)
     target = cluster.create(2, prefix="Again")
-    chosen = Slice(tags=("UA", "AA"), where="CAST(properties['number'] AS int) < 4000")
+    chosen = ArchiveSlice(tags=("UA", "AA"), where="CAST(properties['number'] AS int) < 4000")
     wanted = [
         number
         for number, flight in enumerate(read_flights(limit=4_000))
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_told_before_anything_is_written(
     """Unreachable name server, unknown topic, schema and predicate that are none, a lost file."""
     folder = tmp_path / "archive"
     with pytest.raises(ConnectFailed):
-        archive(spark, LiveSource("127.0.0.1:1"), folder, [flights], now_ms=lambda: 1)
+        archive(spark, ClusterSource("127.0.0.1:1"), folder, [flights], now_ms=lambda: 1)
     with pytest.raises(NoRoute):
         run(spark, cluster, folder, new_topic("Unknown"))
     with pytest.raises(ConfigError, match="JSON schema 'carrier strnig' is not one"):
@@ -192,10 +192,10 @@ def test_what_is_wrong_is_told_before_anything_is_written(
     assert not folder.exists()
     run(spark, cluster, folder, flights)
     with pytest.raises(ConfigError, match="predicate 'no_such_column = 1' is refused"):
-        read_archive(spark, folder, Slice(where="no_such_column = 1"))
+        read_archive(spark, folder, ArchiveSlice(where="no_such_column = 1"))
     target = new_topic("Unknown")
     with pytest.raises(NoRoute):
-        replay(spark, folder, Slice(), name_server=cluster.name_server, target=target)
+        replay(spark, folder, ArchiveSlice(), name_server=cluster.name_server, target=target)
     archive_files(folder)[0].unlink()
     with pytest.raises(StoreCorrupt, match="files of the archive"):
         read_archive(spark, folder)
@@ -238,7 +238,7 @@ KILL = """
 import os, signal, sys
 from cometmq.spark import session
 from cometmq.spark.pipelines.archive.archive import ArchiveOptions, archive
-from cometmq.spark.pipelines.archive.source import LiveSource
+from cometmq.spark.pipelines.archive.source import ClusterSource
 point, name_server, topic, folder = sys.argv[1:5]
 seen = []
 def on_point(name):
@@ -247,7 +247,7 @@ def on_point(name):
         os.kill(os.getpid(), signal.SIGKILL)
 spark = session("killed", **{"spark.driver.memory": "512m"})
 options = ArchiveOptions(rows_per_file=1_000)
-source = LiveSource(name_server)
+source = ClusterSource(name_server)
 archive(spark, source, folder, [topic], options, now_ms=lambda: 1, on_point=on_point)
 """
 
@@ -271,5 +271,5 @@ def test_a_killed_driver_is_gone_on_with(
     before = read_archive(spark, folder)
     assert 0 < before.count() == before.select("queueId", "queueOffset").distinct().count()
     run(spark, cluster, folder, flights)
-    outcome = verify(spark, folder, LiveSource(cluster.name_server))
+    outcome = verify(spark, folder, ClusterSource(cluster.name_server))
     assert (outcome.faults, outcome.rows, outcome.compared_rows) == ([], FLIGHTS, FLIGHTS)

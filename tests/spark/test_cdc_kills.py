@@ -17,7 +17,7 @@ import pytest
 from tests.spark.test_cdc_pipeline import bodies, canal, table_rows
 from tests.unit.spark.generated_events import canal_binlog
 
-from cometmq.spark.pipelines.cdc.run import Merger
+from cometmq.spark.pipelines.cdc.merger import Merger
 from cometmq.spark.pipelines.cdc.table import POINTS, ParquetTable
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ FILES = 4
 JOB = """
 import os, signal, sys
 from cometmq.spark import session
-from cometmq.spark.pipelines.cdc.run import Merger
+from cometmq.spark.pipelines.cdc.merger import Merger
 from cometmq.spark.pipelines.cdc.table import ParquetTable
 from cometmq.spark.pipelines.base.following import follow
 

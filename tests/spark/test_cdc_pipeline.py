@@ -20,13 +20,14 @@ from tests.unit.arrow.made_stores import MadeStore
 from tests.unit.spark.generated_events import Binlog, canal_binlog, debezium_binlog
 
 from cometmq.errors import ConfigError
-from cometmq.spark.base.progress import Progress
+from cometmq.spark.base.progress import RunProgress
 from cometmq.spark.live.source import LiveSource
-from cometmq.spark.pipelines.base.following import counted, row_counter
 from cometmq.spark.pipelines.base.following import follow as follow_stream
-from cometmq.spark.pipelines.base.inputs import open_input, parse_address
-from cometmq.spark.pipelines.cdc.run import Merger
+from cometmq.spark.pipelines.base.watching import counted, row_counter
+from cometmq.spark.pipelines.cdc.merger import Merger
 from cometmq.spark.pipelines.cdc.table import ParquetTable, current_snapshot
+from cometmq.spark.pipelines.inputs.address import parse_address
+from cometmq.spark.pipelines.inputs.frames import open_input
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -250,7 +251,7 @@ def test_rows_are_told_while_a_followed_batch_runs(
     cluster.send(topic, events, queues=2)
     merger = Merger(ParquetTable(tmp_path / "orders"))
     counter = row_counter(spark)
-    progress = Progress("cdc", total=len(events), quiet=True)
+    progress = RunProgress("cdc", total=len(events), quiet=True)
     told: list[int] = []
 
     def take(batch: DataFrame, stream: str, batch_id: int) -> None:

@@ -49,7 +49,7 @@ def strike():
     os.killpg(0, signal.SIGINT)
 
 from cometmq.cli.main import main
-from cometmq.spark.pipelines.cdc.run import Merger
+from cometmq.spark.pipelines.cdc.merger import Merger
 batch_begun = threading.Event()
 take = Merger._take
 

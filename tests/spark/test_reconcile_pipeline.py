@@ -14,7 +14,7 @@ from tests.spark.clusters import Cluster
 from tests.spark.commands import Ran, run_command
 
 from cometmq.errors import ConfigError
-from cometmq.spark.pipelines.reconcile.reconcile import Comparing, sides_of
+from cometmq.spark.pipelines.reconcile.differences import Comparing, sides_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

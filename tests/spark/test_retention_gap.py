@@ -15,7 +15,7 @@ from tests.spark.clusters import Cluster
 from cometmq.arrow.options import COLUMNS
 from cometmq.errors import OffsetOutOfRange
 from cometmq.spark.live.options import LiveOptions
-from cometmq.spark.live.source import QueueRange, read_range
+from cometmq.spark.live.ranges import QueueRange, read_range
 from cometmq.spark.live.stream_source import LiveStreamReader
 from cometmq.testing import threaded_cluster
 

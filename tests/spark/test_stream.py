@@ -14,7 +14,7 @@ from tests.spark.clusters import Cluster, new_topic
 from cometmq.arrow.options import COLUMNS
 from cometmq.errors import NoRoute, OffsetOutOfRange
 from cometmq.spark.live.options import LiveOptions
-from cometmq.spark.live.source import QueueRange, SmallRanges
+from cometmq.spark.live.ranges import QueueRange, SmallRanges
 from cometmq.spark.live.stream_source import LiveStreamReader
 from cometmq.sync import Admin
 from cometmq.testing import threaded_cluster

@@ -14,7 +14,7 @@ from tests.unit.spark.test_trace_contexts import captured_bodies
 
 from cometmq.errors import ConfigError
 from cometmq.spark.base import progress
-from cometmq.spark.pipelines.trace.trace import journeys, latencies, never_consumed, trace_steps
+from cometmq.spark.pipelines.trace.journeys import journeys, latencies, never_consumed, trace_steps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

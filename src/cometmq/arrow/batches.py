@@ -16,7 +16,7 @@ from cometmq.arrow.options import CORRUPT_COLUMN, ScanOptions, ScanReport
 from cometmq.errors import StoreCorrupt
 
 if TYPE_CHECKING:
-    from cometmq.arrow.decode import Decoded, Place
+    from cometmq.arrow.decode import Decoded, QueueRows
 
 __all__ = ["BatchMaker", "Damage"]
 
@@ -50,7 +50,7 @@ class BatchMaker:
         # heap's end): without it each batch's numbers go back and come again page by page.
         np.empty(_KEPT_BYTES, np.uint8)
 
-    def batch(self, decoded: Decoded, damages: list[Damage], place: Place | None) -> Any:
+    def batch(self, decoded: Decoded, damages: list[Damage], queue_rows: QueueRows | None) -> Any:
         """One batch: what decoded and, in its places, what the mode makes of the rest."""
         if decoded.columns:
             arrays = [decoded.columns[name] for name in self._options.columns]
@@ -59,7 +59,7 @@ class BatchMaker:
             batch = self._nothing()
         if not damages:
             return batch
-        more = self.damaged(damages, place)
+        more = self.damaged(damages, queue_rows)
         if not more.num_rows:
             return batch
         order = np.concatenate(
@@ -68,7 +68,7 @@ class BatchMaker:
         both = pa.Table.from_batches([batch, more]).take(pa.array(np.argsort(order)))
         return both.combine_chunks().to_batches()[0]
 
-    def damaged(self, damages: list[Damage], place: Place | None) -> Any:
+    def damaged(self, damages: list[Damage], queue_rows: QueueRows | None) -> Any:
         """Rows for what does not decode; none where it is dropped, an error where it must not be.
 
         A queue still knows topic, queue and offset of such a record; the log only its position.
@@ -85,10 +85,10 @@ class BatchMaker:
             "physicalOffset": [damage.physical_offset for damage in damages],
             CORRUPT_COLUMN: [damage.text for damage in damages],
         }
-        if place is not None:
-            known["topic"] = [place.topic] * len(damages)
-            known["queueId"] = [place.queue_id] * len(damages)
-            known["queueOffset"] = [int(place.queue_offsets[damage.row]) for damage in damages]
+        if queue_rows is not None:
+            known["topic"] = [queue_rows.topic] * len(damages)
+            known["queueId"] = [queue_rows.queue_id] * len(damages)
+            known["queueOffset"] = [int(queue_rows.queue_offsets[damage.row]) for damage in damages]
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(known.get(name, [None] * len(damages)), TYPES[name])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -45,10 +45,7 @@ from cometmq.codec.stored_message import (
 )
 from cometmq.errors import CodecError
 
-if TYPE_CHECKING:
-    from cometmq.arrow.records import RecordBytes
-
-__all__ = ["Decoded", "Fault", "Place", "decode_records"]
+__all__ = ["Decoded", "Fault", "QueueRows", "RecordBytes", "decode_records"]
 
 _HEAD: Final = np.dtype(
     [
@@ -96,8 +93,32 @@ _LMQ_PREFIX: Final = "%LMQ%"
 _Properties = PropertyBatch | UniformProperties
 
 
+class RecordBytes(Protocol):
+    """Bytes with records in them."""
+
+    @property
+    def start(self) -> int | None:
+        """Physical offset of the first byte; None where only the records know theirs."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+
+    @property
+    def map(self) -> Any:
+        """The bytes, to be cut by slices."""
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """The same as an array."""
+
+    @property
+    def buffer(self) -> Any:
+        """The same as an Arrow buffer."""
+
+
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueueRows:
     """What a consume queue says of the records it points to."""
 
     topic: str
@@ -158,10 +179,10 @@ def decode_records(
     start: NDArray[np.int64],
     size: NDArray[np.int64],
     options: ScanOptions,
-    place: Place | None,
+    queue_rows: QueueRows | None,
 ) -> Decoded:
     """Decode the records at these positions of a file; time and tag limits are applied."""
-    plain = _plain_records(file, start, size, place)
+    plain = _plain_records(file, start, size, queue_rows)
     if "body" in options.columns and _has_flag(plain.head, COMPRESSED_FLAG):
         plain = plain.keep((plain.head["sys_flag"] & COMPRESSED_FLAG) == 0)
     if options.check_crc:
@@ -171,7 +192,7 @@ def decode_records(
         is_slow[plain.rows] = False
     plain = _in_time(plain, options)
     properties, plain = _properties(file, plain, options, is_slow)
-    topics, plain, properties = _topics(file, plain, properties, options, place, is_slow)
+    topics, plain, properties = _topics(file, plain, properties, options, queue_rows, is_slow)
     if options.tags is not None and properties is not None:
         wanted = pa.array(options.tags, pa.string())
         mask = pc.is_in(properties.column("TAGS"), value_set=wanted).to_numpy(zero_copy_only=False)
@@ -179,25 +200,30 @@ def decode_records(
             plain = plain.keep(mask)
             properties, plain = _properties(file, plain, options, is_slow)
             topics = None if topics is None else topics.filter(pa.array(mask))
-    columns = _columns(file, plain, properties, topics, options, place)
+    columns = _columns(file, plain, properties, topics, options, queue_rows)
     slow = np.flatnonzero(is_slow)
     if not len(slow):
         return Decoded(plain.rows, columns)
-    return _with_slow_rows(file, start, size, options, place, Decoded(plain.rows, columns), slow)
+    return _with_slow_rows(
+        file, start, size, options, queue_rows, Decoded(plain.rows, columns), slow
+    )
 
 
 # -- all at once -------------------------------------------------------------------------
 
 
 def _plain_records(
-    file: RecordBytes, start: NDArray[np.int64], size: NDArray[np.int64], place: Place | None
+    file: RecordBytes,
+    start: NDArray[np.int64],
+    size: NDArray[np.int64],
+    queue_rows: QueueRows | None,
 ) -> _Plain:
     """The records that need no second look."""
     data = file.bytes
     rows, start, end = _inside(data, start, size)
     if len(rows):
         heads = np.ndarray((len(data) - 87,), "V88", file.map, strides=(1,))[start].view(_HEAD)
-        usual = _usual_records(file, rows, start, end, heads, place)
+        usual = _usual_records(file, rows, start, end, heads, queue_rows)
         if usual is not None:
             return usual
     else:
@@ -217,9 +243,9 @@ def _plain_records(
     is_good &= topic_start + 2 <= end
     if file.start is not None:
         is_good &= heads["physical_offset"] == start + file.start
-    if place is not None and place.is_own:
-        is_good &= words["queue_id"] == _swapped(place.queue_id)
-        is_good &= heads["queue_offset"] == _taken(place.queue_offsets, rows)
+    if queue_rows is not None and queue_rows.is_own:
+        is_good &= words["queue_id"] == _swapped(queue_rows.queue_id)
+        is_good &= heads["queue_offset"] == _taken(queue_rows.queue_offsets, rows)
     plain = _Plain(rows, start, end, heads, body_end, topic_start, topic_start)
     if not is_good.all():
         plain = plain.keep(is_good)
@@ -233,7 +259,7 @@ def _usual_records(
     start: NDArray[np.int64],
     end: NDArray[np.int64],
     heads: NDArray[Any],
-    place: Place | None,
+    queue_rows: QueueRows | None,
 ) -> _Plain | None:
     """All of them, when all are right, of version 1 and with topics of one length; else None.
 
@@ -248,9 +274,9 @@ def _usual_records(
         or (file.start is not None and (heads["physical_offset"] != start + file.start).any())
     ):
         return None
-    if place is not None and place.is_own:
-        queue_offsets = _taken(place.queue_offsets, rows)
-        if (words["queue_id"] != _swapped(place.queue_id)).any() or (
+    if queue_rows is not None and queue_rows.is_own:
+        queue_offsets = _taken(queue_rows.queue_offsets, rows)
+        if (words["queue_id"] != _swapped(queue_rows.queue_id)).any() or (
             heads["queue_offset"] != queue_offsets
         ).any():
             return None
@@ -394,11 +420,11 @@ def _topics(
     plain: _Plain,
     properties: _Properties | None,
     options: ScanOptions,
-    place: Place | None,
+    queue_rows: QueueRows | None,
     is_slow: NDArray[np.bool_],
 ) -> tuple[Any, _Plain, _Properties | None]:
     """The records' own topics, when no queue names them; each is checked to be UTF-8 once."""
-    if place is not None:
+    if queue_rows is not None:
         return None, plain, properties
     same = same_text(file.bytes, plain.topic_start, plain.topic_end)
     if same is not None and _is_text(same):
@@ -410,7 +436,7 @@ def _topics(
         is_slow[plain.rows[~mask]] = True
         plain = plain.keep(mask)
         properties, plain = _properties(file, plain, options, is_slow)
-        return _topics(file, plain, properties, options, place, is_slow)
+        return _topics(file, plain, properties, options, queue_rows, is_slow)
     return raw.dictionary.cast(pa.string()).take(raw.indices), plain, properties
 
 
@@ -428,20 +454,24 @@ def _columns(
     properties: _Properties | None,
     topics: Any,
     options: ScanOptions,
-    place: Place | None,
+    queue_rows: QueueRows | None,
 ) -> dict[str, Any]:
     head = plain.head
     count = len(plain.rows)
     made: dict[str, Any] = {}
     for name in options.columns:
         if name == "topic":
-            made[name] = topics if place is None else constant(place.topic, count)
+            made[name] = topics if queue_rows is None else constant(queue_rows.topic, count)
         elif name == "broker":
             made[name] = constant(options.broker, count)
         elif name == "queueId":
-            made[name] = _queue_ids(head, place, count)
+            made[name] = _queue_ids(head, queue_rows, count)
         elif name == "queueOffset":
-            own = head["queue_offset"] if place is None else _taken(place.queue_offsets, plain.rows)
+            own = (
+                head["queue_offset"]
+                if queue_rows is None
+                else _taken(queue_rows.queue_offsets, plain.rows)
+            )
             made[name] = pa.array(own.astype(np.int64))
         elif name == "physicalOffset":
             made[name] = pa.array(head["physical_offset"].astype(np.int64))
@@ -463,10 +493,10 @@ def _columns(
     return made
 
 
-def _queue_ids(head: NDArray[Any], place: Place | None, count: int) -> Any:
-    if place is None:
+def _queue_ids(head: NDArray[Any], queue_rows: QueueRows | None, count: int) -> Any:
+    if queue_rows is None:
         return pa.array(head["queue_id"].astype(np.int32))
-    return pa.array(np.full(count, place.queue_id, np.int32))
+    return pa.array(np.full(count, queue_rows.queue_id, np.int32))
 
 
 def _head_column(name: str, head: NDArray[Any]) -> Any:
@@ -493,7 +523,7 @@ def _with_slow_rows(
     start: NDArray[np.int64],
     size: NDArray[np.int64],
     options: ScanOptions,
-    place: Place | None,
+    queue_rows: QueueRows | None,
     decoded: Decoded,
     slow: NDArray[Any],
 ) -> Decoded:
@@ -501,7 +531,7 @@ def _with_slow_rows(
     rows: list[int] = []
     values: dict[str, list[Any]] = {name: [] for name in options.columns}
     for row in slow.tolist():
-        found = _decode_row(file, int(start[row]), int(size[row]), options, place, row)
+        found = _decode_row(file, int(start[row]), int(size[row]), options, queue_rows, row)
         if isinstance(found, Fault):
             decoded.faults.append(found)
         elif found is not None:
@@ -521,7 +551,12 @@ def _with_slow_rows(
 
 
 def _decode_row(
-    file: RecordBytes, start: int, size: int, options: ScanOptions, place: Place | None, row: int
+    file: RecordBytes,
+    start: int,
+    size: int,
+    options: ScanOptions,
+    queue_rows: QueueRows | None,
+    row: int,
 ) -> dict[str, Any] | Fault | None:
     """One record's values; None when time or tags leave it out."""
     if start < 0 or size < RECORD_BYTES_MIN or start + size > file.size:
@@ -532,7 +567,7 @@ def _decode_row(
     except CodecError as error:
         return Fault(row, str(error).removeprefix("record at position 0: "))
     physical_offset = message.physical_offset if file.start is None else file.start + start
-    reason = _misplaced(message, physical_offset, size, place, row)
+    reason = _misplaced(message, physical_offset, size, queue_rows, row)
     if reason is not None:
         return Fault(row, reason)
     if options.starting_ms is not None and message.store_timestamp_ms < options.starting_ms:
@@ -547,19 +582,19 @@ def _decode_row(
             body = decompress(body, message.sys_flag)
         except CodecError as error:
             return Fault(row, str(error))
-    return _row_values(message, body, options, place, row)
+    return _row_values(message, body, options, queue_rows, row)
 
 
 def _misplaced(
-    message: StoredMessage, physical_offset: int, size: int, place: Place | None, row: int
+    message: StoredMessage, physical_offset: int, size: int, queue_rows: QueueRows | None, row: int
 ) -> str | None:
     if message.total_size != size:
         return f"its unit says {size} bytes, the record {message.total_size}"
     if message.physical_offset != physical_offset:
         return f"it says physical offset {message.physical_offset}, it stands at {physical_offset}"
-    if place is None or not place.is_own:
+    if queue_rows is None or not queue_rows.is_own:
         return None
-    expected = (place.queue_id, int(place.queue_offsets[row]))
+    expected = (queue_rows.queue_id, int(queue_rows.queue_offsets[row]))
     if (message.queue_id, message.queue_offset) != expected:
         return (
             f"it says queue {message.queue_id}, offset {message.queue_offset}; its unit is"
@@ -569,14 +604,20 @@ def _misplaced(
 
 
 def _row_values(
-    message: StoredMessage, body: bytes, options: ScanOptions, place: Place | None, row: int
+    message: StoredMessage,
+    body: bytes,
+    options: ScanOptions,
+    queue_rows: QueueRows | None,
+    row: int,
 ) -> dict[str, Any]:
     properties = message.properties
     return {
-        "topic": message.topic if place is None else place.topic,
+        "topic": message.topic if queue_rows is None else queue_rows.topic,
         "broker": options.broker,
-        "queueId": message.queue_id if place is None else place.queue_id,
-        "queueOffset": message.queue_offset if place is None else int(place.queue_offsets[row]),
+        "queueId": message.queue_id if queue_rows is None else queue_rows.queue_id,
+        "queueOffset": message.queue_offset
+        if queue_rows is None
+        else int(queue_rows.queue_offsets[row]),
         "physicalOffset": message.physical_offset,
         "body": body,
         "tags": properties.get("TAGS"),

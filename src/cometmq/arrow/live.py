@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
-from cometmq.arrow.span import read_span
 from cometmq.client.admin.calls import AdminCalls
 from cometmq.client.base import fork
 from cometmq.client.base.calls import BrokerCalls
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from cometmq.net.env import Environment
     from cometmq.net.tls import Tls
 
-__all__ = ["LiveCluster", "QueueId", "read_span"]
+__all__ = ["LiveCluster", "Patience", "QueueId"]
 
 T = TypeVar("T")
 

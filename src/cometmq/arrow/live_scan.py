@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from cometmq.arrow.columns import schema_of
-from cometmq.arrow.live import LiveCluster, QueueId, read_span
+from cometmq.arrow.live import LiveCluster, QueueId
+from cometmq.arrow.live_span import read_span
 from cometmq.arrow.options import EARLIEST, LATEST, ScanOptions, ScanReport, nearest
 from cometmq.errors import ConfigError, NoRoute, OffsetOutOfRange
 

@@ -26,7 +26,7 @@ from cometmq.codec.consume_queue import CQ_UNIT_BYTES, CQ_UNIT_FIELDS, PRE_BLANK
 from cometmq.errors import StoreError
 from cometmq.store.queue.consume_queue import queue_id_of
 
-__all__ = ["LogFile", "LogFiles", "QueueFiles", "queues_of"]
+__all__ = ["LogFileView", "LogView", "QueueFiles", "queues_of"]
 
 UNIT: Final = np.dtype(CQ_UNIT_FIELDS)
 assert UNIT.itemsize == CQ_UNIT_BYTES
@@ -36,7 +36,7 @@ _BLOCK_BYTES: Final = 1 << 20
 _BLOCK_UNITS: Final = 1 << 14
 
 
-class LogFile:
+class LogFileView:
     """One file of the log, mapped when first looked at."""
 
     def __init__(self, path: Path) -> None:
@@ -97,7 +97,7 @@ class LogFile:
         return False
 
 
-class LogFiles:
+class LogView:
     """The commit log of a directory."""
 
     def __init__(self, root: Path) -> None:
@@ -109,7 +109,7 @@ class LogFiles:
         self.root = root
         self.files = [
             file
-            for file in (LogFile(path) for path in _numbered(folder))
+            for file in (LogFileView(path) for path in _numbered(folder))
             # Made ahead and then given up: nothing to map.
             if file.size
         ]

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from cometmq.arrow.batches import BatchMaker, Damage
 from cometmq.arrow.columns import schema_of
-from cometmq.arrow.decode import Decoded, Fault, Place, decode_records
+from cometmq.arrow.decode import Decoded, Fault, QueueRows, decode_records
 from cometmq.arrow.options import EARLIEST, LATEST, ScanOptions, ScanReport
-from cometmq.arrow.store_files import LogFile, LogFiles, QueueFiles, queues_of
+from cometmq.arrow.store_files import LogFileView, LogView, QueueFiles, queues_of
 from cometmq.codec.consume_queue import PRE_BLANK_SIZE
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.stored_message import (
@@ -58,7 +58,7 @@ _INT_MAX: Final = 2**31 - 1
 
 def scan_store(path: str | Path, options: ScanOptions, report: ScanReport) -> Any:
     """A RecordBatchReader over a store directory; see `cometmq.arrow.scan`."""
-    log = LogFiles(Path(path))
+    log = LogView(Path(path))
     schema = schema_of(options.columns)
     scan = StoreScan(log, options, report, schema)
     if options.topic is None:
@@ -110,9 +110,7 @@ def _check_brokers(options: ScanOptions) -> None:
 class StoreScan:
     """One scan under way, or the part of one that a span holds (see `store_spans`)."""
 
-    def __init__(
-        self, log: LogFiles, options: ScanOptions, report: ScanReport, schema: Any
-    ) -> None:
+    def __init__(self, log: LogView, options: ScanOptions, report: ScanReport, schema: Any) -> None:
         self.log = log
         self.options = options
         self.report = report
@@ -162,9 +160,9 @@ class StoreScan:
             offsets, position, size = offsets[keep], position[keep], size[keep]
         for begin, end, number in self._parts(position, size):
             part = slice(begin, end)
-            place = Place(queue.topic, queue.queue_id, offsets[part])
+            queue_rows = QueueRows(queue.topic, queue.queue_id, offsets[part])
             file = self.log.files[number] if number >= 0 else None
-            yield self._decode(file, position[part], size[part], place)
+            yield self._decode(file, position[part], size[part], queue_rows)
 
     def _parts(
         self, position: NDArray[np.int64], size: NDArray[np.int64]
@@ -200,7 +198,7 @@ class StoreScan:
         """Whether no later file of the log holds anything."""
         return not any(any(later.map[:8]) for later in self.log.files[number + 1 :])
 
-    def _is_too_old(self, following: list[LogFile]) -> bool:
+    def _is_too_old(self, following: list[LogFileView]) -> bool:
         """Whether the next file begins before the time asked for, so that this one is not."""
         starting_ms = self.options.starting_ms
         if starting_ms is None or not following:
@@ -212,7 +210,7 @@ class StoreScan:
         return first.store_timestamp_ms < starting_ms
 
     def file_batches(
-        self, file: LogFile, position: int, until: int, *, is_last: bool
+        self, file: LogFileView, position: int, until: int, *, is_last: bool
     ) -> Iterator[Any]:
         """The records that begin in these file positions; `position` is where one begins."""
         while position < until:
@@ -230,7 +228,7 @@ class StoreScan:
                 return
             position = following
 
-    def _walk(self, file: LogFile, position: int, until: int) -> tuple[list[int], int, bool]:
+    def _walk(self, file: LogFileView, position: int, until: int) -> tuple[list[int], int, bool]:
         """Where records begin, where the next would, and whether one stands there that misleads."""
         data, end = file.map, file.size
         unpack = _LENGTH_AND_MAGIC.unpack_from
@@ -256,7 +254,7 @@ class StoreScan:
         return starts, position, False
 
     def _look_at_stop(
-        self, file: LogFile, position: int, *, is_astray: bool, is_last: bool
+        self, file: LogFileView, position: int, *, is_astray: bool, is_last: bool
     ) -> tuple[bool, Damage | None, int]:
         """Why the walk stopped: (the file is done, what is damaged, where to go on)."""
         if position + 8 > file.size:
@@ -287,10 +285,10 @@ class StoreScan:
 
     def _decode(
         self,
-        file: LogFile | None,
+        file: LogFileView | None,
         position: NDArray[np.int64],
         size: NDArray[np.int64],
-        place: Place | None,
+        queue_rows: QueueRows | None,
     ) -> Any:
         """One batch: what decodes, and what the mode makes of the rest."""
         if file is None:
@@ -299,7 +297,7 @@ class StoreScan:
                 np.zeros(0, np.int64), {}, [Fault(row, reason) for row in range(len(size))]
             )
         else:
-            decoded = decode_records(file, position - file.start, size, self.options, place)
+            decoded = decode_records(file, position - file.start, size, self.options, queue_rows)
         damages = []
         for fault in decoded.faults:
             offset = int(position[fault.row])
@@ -312,10 +310,10 @@ class StoreScan:
             place_in_file = offset if file is None else offset - file.start
             where = f"{path}, position {place_in_file}"
             damages.append(Damage(fault.row, where, offset, fault.reason))
-        return self.maker.batch(decoded, damages, place)
+        return self.maker.batch(decoded, damages, queue_rows)
 
 
-def _is_record(file: LogFile, position: int) -> bool:
+def _is_record(file: LogFileView, position: int) -> bool:
     """Whether a record stands here, in its own right."""
     if position + RECORD_BYTES_MIN > file.size:
         return False
@@ -329,7 +327,7 @@ def _is_record(file: LogFile, position: int) -> bool:
     return message.physical_offset == file.start + position
 
 
-def next_record(file: LogFile, position: int) -> int | None:
+def next_record(file: LogFileView, position: int) -> int | None:
     """Where the next sound record begins; None when none does."""
     for found in _MAGIC.finditer(file.map, position + 4):
         if _is_record(file, found.start() - 4):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from cometmq.arrow.columns import schema_of
-from cometmq.arrow.store_files import LogFiles, QueueFiles
+from cometmq.arrow.store_files import LogView, QueueFiles
 from cometmq.arrow.store_scan import StoreScan, chosen_queues, next_record
 from cometmq.codec.consume_queue import PRE_BLANK_SIZE
 
@@ -65,7 +65,7 @@ def plan_spans(
 
     Raises StoreError as `cometmq.arrow.scan` does.
     """
-    log = LogFiles(Path(path))
+    log = LogView(Path(path))
     whole: list[Span]
     if options.topic is None:
         whole = _log_spans(log)
@@ -92,7 +92,7 @@ def read_spans(
     path: str | Path, spans: list[Span], options: ScanOptions, report: ScanReport
 ) -> Iterator[Any]:
     """The record batches of one part, as `cometmq.arrow.scan` would give them."""
-    log = LogFiles(Path(path))
+    log = LogView(Path(path))
     scan = StoreScan(log, options, report, schema_of(options.columns))
 
     def batches() -> Iterator[Any]:
@@ -116,7 +116,7 @@ def _log_batches(scan: StoreScan, span: LogSpan) -> Iterator[Any]:
             yield from scan.file_batches(file, found, until, is_last=scan.is_last(number))
 
 
-def _log_spans(log: LogFiles) -> list[Span]:
+def _log_spans(log: LogView) -> list[Span]:
     """The log's files, as far as they hold data."""
     spans: list[Span] = []
     for file in log.files:

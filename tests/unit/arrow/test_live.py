@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from cometmq import Message, MessageQueue
-from cometmq.arrow.live import LiveCluster, QueueId, read_span
+from cometmq.arrow.live import LiveCluster, QueueId
+from cometmq.arrow.live_span import read_span
 from cometmq.arrow.options import ScanReport, parse_options
 from cometmq.errors import ConnectFailed, NoRoute, OffsetOutOfRange
 from cometmq.sync import Admin, Producer

@@ -21,11 +21,10 @@ from tests.unit.arrow.test_scan import as_rows
 
 from cometmq import Message, MessageQueue
 from cometmq.arrow import ALL_COLUMNS, ScanReport, scan
-from cometmq.arrow.decode import Place, decode_records
-from cometmq.arrow.live import LiveCluster, QueueId, read_span
+from cometmq.arrow.decode import QueueRows, decode_records
+from cometmq.arrow.live import LiveCluster, QueueId
+from cometmq.arrow.live_span import WireRecords, _SmallAnswers, _span_chunk, read_span
 from cometmq.arrow.options import parse_options
-from cometmq.arrow.records import WireRecords
-from cometmq.arrow.span import _SmallAnswers, _span_chunk
 from cometmq.broker import Broker, load_config
 from cometmq.errors import (
     ConfigError,
@@ -65,7 +64,7 @@ def fill(name_server: str, topic: str = TOPIC, count: int = COUNT) -> None:
                 body,
                 tags=chance.choice([None, "A", "B"]),
                 keys=f"k{number}",
-                properties={"place": f"Ärmel {number}"} if number % 7 == 0 else {},
+                properties={"queue_rows": f"Ärmel {number}"} if number % 7 == 0 else {},
             )
             producer.send(message, queue=MessageQueue(topic, "broker-a", number % QUEUES))
 
@@ -218,17 +217,17 @@ def test_brokers_evaluate_a_filter(filled: EmbeddedCluster) -> None:
     some = scan(
         name_server=filled.name_server_address,
         topic=TOPIC,
-        sql92="place ENDSWITH '7' OR (TAGS = 'A' AND KEYS = 'k3')",
+        sql92="queue_rows ENDSWITH '7' OR (TAGS = 'A' AND KEYS = 'k3')",
     ).read_all()
     expected = [
         row["queueOffset"]
         for row in rows
-        if dict(row["properties"]).get("place", "").endswith("7")
+        if dict(row["properties"]).get("queue_rows", "").endswith("7")
         or (row["tags"] == "A" and row["keys"] == "k3")
     ]
     assert 5 < len(expected) < 30
     assert sorted(some["queueOffset"].to_pylist()) == sorted(expected)
-    none = scan(name_server=filled.name_server_address, topic=TOPIC, sql92="place = 'nowhere'")
+    none = scan(name_server=filled.name_server_address, topic=TOPIC, sql92="queue_rows = 'nowhere'")
     assert none.read_all().num_rows == 0
 
 
@@ -432,10 +431,10 @@ def test_records_as_they_are_sent_decode_like_stored_ones() -> None:
     broken[4] ^= 1
     records[7] = bytes(broken)
     sizes = np.array([len(record) for record in records], np.int64)
-    place = Place("T", 0, np.arange(20))
+    queue_rows = QueueRows("T", 0, np.arange(20))
     options = parse_options(columns=ALL_COLUMNS, include_properties=True)
     wire = WireRecords(b"".join(records))
-    decoded = decode_records(wire, np.cumsum(sizes) - sizes, sizes, options, place)
+    decoded = decode_records(wire, np.cumsum(sizes) - sizes, sizes, options, queue_rows)
     assert [(fault.row, "magic" in fault.reason) for fault in decoded.faults] == [(7, True)]
     table = pa.Table.from_arrays(list(decoded.columns.values()), names=list(decoded.columns))
     reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())

@@ -22,13 +22,13 @@ from tests.unit.spark.stores import NEW_YEAR_MS, Put, fill, some_days
 from cometmq import arrow
 from cometmq.arrow import COLUMNS
 from cometmq.errors import ConfigError, NoRoute, StoreCorrupt, StoreError, StoreLocked
-from cometmq.spark.base.progress import Progress
+from cometmq.spark.base.progress import RunProgress
 from cometmq.spark.pipelines.archive.archive import ArchiveOptions, ArchiveResult, archive
 from cometmq.spark.pipelines.archive.checksum import CHECKED_COLUMNS, Checksum
 from cometmq.spark.pipelines.archive.compact import compact
 from cometmq.spark.pipelines.archive.manifest import SNAPSHOT_EVERY, Manifest
-from cometmq.spark.pipelines.archive.read import Slice, archive_files
-from cometmq.spark.pipelines.archive.source import StoreSource
+from cometmq.spark.pipelines.archive.read import ArchiveSlice, archive_files
+from cometmq.spark.pipelines.archive.source import DirectorySource
 from cometmq.spark.pipelines.archive.verify import verify
 
 SMALL = ArchiveOptions(rows_per_file=100)
@@ -71,7 +71,7 @@ def run(
     clock = itertools.count(1_700_000_000_000)
     return archive(
         LocalSpark(),
-        StoreSource(store, "broker-a"),
+        DirectorySource(store, "broker-a"),
         root,
         topics,
         options,
@@ -178,7 +178,7 @@ def test_a_run_that_dies_is_gone_on_with(point: str, tmp_path: Path) -> None:
     assert sorted(rows_of(root), key=str) == everything
     assert in_folders(root) == sorted(archive_files(root))
     assert not (root / "_temporary").exists()
-    assert verify(LocalSpark(), root, StoreSource(store, "broker-a")).faults == []
+    assert verify(LocalSpark(), root, DirectorySource(store, "broker-a")).faults == []
 
 
 KILL = """
@@ -236,7 +236,7 @@ def test_compaction_that_dies_loses_nothing(point: str, tmp_path: Path) -> None:
     assert rows_of(root) == before
     assert len(in_folders(root)) == 2
     assert result.files_after == (0 if point != "before-commit" else 2)
-    outcome = verify(LocalSpark(), root, StoreSource(store, "broker-a"))
+    outcome = verify(LocalSpark(), root, DirectorySource(store, "broker-a"))
     assert (outcome.faults, outcome.compared_rows) == ([], 600)
 
 
@@ -281,7 +281,7 @@ def test_json_bodies_become_columns(tmp_path: Path) -> None:
     bodies = [b'{"a": 1, "b": "x", "more": [1]}', b"no json", b'{"b":\n "y"}', b"", b'{"a": "z"}']
     puts = [Put("T", 0, body or b" ", 1_700_000_000_000 + n) for n, body in enumerate(bodies)]
     store = fill(tmp_path / "store", puts)
-    from cometmq.spark.pipelines.archive.source import StoreSource as Source
+    from cometmq.spark.pipelines.archive.source import DirectorySource as Source
     from cometmq.spark.pipelines.archive.write import WriteTask, write
 
     queue = Source(store, "b").queues("T")[0]
@@ -302,7 +302,7 @@ def test_what_expired_unarchived_is_an_error_or_a_known_gap(tmp_path: Path) -> N
     root = tmp_path / "archive"
     run(store, root)
 
-    class Expired(StoreSource):
+    class Expired(DirectorySource):
         """The same store, as if retention had taken what came after the archive."""
 
         def bounds(self, queues: Any) -> Any:
@@ -342,7 +342,7 @@ def test_verify_finds_what_is_wrong(tmp_path: Path) -> None:
     store = fill(tmp_path / "store", some_days(600))
     root = tmp_path / "archive"
     run(store, root)
-    source = StoreSource(store, "broker-a")
+    source = DirectorySource(store, "broker-a")
     assert verify(LocalSpark(), root, source).faults == []
     changed, missing, *_ = archive_files(root)
     damage(changed)
@@ -361,7 +361,7 @@ def test_verify_finds_another_content_at_the_source(tmp_path: Path) -> None:
     run(fill(tmp_path / "store", puts), root)
     puts[7] = puts[7]._replace(body=puts[7].body.replace(b"7", b"8"))
     other = fill(tmp_path / "other", puts)
-    faults = verify(LocalSpark(), root, StoreSource(other, "broker-a")).faults
+    faults = verify(LocalSpark(), root, DirectorySource(other, "broker-a")).faults
     assert len(faults) == 1
     assert "differ from the source: checksum" in faults[0]
 
@@ -480,21 +480,21 @@ def test_slices_choose_files_by_topic_and_time(tmp_path: Path) -> None:
     store = fill(tmp_path / "store", [*some_days(40), *some_days(40, topic="Bills", days=1)])
     root = tmp_path / "archive"
     run(store, root, ArchiveOptions(rows_per_file=40))
-    first_day = archive_files(root, Slice(ending_ms=1_356_998_400_000 + 86_400_000))
+    first_day = archive_files(root, ArchiveSlice(ending_ms=1_356_998_400_000 + 86_400_000))
     assert {path.parent.parent.name for path in first_day} == {"date=2013-01-01"}
-    bills = archive_files(root, Slice(topics=("Bills",)))
+    bills = archive_files(root, ArchiveSlice(topics=("Bills",)))
     assert {path.parent.name for path in bills} == {"topic=Bills"}
     with pytest.raises(ConfigError, match="did you mean 'Bills'"):
-        archive_files(root, Slice(topics=("Bill",)))
+        archive_files(root, ArchiveSlice(topics=("Bill",)))
 
 
 def test_progress_counts_offsets_and_ends_at_the_total(tmp_path: Path) -> None:
     """What the caller sees while it runs."""
     store = fill(tmp_path / "store", some_days(900))
-    with Progress("archive", quiet=True) as progress:
+    with RunProgress("archive", quiet=True) as progress:
         archive(
             LocalSpark(),
-            StoreSource(store, "broker-a"),
+            DirectorySource(store, "broker-a"),
             tmp_path / "archive",
             None,
             SMALL,

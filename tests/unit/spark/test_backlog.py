@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from cometmq.spark.pipelines.backlog.backlog import (
+from cometmq.spark.pipelines.backlog.lag import (
     DRAINED,
     DRAINING,
     GROWING,
     STEADY,
     STOPPED,
-    QueueDrain,
+    LagSample,
+    QueueBacklog,
     QueueSample,
-    Sample,
     advice,
     by_group,
     drain,
 )
 
 
-def sample(at_ms: int, *places: tuple[int, int], members: int = 1) -> Sample:
+def sample(at_ms: int, *places: tuple[int, int], members: int = 1) -> LagSample:
     """Queues 0, 1, … of one group at (broker offset, consumer offset)."""
     queues = [
         QueueSample("G", "T", "broker-a", queue_id, *place) for queue_id, place in enumerate(places)
     ]
-    return Sample(at_ms, tuple(queues), {"G": members})
+    return LagSample(at_ms, tuple(queues), {"G": members})
 
 
-def told(first: Sample, second: Sample, keys: Any = (), producers: Any = ()) -> str:
+def told(first: LagSample, second: LagSample, keys: Any = (), producers: Any = ()) -> str:
     """The advice as one text."""
     queues = drain(first, second)
     return "\n".join(advice(by_group(queues, second.members), queues, keys, producers))
@@ -45,7 +45,7 @@ def test_states() -> None:
     """Every relation of the two rates has its word, and only a shrinking lag a time."""
 
     def state(produced: float, drained: float, lag: int) -> tuple[str, float | None]:
-        queue = QueueDrain("G", "T", "b", 0, lag, 0, produced, drained)
+        queue = QueueBacklog("G", "T", "b", 0, lag, 0, produced, drained)
         return queue.state, queue.time_to_drain_s
 
     assert state(5, 5, 0) == (DRAINED, 0.0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.spark.generated_events import canal_binlog, debezium_binlog
 
-from cometmq.spark.pipelines.cdc.cdc import schema_changes, wider
-from cometmq.spark.pipelines.cdc.changes import BAD, DDL, DELETE, UPSERT, Change, parse_change
+from cometmq.spark.pipelines.cdc.events import BAD, DDL, DELETE, UPSERT, Change, parse_change
+from cometmq.spark.pipelines.cdc.state import schema_changes, wider
 
 SOURCE = {"connector": "mysql", "db": "shop", "table": "orders", "ts_ms": 5}
 

@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.spark.base.progress import Progress
+from cometmq.spark.base.progress import RunProgress
 from cometmq.spark.base.reach import Reach
-from cometmq.spark.pipelines.base.following import (
-    Followed,
-    committed_offsets,
-    interruptible,
-    spark_sentence,
-)
+from cometmq.spark.pipelines.base.following import Followed, committed_offsets
+from cometmq.spark.pipelines.base.spark_errors import interruptible, spark_sentence
 
 
 class Query:
@@ -47,7 +43,7 @@ def test_progress_adds_up_and_an_idle_look_changes_nothing() -> None:
     assert sum(followed.batches.values()) == 35
     assert sum(followed.dropped_late.values()) == 3
     assert followed.open_groups == 7
-    progress = Progress("cdc", stream=io.StringIO())
+    progress = RunProgress("cdc", stream=io.StringIO())
     followed.tell(progress)
     assert progress.rows == 35
     assert progress.offsets == {"T broker-a:0": 70, "T broker-a:1": 5}
@@ -64,7 +60,7 @@ def test_a_stream_tells_offsets_and_what_is_left() -> None:
     events[1]["sources"][0]["startOffset"] = '{"T": {"broker-a:0": 40}}'
     events[1]["sources"][0]["latestOffset"] = '{"T": {"broker-a:0": 140, "broker-a:1": 5}}'
     followed = Followed()
-    progress = Progress("cdc", total=0, quiet=True)
+    progress = RunProgress("cdc", total=0, quiet=True)
     counted = [0]
     progress.reaches = [Reach({"T broker-a:0": (0, 90)}, lambda: counted[0])]
     followed.look(Query(*events))
@@ -74,7 +70,7 @@ def test_a_stream_tells_offsets_and_what_is_left() -> None:
     counted[0] = 80
     followed.tell(progress, counted[0])
     assert progress.reaches[0].text() == "offsets 80 of 105 in 2 queues of T"
-    without = Progress("reconcile", quiet=True)
+    without = RunProgress("reconcile", quiet=True)
     without.reaches = [Reach({}, None)]
     followed.tell(without)
     assert without.total is None

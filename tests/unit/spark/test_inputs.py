@@ -12,12 +12,14 @@ from cometmq.errors import ConfigError, NoRoute, StoreCorrupt, StoreError
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.net.tls import Tls
-from cometmq.spark.pipelines.archive.manifest import ArchiveFile, QueueRange
-from cometmq.spark.pipelines.base.extents import Extent, archive_ranges, check_input
-from cometmq.spark.pipelines.base.inputs import Address, live_options, parse_address
+from cometmq.spark.base.reach import Extent
+from cometmq.spark.pipelines.archive.manifest import ArchiveFile, FileRange
 from cometmq.spark.pipelines.cdc.table import ParquetTable, current_snapshot
-from cometmq.spark.pipelines.reconcile.reconcile import duration_s
-from cometmq.spark.pipelines.reconcile.run import Reconciling, check_out
+from cometmq.spark.pipelines.inputs.address import Address, parse_address
+from cometmq.spark.pipelines.inputs.extents import archive_ranges, check_input
+from cometmq.spark.pipelines.inputs.frames import live_options
+from cometmq.spark.pipelines.reconcile.differences import duration_s
+from cometmq.spark.pipelines.reconcile.findings import Reconciling, check_out
 from cometmq.sync import Admin, Producer
 from cometmq.testing import threaded_cluster
 
@@ -102,7 +104,7 @@ def test_ranges_of_an_archive() -> None:
     """From the first to the last offset of each queue, over all files."""
     files = [
         ArchiveFile(
-            f"{n}", "", "T", "2026-01-01", 5, 1, "", (QueueRange("a", 0, *ends, 5, "", 0, 0),)
+            f"{n}", "", "T", "2026-01-01", 5, 1, "", (FileRange("a", 0, *ends, 5, "", 0, 0),)
         )
         for n, ends in enumerate([(10, 15), (15, 20), (2, 7)])
     ]

@@ -9,14 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cometmq.arrow.live import LiveCluster, read_span
+from cometmq.arrow.live import LiveCluster
+from cometmq.arrow.live_span import read_span
 from cometmq.arrow.options import ScanReport, parse_options
 from cometmq.errors import ConfigError, NoRoute, RequestTimeout
 from cometmq.spark.pipelines.base.ordered_send import (
     COLUMNS,
     REPLAY_OF,
-    Ledger,
-    Sender,
+    LedgerSender,
+    SendLedger,
     SendPlan,
     check_targets,
 )
@@ -97,7 +98,7 @@ def send(
     **hooks: Any,
 ) -> tuple[int, int]:
     """(sent, skipped) of one run; a rate of 500 makes batches of 50."""
-    Ledger(folder).open({"for": topic})
+    SendLedger(folder).open({"for": topic})
     queues = check_targets(name_server, (), [topic])
     plan = SendPlan(name_server, (), order, queues, SOURCES, str(folder), rate)
     hooks.setdefault("sleep", lambda seconds: None)
@@ -106,7 +107,7 @@ def send(
         LiveCluster(name_server) as cluster,
         Producer("replay-test", name_server=name_server, retries=0) as own,
     ):
-        for _, new, old in Sender(plan, producer or own, cluster, **hooks).send(rows(topic)):
+        for _, new, old in LedgerSender(plan, producer or own, cluster, **hooks).send(rows(topic)):
             sent += new
             skipped += old
     return sent, skipped
@@ -260,7 +261,7 @@ def test_the_rate_is_kept(name_server: str, topic: str, tmp_path: Path) -> None:
 
 def test_a_ledger_belongs_to_one_selection(tmp_path: Path) -> None:
     """Another selection would skip what it never sent."""
-    ledger = Ledger(tmp_path / "ledger")
+    ledger = SendLedger(tmp_path / "ledger")
     ledger.open({"slice": {"tags": ["UA"]}})
     ledger.open({"slice": {"tags": ["UA"]}})
     with pytest.raises(ConfigError, match="is that of another selection: slice was"):

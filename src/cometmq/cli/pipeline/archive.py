@@ -12,10 +12,10 @@ from cometmq.cli.terminal.options import name_server_option, security_options, s
 from cometmq.cli.terminal.values import Finite
 
 if TYPE_CHECKING:
-    from cometmq.spark.base.progress import Progress, Summary
-    from cometmq.spark.base.report import Report
+    from cometmq.spark.base.progress import RunProgress, Summary
+    from cometmq.spark.base.report import HtmlReport
     from cometmq.spark.pipelines.archive.archive import ArchiveResult
-    from cometmq.spark.pipelines.archive.source import Source
+    from cometmq.spark.pipelines.archive.source import ArchiveSource
 
 __all__ = ["archive", "archive_report", "archive_summary", "now_ms"]
 
@@ -126,7 +126,7 @@ def archive(
     from cometmq.spark.pipelines.archive.archive import ArchiveOptions, check_folder
     from cometmq.spark.pipelines.archive.archive import archive as run_archive
     from cometmq.spark.pipelines.archive.compact import compact as run_compact
-    from cometmq.spark.pipelines.base.following import in_one_sentence
+    from cometmq.spark.pipelines.base.spark_errors import explain_errors
 
     options = ArchiveOptions(
         rows_per_file=rows_per_file,
@@ -144,7 +144,7 @@ def archive(
     spark = open_session("archive", master, conf)
     code = 0
     while True:
-        with in_one_sentence(), open_progress(ctx, "archive") as progress:
+        with explain_errors(), open_progress(ctx, "archive") as progress:
             result = run_archive(
                 spark, source, root, topics or None, options, now_ms=now_ms, progress=progress
             )
@@ -165,16 +165,16 @@ def archive(
         time.sleep(every)
 
 
-def make_source(name_server: str, store_path: str | None, broker: str) -> Source:
+def make_source(name_server: str, store_path: str | None, broker: str) -> ArchiveSource:
     """The cluster or the store that the options name."""
     from cometmq.client.base.security import with_environment
-    from cometmq.spark.pipelines.archive.source import LiveSource, StoreSource
+    from cometmq.spark.pipelines.archive.source import ClusterSource, DirectorySource
 
     if store_path is not None:
         from pathlib import Path
 
-        return StoreSource(str(Path(store_path).absolute()), broker)
-    return LiveSource(name_server, tuple(sorted(with_environment(security_options()).items())))
+        return DirectorySource(str(Path(store_path).absolute()), broker)
+    return ClusterSource(name_server, tuple(sorted(with_environment(security_options()).items())))
 
 
 def archive_summary(result: ArchiveResult, source: str, seconds: float) -> Summary:
@@ -200,11 +200,11 @@ def archive_summary(result: ArchiveResult, source: str, seconds: float) -> Summa
     )
 
 
-def archive_report(result: ArchiveResult, summary: Summary, progress: Progress) -> Report:
+def archive_report(result: ArchiveResult, summary: Summary, progress: RunProgress) -> HtmlReport:
     """The page: facts, rows by topic and date, rate, queues."""
-    from cometmq.spark.base.report import Report
+    from cometmq.spark.base.report import HtmlReport
 
-    report = Report(f"Archive {result.root}")
+    report = HtmlReport(f"Archive {result.root}")
     report.summary(summary)
     report.heading("Rows")
     report.bar_chart("By topic", sorted(result.rows_by_topic.items()), unit="rows")
@@ -248,17 +248,17 @@ def verify(
     """
     set_up_logging(ctx)
     from cometmq.spark.base.progress import Summary
-    from cometmq.spark.base.report import Report
+    from cometmq.spark.base.report import HtmlReport
     from cometmq.spark.pipelines.archive.manifest import Manifest
     from cometmq.spark.pipelines.archive.verify import verify as run_verify
-    from cometmq.spark.pipelines.base.following import in_one_sentence
+    from cometmq.spark.pipelines.base.spark_errors import explain_errors
 
     Manifest(directory).read()
     source = None if offline else make_source(name_server, store_path, broker)
     if source is not None:
         source.topics()
     spark = open_session("archive verify", master, conf)
-    with in_one_sentence(), open_progress(ctx, "verify") as progress:
+    with explain_errors(), open_progress(ctx, "verify") as progress:
         result = run_verify(spark, directory, source, topics=topics or None, progress=progress)
     facts = {
         "archive": directory,
@@ -271,7 +271,7 @@ def verify(
         "seconds": progress.seconds,
     }
     summary = Summary("archive verify", facts, result.faults)
-    report = Report(f"Verified: {directory}")
+    report = HtmlReport(f"Verified: {directory}")
     report.summary(summary)
     report.rate_chart(progress)
     return finish(summary, as_json=as_json, report=report, report_path=report_path)
@@ -296,14 +296,14 @@ def compact(
     """Merge the files of archive DIR that have less than half of --rows-per-file rows."""
     set_up_logging(ctx)
     from cometmq.spark.base.progress import Summary
-    from cometmq.spark.base.report import Report
+    from cometmq.spark.base.report import HtmlReport
     from cometmq.spark.pipelines.archive.compact import compact as run_compact
     from cometmq.spark.pipelines.archive.manifest import Manifest
-    from cometmq.spark.pipelines.base.following import in_one_sentence
+    from cometmq.spark.pipelines.base.spark_errors import explain_errors
 
     Manifest(directory).read()
     spark = open_session("archive compact", master, conf)
-    with in_one_sentence(), open_progress(ctx, "compact") as progress:
+    with explain_errors(), open_progress(ctx, "compact") as progress:
         result = run_compact(
             spark,
             directory,
@@ -320,7 +320,7 @@ def compact(
         "seconds": progress.seconds,
     }
     summary = Summary("archive compact", facts)
-    report = Report(f"Compacted: {directory}")
+    report = HtmlReport(f"Compacted: {directory}")
     report.summary(summary)
     return finish(summary, as_json=as_json, report=report, report_path=report_path)
 
@@ -333,7 +333,7 @@ def files(directory: str, topics: tuple[str, ...]) -> None:
 
     For DuckDB, Polars or pyarrow while the archive is being written or compacted.
     """
-    from cometmq.spark.pipelines.archive.read import Slice, archive_files
+    from cometmq.spark.pipelines.archive.read import ArchiveSlice, archive_files
 
-    for path in archive_files(directory, Slice(topics=topics)):
+    for path in archive_files(directory, ArchiveSlice(topics=topics)):
         click.echo(str(path))

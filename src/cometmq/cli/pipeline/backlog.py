@@ -91,11 +91,16 @@ def backlog(
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_json, print_listing
-    from cometmq.spark.pipelines.backlog.backlog import SHARDING_KEY, take_sample
-    from cometmq.spark.pipelines.backlog.run import Backlog, read_waiting, waiting_ranges
-    from cometmq.spark.pipelines.base.extents import Extent
-    from cometmq.spark.pipelines.base.following import in_one_sentence, watching
-    from cometmq.spark.pipelines.base.inputs import live_options
+    from cometmq.spark.base.reach import Extent
+    from cometmq.spark.pipelines.backlog.findings import (
+        BacklogFindings,
+        read_waiting,
+        waiting_ranges,
+    )
+    from cometmq.spark.pipelines.backlog.lag import SHARDING_KEY, take_sample
+    from cometmq.spark.pipelines.base.spark_errors import explain_errors
+    from cometmq.spark.pipelines.base.watching import watching
+    from cometmq.spark.pipelines.inputs.frames import live_options
     from cometmq.sync import Admin
 
     security = security_options()
@@ -105,14 +110,14 @@ def backlog(
         first = take_sample(admin, chosen, now_ms=_now_ms(), topics=topics)
         time.sleep(interval_s)
         second = take_sample(admin, chosen, now_ms=_now_ms(), topics=topics)
-    found = Backlog.of(first, second)
+    found = BacklogFindings.of(first, second)
     with open_progress(ctx, "backlog") as progress:
         if not no_skew and any(queue.lag for queue in found.queues):
             spark = open_session("backlog", master, conf)
             ranges = waiting_ranges(found.queues)
             extent = Extent(sum(end - begin for begin, end in ranges.values()), ranges)
             progress.update(0, total=extent.rows)
-            with in_one_sentence(), watching(spark, progress, [extent], by_stages=True):
+            with explain_errors(), watching(spark, progress, [extent], by_stages=True):
                 waiting = read_waiting(spark, found.queues, live_options(name_server, security))
                 if waiting is not None:
                     found.skew(waiting, top=top, key=key or SHARDING_KEY)

@@ -75,16 +75,13 @@ def cdc(
     come or how often. With --follow each batch is applied exactly once, also across restarts.
     """
     set_up_logging(ctx)
-    from cometmq.spark.pipelines.base.extents import check_input
     from cometmq.spark.pipelines.base.following import follow as follow_stream
-    from cometmq.spark.pipelines.base.following import in_one_sentence, row_counter, watching
-    from cometmq.spark.pipelines.base.inputs import (
-        live_options,
-        open_input,
-        parse_address,
-        parse_columns,
-    )
-    from cometmq.spark.pipelines.cdc.run import Merger
+    from cometmq.spark.pipelines.base.spark_errors import explain_errors
+    from cometmq.spark.pipelines.base.watching import row_counter, watching
+    from cometmq.spark.pipelines.cdc.merger import Merger
+    from cometmq.spark.pipelines.inputs.address import parse_address
+    from cometmq.spark.pipelines.inputs.extents import check_input
+    from cometmq.spark.pipelines.inputs.frames import live_options, open_input, parse_columns
 
     if once and not follow:
         raise click.UsageError("--once goes with --follow; without it a run ends by itself")
@@ -99,7 +96,7 @@ def cdc(
             options["maxOffsetsPerTrigger"] = str(rows_per_batch)
     spark = open_session("cdc", master, conf)
     merger = Merger(target, keys, table)
-    with in_one_sentence(), target.locked(), open_progress(ctx, "cdc", extent.rows) as progress:
+    with explain_errors(), target.locked(), open_progress(ctx, "cdc", extent.rows) as progress:
         if columns is not None:
             schema = parse_columns(columns)
             merger.columns = {one.name: one.dataType.simpleString() for one in schema}

@@ -20,7 +20,7 @@ from cometmq.cli.terminal.values import Finite
 
 if TYPE_CHECKING:
     from cometmq.spark.base.progress import Summary
-    from cometmq.spark.base.report import Report
+    from cometmq.spark.base.report import HtmlReport
 
 __all__ = ["dead_letters"]
 
@@ -98,10 +98,10 @@ def dead_letters(
         raise click.UsageError("--to, --dry-run and --rate belong to --redrive", ctx)
     from cometmq.client.base.security import with_environment
     from cometmq.spark.base.progress import Summary
-    from cometmq.spark.pipelines.base.extents import Extent, topic_ranges
-    from cometmq.spark.pipelines.base.following import counted, in_one_sentence, watching
-    from cometmq.spark.pipelines.base.inputs import live_options
+    from cometmq.spark.base.reach import Extent
     from cometmq.spark.pipelines.base.ordered_send import all_topics, check_targets
+    from cometmq.spark.pipelines.base.spark_errors import explain_errors
+    from cometmq.spark.pipelines.base.watching import counted, watching
     from cometmq.spark.pipelines.dead_letters import (
         REASON_PROPERTIES,
         Selection,
@@ -109,6 +109,8 @@ def dead_letters(
         explain,
         select_dead,
     )
+    from cometmq.spark.pipelines.inputs.extents import topic_ranges
+    from cometmq.spark.pipelines.inputs.frames import live_options
 
     security = security_options()
     settings = tuple(sorted(with_environment(security).items()))
@@ -121,7 +123,7 @@ def dead_letters(
     spark = open_session("dead-letters", master, conf)
     options = {**live_options(name_server, security), "includeProperties": "true"}
     chart: list[tuple[str, int, int]] = []
-    with in_one_sentence(), open_progress(ctx, "dead-letters") as progress:
+    with explain_errors(), open_progress(ctx, "dead-letters") as progress:
         frame = spark.read.format("cometmq").options(**options)
         messages = frame.option("subscribe", ",".join(found)).load()
 
@@ -197,7 +199,7 @@ def _redrive(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(facts, rows by queue)."""
     from cometmq.spark.pipelines.base.ordered_send import (
-        Ledger,
+        SendLedger,
         default_ledger,
         preview,
         send_ordered,
@@ -209,7 +211,7 @@ def _redrive(
     facts: dict[str, Any] = {"messages": sum(row["messages"] for row in rows), "dry_run": dry_run}
     if dry_run:
         return facts, rows
-    book = Ledger(default_ledger(ledger, plan))
+    book = SendLedger(default_ledger(ledger, plan))
     book.open(plan)
     result = send_ordered(
         spark,
@@ -226,10 +228,10 @@ def _redrive(
 
 def _report(
     summary: Summary, rows: list[dict[str, Any]], chart: list[tuple[str, int, int]]
-) -> Report:
-    from cometmq.spark.base.report import Report
+) -> HtmlReport:
+    from cometmq.spark.base.report import HtmlReport
 
-    report = Report("Dead letters")
+    report = HtmlReport("Dead letters")
     report.summary(summary)
     lines: dict[str, list[tuple[float, float]]] = {}
     for topic, step, messages in chart:

@@ -22,8 +22,8 @@ from cometmq.cli.terminal.options import is_quiet
 if TYPE_CHECKING:
     from types import FrameType
 
-    from cometmq.spark.base.progress import Progress, Summary
-    from cometmq.spark.base.report import Report
+    from cometmq.spark.base.progress import RunProgress, Summary
+    from cometmq.spark.base.report import HtmlReport
 
 __all__ = ["finish", "open_progress", "open_session", "parse_time_ms", "spark_options"]
 
@@ -96,7 +96,7 @@ def open_session(name: str, master: str, conf: tuple[str, ...] = ()) -> Any:
             )
         settings[key] = value
     from cometmq.spark import session
-    from cometmq.spark.pipelines.base.following import interruptible
+    from cometmq.spark.pipelines.base.spark_errors import interruptible
 
     with interruptible():
         spark = session(f"cometmq {name}", master=master, **settings)
@@ -113,15 +113,19 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def open_progress(ctx: click.Context, what: str, total: int | None = None) -> Progress:
+def open_progress(ctx: click.Context, what: str, total: int | None = None) -> RunProgress:
     """Progress on stderr, silent with `-q`."""
-    from cometmq.spark.base.progress import Progress
+    from cometmq.spark.base.progress import RunProgress
 
-    return Progress(what, total=total, quiet=is_quiet(ctx))
+    return RunProgress(what, total=total, quiet=is_quiet(ctx))
 
 
 def finish(
-    summary: Summary, *, as_json: bool, report: Report | None = None, report_path: str | None = None
+    summary: Summary,
+    *,
+    as_json: bool,
+    report: HtmlReport | None = None,
+    report_path: str | None = None,
 ) -> int:
     """Write the report where one is wanted, print the summary, and give the exit code.
 

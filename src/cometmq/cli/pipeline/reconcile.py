@@ -17,9 +17,9 @@ from cometmq.cli.pipeline.options import (
 from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
 
 if TYPE_CHECKING:
-    from cometmq.spark.pipelines.base.extents import Extent
-    from cometmq.spark.pipelines.base.following import RowCounter
-    from cometmq.spark.pipelines.base.inputs import Address
+    from cometmq.spark.base.reach import Extent
+    from cometmq.spark.pipelines.base.watching import RowCounter
+    from cometmq.spark.pipelines.inputs.address import Address
 
 __all__ = ["reconcile"]
 
@@ -28,7 +28,7 @@ def _expressions(
     side: str, key: str | None, time: str | None, values: tuple[str, ...], both: Any
 ) -> Any:
     """A side's expressions, or those given for both; without a key or a time: what to type."""
-    from cometmq.spark.pipelines.reconcile.reconcile import Comparing
+    from cometmq.spark.pipelines.reconcile.differences import Comparing
 
     key, time = key or both.key, time or both.time
     for name, value in (("key", key), ("time", time)):
@@ -58,7 +58,7 @@ def _open(
     *,
     stream: bool,
 ) -> Any:
-    from cometmq.spark.pipelines.base.inputs import open_input, with_json_columns
+    from cometmq.spark.pipelines.inputs.frames import open_input, with_json_columns
 
     options = {**(live if address.kind == "topic" else {}), **given}
     frame = open_input(spark, address, options=options, stream=stream)
@@ -87,7 +87,7 @@ class _Watched:
         return None if None in rows else sum(one or 0 for one in rows)
 
     def __call__(self, frame: Any, side: str) -> Any:
-        from cometmq.spark.pipelines.base.following import counted
+        from cometmq.spark.pipelines.base.watching import counted
 
         extent, counter = self._sides[side]
         if extent.ranges:
@@ -172,11 +172,17 @@ def reconcile(
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.exit_codes import DIFFERENT
-    from cometmq.spark.pipelines.base.extents import check_input
-    from cometmq.spark.pipelines.base.following import in_one_sentence, watching
-    from cometmq.spark.pipelines.base.inputs import live_options, parse_address
-    from cometmq.spark.pipelines.reconcile.reconcile import Comparing, event_time_between, sides_of
-    from cometmq.spark.pipelines.reconcile.run import Reconciling, check_out
+    from cometmq.spark.pipelines.base.spark_errors import explain_errors
+    from cometmq.spark.pipelines.base.watching import watching
+    from cometmq.spark.pipelines.inputs.address import parse_address
+    from cometmq.spark.pipelines.inputs.extents import check_input
+    from cometmq.spark.pipelines.inputs.frames import live_options
+    from cometmq.spark.pipelines.reconcile.differences import (
+        Comparing,
+        event_time_between,
+        sides_of,
+    )
+    from cometmq.spark.pipelines.reconcile.findings import Reconciling, check_out
 
     if stream and checkpoint is None:
         raise click.UsageError("--stream needs --checkpoint DIR, where its progress is kept")
@@ -195,7 +201,7 @@ def reconcile(
     extents = [check_input(address, name_server, security) for address in addresses]
     live = live_options(name_server, security)
     spark = open_session("reconcile", master, conf)
-    with in_one_sentence(), open_progress(ctx, "reconcile") as progress:
+    with explain_errors(), open_progress(ctx, "reconcile") as progress:
         frames = [
             _open(spark, address, live, options, columns, stream=stream)
             for address, options, columns in zip(

@@ -78,21 +78,21 @@ def replay(
     from cometmq.cli.terminal.output import note, print_listing
     from cometmq.client.base.security import with_environment
     from cometmq.spark.base.progress import Summary
-    from cometmq.spark.base.report import Report
-    from cometmq.spark.pipelines.archive.read import Slice, archive_files
-    from cometmq.spark.pipelines.base.following import in_one_sentence
+    from cometmq.spark.base.report import HtmlReport
+    from cometmq.spark.pipelines.archive.read import ArchiveSlice, archive_files
     from cometmq.spark.pipelines.base.ordered_send import check_targets
+    from cometmq.spark.pipelines.base.spark_errors import explain_errors
     from cometmq.spark.pipelines.replay import replay as run_replay
     from cometmq.spark.pipelines.replay import replay_preview
 
-    chosen = Slice(topics, since, until, keys, tags, where)
+    chosen = ArchiveSlice(topics, since, until, keys, tags, where)
     chosen.check()
     archive_files(archive, chosen)
     settings = tuple(sorted(with_environment(security_options()).items()))
     if not dry_run and target is not None:
         check_targets(name_server, settings, [target])
     spark = open_session("replay", master, conf)
-    with in_one_sentence(), open_progress(ctx, "replay") as progress:
+    with explain_errors(), open_progress(ctx, "replay") as progress:
         facts: dict[str, object] = {"archive": archive, "dry_run": dry_run}
         if dry_run:
             rows = replay_preview(spark, archive, chosen, target)
@@ -116,7 +116,7 @@ def replay(
             facts |= {"sent": result.sent, "sent_before": result.skipped}
     facts |= {**progress.reach_facts(), "seconds": progress.seconds}
     summary = Summary("replay", dict(facts))
-    report = Report(f"Replay of {archive}")
+    report = HtmlReport(f"Replay of {archive}")
     report.summary(summary)
     report.heading("By queue")
     report.table(rows)

@@ -74,16 +74,13 @@ def trace(
     is switched on in them.
     """
     set_up_logging(ctx)
-    from cometmq.spark.pipelines.base.extents import check_input
-    from cometmq.spark.pipelines.base.following import in_one_sentence, watching
-    from cometmq.spark.pipelines.base.inputs import (
-        between,
-        live_options,
-        open_input,
-        parse_address,
-    )
-    from cometmq.spark.pipelines.reconcile.reconcile import duration_s
-    from cometmq.spark.pipelines.trace.run import check_fresh, examine
+    from cometmq.spark.pipelines.base.spark_errors import explain_errors
+    from cometmq.spark.pipelines.base.watching import watching
+    from cometmq.spark.pipelines.inputs.address import parse_address
+    from cometmq.spark.pipelines.inputs.extents import check_input
+    from cometmq.spark.pipelines.inputs.frames import between, live_options, open_input
+    from cometmq.spark.pipelines.reconcile.differences import duration_s
+    from cometmq.spark.pipelines.trace.findings import check_fresh, examine
 
     address = parse_address(source)
     grace_ms = round(duration_s(grace) * 1000)
@@ -97,7 +94,7 @@ def trace(
         for option, moment in (("startingTimestamp", since), ("endingTimestamp", until)):
             if moment is not None:
                 options[option] = str(moment)
-    with in_one_sentence(), open_progress(ctx, "trace", extent.rows) as progress:
+    with explain_errors(), open_progress(ctx, "trace", extent.rows) as progress:
         messages = open_input(spark, address, options=options)
         if address.kind != "topic":
             messages = between(messages, since, until)

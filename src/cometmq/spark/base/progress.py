@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cometmq.spark.base.reach import Reach
 
-__all__ = ["Progress", "Summary", "duration_text", "number_text"]
+__all__ = ["RunProgress", "Summary", "duration_text", "number_text"]
 
 #: How often a line is written where no terminal keeps one fresh.
 PLAIN_EVERY_S: Final = 10.0
@@ -53,7 +53,7 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
-class Progress:
+class RunProgress:
     """Counts rows of one piece of work; a context manager that ends the line it keeps fresh.
 
     Args:
@@ -90,7 +90,7 @@ class Progress:
         self._text = ""
         self._width = 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RunProgress:
         return self
 
     def __exit__(

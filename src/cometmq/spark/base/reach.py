@@ -9,16 +9,27 @@ one offset.  A stream and a replay are told by the next offset of each queue.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Ranges", "Reach"]
+__all__ = ["Extent", "Ranges", "Reach"]
 
 Ranges = dict[str, tuple[int, int]]
 """``Orders broker-a:0`` to the first queue offset and the one behind the last."""
 _TOPICS_TOLD: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What an input holds."""
+
+    rows: int | None = None
+    """None where nobody can tell quickly."""
+    ranges: Ranges = field(default_factory=dict)
+    """By queue; empty for inputs without offsets (Parquet, JSON, Delta, JDBC)."""
 
 
 class Reach:

@@ -19,9 +19,9 @@ from cometmq.spark.base.progress import number_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cometmq.spark.base.progress import Progress, Summary
+    from cometmq.spark.base.progress import RunProgress, Summary
 
-__all__ = ["Report"]
+__all__ = ["HtmlReport"]
 
 _WIDTH: Final = 760
 _LABEL_WIDTH: Final = 190
@@ -35,7 +35,7 @@ ROWS_MAX: Final = 500
 _LABEL_CHARACTERS: Final = 28
 
 
-class Report:
+class HtmlReport:
     """Parts of a page in the order added; `write` puts it into a file."""
 
     def __init__(self, title: str, lead: str = "") -> None:
@@ -183,7 +183,7 @@ class Report:
         legend = 16 * len(series) + 12 if len(series) > 1 else 0
         self._svg(title + (f", {y_unit}" if y_unit else ""), base + 26 + legend, parts)
 
-    def rate_chart(self, progress: Progress) -> None:
+    def rate_chart(self, progress: RunProgress) -> None:
         """Rows per second over the run, from what `Progress` sampled."""
         samples = progress.samples
         if len(samples) < 2:

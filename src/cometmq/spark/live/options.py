@@ -24,7 +24,7 @@ from cometmq.spark.live.queue_offsets import (
 )
 from cometmq.spark.live.security import SECURITY_OPTIONS, LiveSecurity
 
-__all__ = ["FORMAT", "SOURCE_OPTIONS", "Connection", "LiveOptions"]
+__all__ = ["FORMAT", "SOURCE_OPTIONS", "ConnectionOptions", "LiveOptions"]
 
 FORMAT: Final = "cometmq"
 #: What Spark itself puts among a stream's options.
@@ -58,7 +58,7 @@ _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionOptions:
     """How to reach the brokers; equal ones share their sockets within a process."""
 
     name_server: str
@@ -67,7 +67,7 @@ class Connection:
     security: LiveSecurity
 
     @classmethod
-    def of(cls, values: OptionValues) -> Connection:
+    def of(cls, values: OptionValues) -> ConnectionOptions:
         """From options of a source or sink."""
         return cls(
             values.need("nameServer", "127.0.0.1:9876"),
@@ -81,7 +81,7 @@ class Connection:
 class LiveOptions:
     """A checked read of live topics."""
 
-    connection: Connection
+    connection: ConnectionOptions
     topics: tuple[str, ...]
     pattern: str | None
     assigned: tuple[tuple[str, str, int], ...]
@@ -120,7 +120,7 @@ class LiveOptions:
         if starting_ms is not None and ending_ms is not None and starting_ms > ending_ms:
             raise ConfigError(f"startingTimestamp {starting_ms} is after {ending_ms}, the ending")
         return cls(
-            connection=Connection.of(values),
+            connection=ConnectionOptions.of(values),
             topics=topics,
             pattern=pattern,
             assigned=assigned,

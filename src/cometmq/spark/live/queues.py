@@ -19,26 +19,26 @@ from cometmq.spark.live.queue_offsets import EARLIEST, GROUP, LATEST, Offsets, f
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.spark.live.options import Connection, LiveOptions
+    from cometmq.spark.live.options import ConnectionOptions, LiveOptions
 
 __all__ = [
     "Bounds",
     "close_clusters",
     "cluster_of",
     "find_queues",
-    "known_queues",
     "mirror",
+    "readable_queues",
     "report_loss",
     "resolve_end",
     "resolve_start",
 ]
 
 _LOGGER: Final = logging.getLogger(__name__)
-_CLUSTERS: Final[dict[Connection, LiveCluster]] = {}
+_CLUSTERS: Final[dict[ConnectionOptions, LiveCluster]] = {}
 Bounds = dict[QueueId, tuple[int, int]]
 
 
-def cluster_of(connection: Connection) -> LiveCluster:
+def cluster_of(connection: ConnectionOptions) -> LiveCluster:
     """The cluster as this process talks to it; workers are forked and reused, sockets are kept."""
     found = _CLUSTERS.get(connection)
     if found is None:
@@ -60,7 +60,7 @@ def close_clusters() -> None:
 atexit.register(close_clusters)
 
 
-def known_queues(cluster: LiveCluster, topic: str) -> list[QueueId]:
+def readable_queues(cluster: LiveCluster, topic: str) -> list[QueueId]:
     """The readable queues of a topic; NoRoute names the nearest topic for one nobody knows."""
     try:
         return cluster.queues(topic)
@@ -88,7 +88,7 @@ def find_queues(cluster: LiveCluster, options: LiveOptions) -> list[QueueId]:
     found: list[QueueId] = []
     for topic in topics:
         try:
-            found += known_queues(cluster, topic)
+            found += readable_queues(cluster, topic)
         except NoRoute:
             if options.pattern is None:
                 raise

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from cometmq.spark.live.options import Connection
+    from cometmq.spark.live.options import ConnectionOptions
 
 __all__ = ["BatchSink", "SentTask", "StagedTask", "StreamSink", "batch_writer", "stream_writer"]
 
@@ -52,7 +52,7 @@ _PAUSE_S: Final = 0.5
 #: broker learns who decides.
 _JOB_BATCH: Final = 1
 _PASSING: Final = (ConnectFailed, RequestTimeout, BrokerBusy, ServiceNotAvailable)
-_STAGING_CLUSTERS: Final[set[Connection]] = set()
+_STAGING_CLUSTERS: Final[set[ConnectionOptions]] = set()
 _AT_LEAST_ONCE: Final = (
     "the brokers of %s cannot stage batches: rows are sent as tasks read them, at least once;"
     " a task or batch that runs again sends its rows again"
@@ -171,7 +171,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         _drop(self._options, _parts(messages))
 
 
-def _can_stage(connection: Connection) -> bool:
+def _can_stage(connection: ConnectionOptions) -> bool:
     """Whether every broker can; asked once per process."""
     if connection in _STAGING_CLUSTERS:
         return True
@@ -183,7 +183,7 @@ def _can_stage(connection: Connection) -> bool:
     return False
 
 
-def _staging(connection: Connection, sink: str, owner: str = "") -> Staging:
+def _staging(connection: ConnectionOptions, sink: str, owner: str = "") -> Staging:
     return Staging(
         connection.name_server,
         sink,

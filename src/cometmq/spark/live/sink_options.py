@@ -14,7 +14,7 @@ from cometmq.arrow.options import nearest
 from cometmq.errors import ConfigError
 from cometmq.model.names import check_sink, check_topic
 from cometmq.spark.base.option_names import OptionValues
-from cometmq.spark.live.options import FORMAT, SPARK_OPTIONS, Connection
+from cometmq.spark.live.options import FORMAT, SPARK_OPTIONS, ConnectionOptions
 from cometmq.spark.live.security import SECURITY_OPTIONS
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 class SinkOptions:
     """A checked write."""
 
-    connection: Connection
+    connection: ConnectionOptions
     topic: str | None
     sink: str | None
     """The ledger's name; None until the query's id is known."""
@@ -86,7 +86,7 @@ class SinkOptions:
         fault = None if topic is None else check_topic(topic)
         if fault is not None:
             raise ConfigError(f"option topic is {topic!r}: {fault}")
-        return cls(Connection.of(values), topic, sink, sink is not None, columns)
+        return cls(ConnectionOptions.of(values), topic, sink, sink is not None, columns)
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:

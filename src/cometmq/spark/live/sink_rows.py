@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cometmq.spark.live.sink_options import SinkOptions
     from cometmq.sync import Producer
 
-__all__ = ["Row", "rows_of", "send_plainly", "stage_rows"]
+__all__ = ["SinkRow", "rows_of", "send_plainly", "stage_rows"]
 
 _BATCH_MESSAGES: Final = 1000
 #: Fewer rows are spread over the queues one by one: their blocks would be too few to be even.
@@ -33,7 +33,7 @@ _BY_COLUMN: Final = frozenset({"body", "tags", "keys"})
 
 
 @dataclass(slots=True)
-class Row:
+class SinkRow:
     """One message to be."""
 
     topic: str
@@ -105,7 +105,7 @@ def _stage_columns(part: PartWriter, batch: Any, options: SinkOptions) -> bool:
     return True
 
 
-def rows_of(batches: Iterator[Any], options: SinkOptions, done: int = 0) -> Iterator[Row]:
+def rows_of(batches: Iterator[Any], options: SinkOptions, done: int = 0) -> Iterator[SinkRow]:
     """The rows of a task, `done` of which came before.
 
     Raises:
@@ -137,7 +137,7 @@ def rows_of(batches: Iterator[Any], options: SinkOptions, done: int = 0) -> Iter
                 raise ConfigError(
                     f"row {done + number} of this partition has no {what}: filter such rows out"
                 )
-            yield Row(*values)
+            yield SinkRow(*values)
         done += count
 
 
@@ -159,7 +159,7 @@ def _values(column: Any, name: str) -> list[Any]:
     return values
 
 
-def send_plainly(producer: Producer, rows: Iterator[Row]) -> int:
+def send_plainly(producer: Producer, rows: Iterator[SinkRow]) -> int:
     """Send rows in batches, each row seen at once and for good; how many there were.
 
     A task that fails leaves what it sent, and its next try sends that again.
@@ -182,7 +182,7 @@ def send_plainly(producer: Producer, rows: Iterator[Row]) -> int:
     return count
 
 
-def _message(row: Row) -> Message:
+def _message(row: SinkRow) -> Message:
     from cometmq.model.message import Message
 
     return Message(

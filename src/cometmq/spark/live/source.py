@@ -7,16 +7,15 @@ writing in `sink`.  It must not decode; `cometmq.arrow` does.
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from cometmq.arrow.options import ALL_COLUMNS, COLUMNS, ScanReport
+from cometmq.arrow.options import ALL_COLUMNS, COLUMNS
 from cometmq.spark.base.columns import chosen_columns, schema_text
 from cometmq.spark.live.options import FORMAT, LiveOptions
 from cometmq.spark.live.queue_offsets import split
+from cometmq.spark.live.ranges import QueueRange, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,27 +25,7 @@ if TYPE_CHECKING:
 
     from cometmq.spark.live.stream_source import LiveStreamReader
 
-__all__ = ["LiveReader", "LiveSource", "QueueRange", "SmallRanges", "read_range"]
-
-_LOGGER: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class QueueRange(InputPartition):
-    """Offsets `start` up to `end` (exclusive) of one queue: what one task reads."""
-
-    topic: str
-    broker: str
-    queue_id: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class SmallRanges(InputPartition):
-    """Ranges of several queues that one task reads one after the other."""
-
-    ranges: tuple[QueueRange, ...]
+__all__ = ["LiveReader", "LiveSource"]
 
 
 class LiveSource(DataSource):
@@ -114,35 +93,3 @@ class LiveReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Record batches of one partition; an empty plan gives none."""
         return read_range(self._options, partition)
-
-
-def read_range(options: LiveOptions, partition: InputPartition) -> Iterator[Any]:
-    """Record batches of one range of a queue or some, on whatever executor this is."""
-    if isinstance(partition, SmallRanges):
-        for one in partition.ranges:
-            yield from read_range(options, one)
-    if not isinstance(partition, QueueRange):
-        return
-    from cometmq.arrow.live import QueueId, read_span
-    from cometmq.spark.live.queues import cluster_of
-
-    report = ScanReport()
-    queue = QueueId(partition.topic, partition.broker, partition.queue_id)
-    yield from read_span(
-        cluster_of(options.connection),
-        queue,
-        partition.start,
-        partition.end,
-        options.scan,
-        report,
-        skip_expired=not options.is_loss_fatal,
-    )
-    if report.expired:
-        _LOGGER.warning(
-            "%s: %d messages were deleted before they were read; skipped, as failOnDataLoss is"
-            " false",
-            queue,
-            report.expired,
-        )
-    if report.corrupt:
-        _LOGGER.warning("%s: %d records do not decode", queue, report.corrupt)

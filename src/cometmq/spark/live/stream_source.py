@@ -35,7 +35,7 @@ from cometmq.spark.live.queues import (
     report_loss,
     resolve_start,
 )
-from cometmq.spark.live.source import QueueRange, SmallRanges, read_range
+from cometmq.spark.live.ranges import QueueRange, SmallRanges, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -141,9 +141,9 @@ def select_dead(explained: Any, selection: Selection) -> Any:
     """The rows of `explain` that a selection asks for."""
     from pyspark.sql import functions as sql
 
-    from cometmq.spark.pipelines.archive.read import Slice, select_slice
+    from cometmq.spark.pipelines.archive.read import ArchiveSlice, select_slice
 
-    times = Slice(
+    times = ArchiveSlice(
         starting_ms=selection.starting_ms,
         ending_ms=selection.ending_ms,
         keys=selection.keys,

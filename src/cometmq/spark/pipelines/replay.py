@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cometmq.spark.pipelines.archive.read import Slice, read_archive
+from cometmq.spark.pipelines.archive.read import ArchiveSlice, read_archive
 from cometmq.spark.pipelines.base.ordered_send import (
-    Ledger,
-    SendResult,
+    ReplayResult,
+    SendLedger,
     default_ledger,
     preview,
     send_ordered,
@@ -21,12 +21,12 @@ from cometmq.spark.pipelines.base.ordered_send import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cometmq.spark.base.progress import Progress
+    from cometmq.spark.base.progress import RunProgress
 
 __all__ = ["replay", "replay_frame", "replay_preview"]
 
 
-def replay_frame(spark: Any, root: str | Path, slice_: Slice, target: str | None) -> Any:
+def replay_frame(spark: Any, root: str | Path, slice_: ArchiveSlice, target: str | None) -> Any:
     """The slice's rows with ``target``: the topic named, or each message's own."""
     from pyspark.sql import functions as sql
 
@@ -35,7 +35,7 @@ def replay_frame(spark: Any, root: str | Path, slice_: Slice, target: str | None
 
 
 def replay_preview(
-    spark: Any, root: str | Path, slice_: Slice, target: str | None = None
+    spark: Any, root: str | Path, slice_: ArchiveSlice, target: str | None = None
 ) -> list[dict[str, Any]]:
     """What `replay` would send, by source queue, without sending."""
     return preview(replay_frame(spark, root, slice_, target))
@@ -44,7 +44,7 @@ def replay_preview(
 def replay(
     spark: Any,
     root: str | Path,
-    slice_: Slice,
+    slice_: ArchiveSlice,
     *,
     name_server: str,
     target: str | None = None,
@@ -53,8 +53,8 @@ def replay(
     rate: float | None = None,
     ledger: str | Path | None = None,
     again: bool = False,
-    progress: Progress | None = None,
-) -> SendResult:
+    progress: RunProgress | None = None,
+) -> ReplayResult:
     """Send a slice of the archive at ``root`` into ``target``, or into the topics it came from.
 
     The order of each source queue is kept.  The same call goes on where an earlier one was ended
@@ -66,7 +66,7 @@ def replay(
     frame = replay_frame(spark, root, slice_, target)
     chosen = {name: _plain(value) for name, value in asdict(slice_).items()}
     plan = {"slice": chosen, "target": target, "order": order, "to": name_server}
-    book = Ledger(default_ledger(root, plan) if ledger is None else ledger)
+    book = SendLedger(default_ledger(root, plan) if ledger is None else ledger)
     book.open(plan, again=again)
     return send_ordered(
         spark,

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from cometmq.spark.base.progress import Progress, Summary, duration_text, number_text
+from cometmq.spark.base.progress import RunProgress, Summary, duration_text, number_text
 
 
 class Terminal(io.StringIO):
@@ -29,7 +29,7 @@ class Clock:
 def test_rate_time_left_and_offsets_are_told() -> None:
     """The line holds rows, total, rate, share, time left and the queue that is furthest."""
     clock, stream = Clock(), io.StringIO()
-    with Progress("archive", total=1_000, stream=stream, now=clock) as progress:
+    with RunProgress("archive", total=1_000, stream=stream, now=clock) as progress:
         clock.seconds += 2
         progress.update(400, offsets={"T broker-a:0": 200, "T broker-a:1": 250})
         assert progress.rate == 200
@@ -43,7 +43,7 @@ def test_rate_time_left_and_offsets_are_told() -> None:
 def test_a_pipe_gets_a_line_every_ten_seconds() -> None:
     """A log file is not filled with lines, but it is not silent either."""
     clock, stream = Clock(), io.StringIO()
-    progress = Progress("replay", stream=stream, now=clock)
+    progress = RunProgress("replay", stream=stream, now=clock)
     for _ in range(25):
         clock.seconds += 1
         progress.advance(10)
@@ -56,7 +56,7 @@ def test_a_pipe_gets_a_line_every_ten_seconds() -> None:
 def test_a_terminal_keeps_one_line_fresh_and_clean_at_the_end() -> None:
     """Everything stays on one line, which is empty in the end."""
     clock, stream = Clock(), Terminal()
-    with Progress("replay", total=20, stream=stream, now=clock) as progress:
+    with RunProgress("replay", total=20, stream=stream, now=clock) as progress:
         for _ in range(2):
             clock.seconds += 1
             progress.advance(10, text="queue 3")
@@ -71,7 +71,7 @@ def test_a_terminal_keeps_one_line_fresh_and_clean_at_the_end() -> None:
 def test_quiet_counts_all_the_same() -> None:
     """Without a word the samples for the chart are still taken, and they stay bounded."""
     clock, stream = Clock(), Terminal()
-    with Progress("archive", quiet=True, stream=stream, now=clock) as progress:
+    with RunProgress("archive", quiet=True, stream=stream, now=clock) as progress:
         for _ in range(5_000):
             clock.seconds += 0.5
             progress.advance(1)
@@ -83,7 +83,7 @@ def test_quiet_counts_all_the_same() -> None:
 def test_the_rate_is_that_of_late() -> None:
     """A slow start does not lie in the rate for ever."""
     clock = Clock()
-    progress = Progress("archive", quiet=True, now=clock)
+    progress = RunProgress("archive", quiet=True, now=clock)
     clock.seconds += 100
     progress.update(10)
     for _ in range(20):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.spark.base.progress import Progress
+from cometmq.spark.base.progress import RunProgress
 from cometmq.spark.base.reach import Reach
 
 RANGES = {"Orders a:0": (100, 300), "Orders a:1": (0, 200), "Bills a:0": (5, 5)}
@@ -72,7 +72,7 @@ def test_of_many_topics_a_few_are_told() -> None:
 
 def test_the_line_has_offsets_and_tasks() -> None:
     """Both inputs of a comparison, what runs now behind them, and the same in the summary."""
-    progress = Progress("reconcile", total=500, quiet=True)
+    progress = RunProgress("reconcile", total=500, quiet=True)
     progress.reaches = [Reach({"A a:0": (0, 300)}, lambda: 20), Reach({"B a:0": (0, 200)}, None)]
     progress.update(20, text="1 of 3 tasks")
     assert progress.line().endswith(
@@ -82,4 +82,4 @@ def test_the_line_has_offsets_and_tasks() -> None:
     assert progress.reach_facts() == {
         "offsets": ["A: 300 of 300 in 1 queue", "B: 200 of 200 in 1 queue"]
     }
-    assert Progress("cdc", quiet=True).reach_facts() == {}
+    assert RunProgress("cdc", quiet=True).reach_facts() == {}

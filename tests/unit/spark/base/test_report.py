@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from cometmq.spark.base.progress import Progress, Summary
-from cometmq.spark.base.report import ROWS_MAX, Report
+from cometmq.spark.base.progress import RunProgress, Summary
+from cometmq.spark.base.report import ROWS_MAX, HtmlReport
 
 
-def filled() -> Report:
+def filled() -> HtmlReport:
     """A report with one of each part."""
-    report = Report("Archive of <Flights>", "All & sundry.")
+    report = HtmlReport("Archive of <Flights>", "All & sundry.")
     report.heading("Rows")
     report.table([{"topic": "A<b>", "rows": 1_234, "is_good": True, "queues": [1, 2]}])
     report.bar_chart("By topic", [("A<b>", 1_234), ("a name that is far too long to show", 0)])
@@ -51,7 +51,7 @@ def test_charts_are_sound_drawings() -> None:
 
 def test_no_figure_is_cut_and_no_number_stands_left() -> None:
     """A chart has room for its longest figure; a column of numbers may lack some."""
-    report = Report("Room")
+    report = HtmlReport("Room")
     report.bar_chart("Lag", [("a", 123_456_789_012), ("b", 1)], unit="messages")
     report.table([{"drains_in_s": None, "none": None}, {"drains_in_s": 4.5, "none": None}])
     page = report.page()
@@ -65,7 +65,7 @@ def test_no_figure_is_cut_and_no_number_stands_left() -> None:
 
 def test_long_tables_are_cut_and_counted() -> None:
     """A page with a million rows helps nobody."""
-    report = Report("Long")
+    report = HtmlReport("Long")
     report.table([{"row": number} for number in range(ROWS_MAX + 7)])
     page = report.page()
     assert page.count("<tr>") == ROWS_MAX + 1
@@ -74,10 +74,10 @@ def test_long_tables_are_cut_and_counted() -> None:
 
 def test_summary_and_rate_are_shown(tmp_path: Path) -> None:
     """Facts and faults of a summary, and the rate that progress sampled; written whole."""
-    progress = Progress("archive", quiet=True, now=iter(range(100)).__next__)
+    progress = RunProgress("archive", quiet=True, now=iter(range(100)).__next__)
     for _ in range(5):
         progress.advance(1_000)
-    report = Report("Run")
+    report = HtmlReport("Run")
     report.summary(Summary("archive", {"rows": 5_000}, ["a file is missing"]))
     report.rate_chart(progress)
     path = report.write(tmp_path / "deep" / "run.html")

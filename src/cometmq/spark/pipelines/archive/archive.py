@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cometmq.arrow.live import QueueId
-    from cometmq.spark.base.progress import Progress
+    from cometmq.spark.base.progress import RunProgress
     from cometmq.spark.pipelines.archive.manifest import ArchiveState
-    from cometmq.spark.pipelines.archive.source import Source
+    from cometmq.spark.pipelines.archive.source import ArchiveSource
 
 __all__ = ["ArchiveOptions", "ArchiveResult", "archive", "archive_files", "check_folder"]
 
@@ -87,20 +87,20 @@ class ArchiveResult:
 
 def archive(
     spark: Any,
-    source: Source,
+    source: ArchiveSource,
     root: str | Path,
     topics: Iterable[str] | None = None,
     options: ArchiveOptions | None = None,
     *,
     now_ms: Callable[[], int],
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
     on_point: Callable[[str], None] = lambda name: None,
 ) -> ArchiveResult:
     """Archive what is stored now and not yet in the archive at ``root``.
 
     Args:
         spark: a session (`cometmq.spark.session`).
-        source: `LiveSource` or `StoreSource`.
+        source: `ClusterSource` or `DirectorySource`.
         root: a folder that driver and executors see under the same path.
         topics: default all but the system's.
         now_ms: the clock that stamps commits.

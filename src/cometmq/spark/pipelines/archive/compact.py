@@ -24,8 +24,8 @@ from cometmq.spark.pipelines.archive.write import DateFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cometmq.spark.base.progress import Progress
-    from cometmq.spark.pipelines.archive.manifest import QueueRange
+    from cometmq.spark.base.progress import RunProgress
+    from cometmq.spark.pipelines.archive.manifest import FileRange
 
 __all__ = ["CompactResult", "CompactTask", "compact", "merge", "rows_of_range"]
 
@@ -59,7 +59,7 @@ def compact(
     now_ms: Callable[[], int],
     files_min: int = 2,
     compression: str = "zstd",
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
     on_point: Callable[[str], None] = lambda name: None,
 ) -> CompactResult:
     """Merge files of less than half of ``rows_per_file`` where a date and topic has at least
@@ -77,7 +77,7 @@ def compact(
                 str(manifest.root),
                 run,
                 tuple(files),
-                tuple(str(manifest.place_of(file)) for file in files),
+                tuple(str(manifest.current_path(file)) for file in files),
                 compression,
             )
             for files in _groups(manifest.state.files_of(), rows_per_file, files_min)
@@ -126,21 +126,21 @@ def _groups(
             yield group
 
 
-def _order(one: QueueRange) -> tuple[str, int, int]:
+def _order(one: FileRange) -> tuple[str, int, int]:
     return one.broker, one.queue_id, one.start
 
 
 def merge(task: CompactTask) -> dict[str, Any]:
     """Runs in an executor: write the one file, and tell what is in it."""
     first = task.files[0]
-    parts: list[tuple[QueueRange, Any]] = []
+    parts: list[tuple[FileRange, Any]] = []
     for file, place in zip(task.files, task.places, strict=True):
         parts += rows_of_range(file, Path(place))
     parts.sort(key=lambda part: _order(part[0]))
     schema = parts[0][1].schema
     merged = DateFile(task.root, task.run, first.topic, first.date, schema, task.compression)
     try:
-        before: QueueRange | None = None
+        before: FileRange | None = None
         for one, rows in parts:
             is_next = before is not None and _order(one) == (
                 before.broker,
@@ -159,7 +159,7 @@ def merge(task: CompactTask) -> dict[str, Any]:
     return asdict(replace(whole, json_failed=sum(file.json_failed for file in task.files)))
 
 
-def rows_of_range(file: ArchiveFile, place: Path) -> list[tuple[QueueRange, Any]]:
+def rows_of_range(file: ArchiveFile, place: Path) -> list[tuple[FileRange, Any]]:
     """(range, its rows as a table) of a file, each compared with its checksum.
 
     Raises:

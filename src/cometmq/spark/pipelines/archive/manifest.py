@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-__all__ = ["ArchiveFile", "ArchiveState", "Manifest", "QueueRange", "file_of", "folder_of"]
+__all__ = ["ArchiveFile", "ArchiveState", "FileRange", "Manifest", "file_of", "folder_of"]
 
 FORMAT: Final = "cometmq-archive-1"
 _DIGITS: Final = 20
@@ -41,7 +41,7 @@ SNAPSHOT_EVERY: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRange:
+class FileRange:
     """Neighbouring rows of a file that come from one queue, by queue offset."""
 
     broker: str
@@ -70,7 +70,7 @@ class ArchiveFile:
     rows: int
     size_bytes: int
     sha256: str
-    ranges: tuple[QueueRange, ...]
+    ranges: tuple[FileRange, ...]
     json_failed: int = 0
     """Rows whose body was not the JSON that was asked for; their columns are null."""
 
@@ -159,7 +159,7 @@ class Manifest:
         self.state = state
         return state
 
-    def place_of(self, file: ArchiveFile) -> Path:
+    def current_path(self, file: ArchiveFile) -> Path:
         """Where a file is now."""
         path = self.root / file.path
         if not path.exists():
@@ -375,7 +375,7 @@ def _positions(document: dict[str, dict[str, int]]) -> dict[QueueId, int]:
 
 def file_of(document: dict[str, Any]) -> ArchiveFile:
     """A file as a commit or a task writes it down."""
-    ranges = tuple(QueueRange(**one) for one in document["ranges"])
+    ranges = tuple(FileRange(**one) for one in document["ranges"])
     return ArchiveFile(**{**document, "ranges": ranges})
 
 

@@ -18,11 +18,11 @@ from cometmq.spark.pipelines.archive.manifest import Manifest
 if TYPE_CHECKING:
     from cometmq.spark.pipelines.archive.manifest import ArchiveFile
 
-__all__ = ["Slice", "archive_files", "read_archive", "select_slice"]
+__all__ = ["ArchiveSlice", "archive_files", "read_archive", "select_slice"]
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class ArchiveSlice:
     """Which messages of an archive: all conditions hold; None and empty ask nothing."""
 
     topics: tuple[str, ...] = ()
@@ -49,17 +49,17 @@ def _time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", "seconds")
 
 
-def archive_files(root: str | Path, slice_: Slice | None = None) -> list[Path]:
+def archive_files(root: str | Path, slice_: ArchiveSlice | None = None) -> list[Path]:
     """The files of an archive, for pyarrow, Polars or DuckDB: absolute paths, without strays.
 
     With a slice, those that can hold its messages by topic and time.
     """
     manifest = Manifest(root)
     manifest.read()
-    return [manifest.place_of(file) for file in _chosen(manifest, slice_ or Slice())]
+    return [manifest.current_path(file) for file in _chosen(manifest, slice_ or ArchiveSlice())]
 
 
-def read_archive(spark: Any, root: str | Path, slice_: Slice | None = None) -> Any:
+def read_archive(spark: Any, root: str | Path, slice_: ArchiveSlice | None = None) -> Any:
     """A DataFrame over an archive: its columns, the JSON columns, ``date`` and ``topic``.
 
     Raises:
@@ -72,10 +72,10 @@ def read_archive(spark: Any, root: str | Path, slice_: Slice | None = None) -> A
 
     manifest = Manifest(root)
     manifest.read()
-    wanted = slice_ or Slice()
+    wanted = slice_ or ArchiveSlice()
     wanted.check()
     files = _chosen(manifest, wanted)
-    missing = [file for file in files if not manifest.place_of(file).exists()]
+    missing = [file for file in files if not manifest.current_path(file).exists()]
     if missing:
         raise StoreCorrupt(
             f"{len(missing)} files of the archive {manifest.root} are missing, the first is"
@@ -88,7 +88,7 @@ def read_archive(spark: Any, root: str | Path, slice_: Slice | None = None) -> A
     if moved:
         found = spark.read.schema(whole).option("basePath", str(manifest.root)).parquet(*moved)
     for file in files:
-        place = manifest.place_of(file)
+        place = manifest.current_path(file)
         if place != manifest.root / file.path:
             part = spark.read.schema(inner).parquet(str(place))
             part = part.withColumn("date", sql.lit(file.date).cast("date"))
@@ -96,7 +96,7 @@ def read_archive(spark: Any, root: str | Path, slice_: Slice | None = None) -> A
     return select_slice(found, wanted)
 
 
-def select_slice(frame: Any, slice_: Slice) -> Any:
+def select_slice(frame: Any, slice_: ArchiveSlice) -> Any:
     """The messages of a DataFrame (archive, topic or store) that a slice asks for."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as sql
@@ -124,7 +124,7 @@ def select_slice(frame: Any, slice_: Slice) -> Any:
     return chosen
 
 
-def _chosen(manifest: Manifest, slice_: Slice) -> list[ArchiveFile]:
+def _chosen(manifest: Manifest, slice_: ArchiveSlice) -> list[ArchiveFile]:
     topics = {file.topic for file in manifest.state.files.values()}
     for topic in slice_.topics:
         if topic not in topics:
@@ -152,7 +152,7 @@ def _schema_of(manifest: Manifest, files: list[ArchiveFile]) -> Any:
 
     if not files:
         return archive_schema()
-    place = manifest.place_of(files[0])
+    place = manifest.current_path(files[0])
     try:
         return parquet.read_schema(place)
     except (OSError, ArrowInvalid) as error:

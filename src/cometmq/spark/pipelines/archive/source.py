@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cometmq.arrow.live import LiveCluster, QueueId, read_span
+from cometmq.arrow.live import LiveCluster, QueueId
+from cometmq.arrow.live_span import read_span
 from cometmq.arrow.options import BATCH_ROWS_DEFAULT, ScanReport, parse_options
-from cometmq.spark.live.queues import known_queues
+from cometmq.spark.live.queues import readable_queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["LiveSource", "Source", "StoreSource"]
+__all__ = ["ArchiveSource", "ClusterSource", "DirectorySource"]
 
 _CLUSTERS: dict[tuple[int, Any], LiveCluster] = {}
 
@@ -42,7 +43,7 @@ def _options(source: str, topic: str, columns: Iterable[str], mode: str, **more:
 
 
 @dataclass(frozen=True)
-class LiveSource:
+class ClusterSource:
     """A running cluster. ``settings`` are keywords of `LiveCluster`; a secret among them travels
     to the executors as part of the task and into no file."""
 
@@ -63,7 +64,7 @@ class LiveSource:
 
     def queues(self, topic: str) -> list[QueueId]:
         """The readable queues; NoRoute for an unknown topic."""
-        return sorted(known_queues(self._cluster(), topic))
+        return sorted(readable_queues(self._cluster(), topic))
 
     def topics(self) -> list[str]:
         """All topics that are not the system's own."""
@@ -84,7 +85,7 @@ class LiveSource:
 
 
 @dataclass(frozen=True)
-class StoreSource:
+class DirectorySource:
     """A store directory that every executor sees under the same path; ``broker`` names its broker
     in the archive, since a store does not know the name."""
 
@@ -102,10 +103,10 @@ class StoreSource:
 
     def topics(self) -> list[str]:
         """All topics that are not the system's own."""
-        from cometmq.arrow.store_files import LogFiles
+        from cometmq.arrow.store_files import LogView
         from cometmq.model.names import is_system_topic
 
-        folder = LogFiles(Path(self.path)).root / "consumequeue"
+        folder = LogView(Path(self.path)).root / "consumequeue"
         names = [path.name for path in folder.iterdir() if path.is_dir()]
         # Retry and dead-letter topics begin with %, as those of light queues do.
         return sorted(name for name in names if not is_system_topic(name) and name[0] != "%")
@@ -121,9 +122,9 @@ class StoreSource:
         return {queue: found[queue] for queue in wanted}
 
     def _files(self, topic: str) -> list[Any]:
-        from cometmq.arrow.store_files import LogFiles, queues_of
+        from cometmq.arrow.store_files import LogView, queues_of
 
-        return queues_of(LogFiles(Path(self.path)).root, topic)
+        return queues_of(LogView(Path(self.path)).root, topic)
 
     def batches(
         self, queue: QueueId, start: int, end: int, columns: Iterable[str], mode: str
@@ -145,4 +146,4 @@ class StoreSource:
         return iter(scan_store(self.path, options, report)), report
 
 
-Source = LiveSource | StoreSource
+ArchiveSource = ClusterSource | DirectorySource

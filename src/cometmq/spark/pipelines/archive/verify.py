@@ -15,16 +15,16 @@ from cometmq.arrow.live import QueueId
 from cometmq.errors import StoreCorrupt
 from cometmq.spark.pipelines.archive.checksum import CHECKED_COLUMNS, Checksum
 from cometmq.spark.pipelines.archive.compact import rows_of_range
-from cometmq.spark.pipelines.archive.manifest import ArchiveFile, Manifest, QueueRange
+from cometmq.spark.pipelines.archive.manifest import ArchiveFile, FileRange, Manifest
 from cometmq.spark.pipelines.archive.tasks import run_tasks
 from cometmq.spark.pipelines.archive.write import split_by_date
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cometmq.spark.base.progress import Progress
+    from cometmq.spark.base.progress import RunProgress
     from cometmq.spark.pipelines.archive.manifest import ArchiveState
-    from cometmq.spark.pipelines.archive.source import Source
+    from cometmq.spark.pipelines.archive.source import ArchiveSource
 
 __all__ = ["VerifyResult", "check_file", "check_ranges", "verify"]
 
@@ -54,18 +54,18 @@ class _FileTask:
 
 @dataclass(frozen=True)
 class _RangeTask:
-    source: Source
-    ranges: tuple[tuple[str, str, QueueRange], ...]
+    source: ArchiveSource
+    ranges: tuple[tuple[str, str, FileRange], ...]
     """(topic, date, range)."""
 
 
 def verify(
     spark: Any,
     root: str | Path,
-    source: Source | None = None,
+    source: ArchiveSource | None = None,
     *,
     topics: Iterable[str] | None = None,
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
 ) -> VerifyResult:
     """Check an archive; with a source, compare what both hold.
 
@@ -85,7 +85,7 @@ def verify(
     if progress is not None:
         progress.update(0, total=result.rows * (1 if source is None else 2))
     slots = max(1, spark.sparkContext.defaultParallelism)
-    tasks = [_FileTask(file, str(manifest.place_of(file))) for file in files]
+    tasks = [_FileTask(file, str(manifest.current_path(file))) for file in files]
     for begin in range(0, len(tasks), 4 * slots):
         some = tasks[begin : begin + 4 * slots]
         for faults in run_tasks(spark, check_file, some):
@@ -98,7 +98,7 @@ def verify(
 
 
 def _bounds(
-    source: Source, state: ArchiveState, topics: list[str] | None
+    source: ArchiveSource, state: ArchiveState, topics: list[str] | None
 ) -> dict[QueueId, tuple[int, int]]:
     chosen = sorted({queue.topic for queue in state.positions}) if topics is None else topics
     return source.bounds([queue for topic in chosen for queue in source.queues(topic)])
@@ -167,13 +167,13 @@ def check_file(task: _FileTask) -> list[str]:
 
 def _compare(
     spark: Any,
-    source: Source,
+    source: ArchiveSource,
     files: list[ArchiveFile],
     held: dict[QueueId, tuple[int, int]],
     state: ArchiveState,
     result: VerifyResult,
     slots: int,
-    progress: Progress | None,
+    progress: RunProgress | None,
 ) -> None:
     """Read again from the source what it still holds, and compare."""
     for queue, (_, end) in sorted(held.items()):
@@ -183,7 +183,7 @@ def _compare(
             result.faults.append(
                 f"{queue}: archived up to offset {position}, but the source ends at {end}"
             )
-    chosen: list[tuple[str, str, QueueRange]] = []
+    chosen: list[tuple[str, str, FileRange]] = []
     for file in files:
         for one in file.ranges:
             bounds = held.get(QueueId(file.topic, one.broker, one.queue_id))
@@ -207,9 +207,9 @@ def _compare(
 
 
 def _packed(
-    ranges: list[tuple[str, str, QueueRange]],
-) -> list[tuple[tuple[str, str, QueueRange], ...]]:
-    packed: list[list[tuple[str, str, QueueRange]]] = []
+    ranges: list[tuple[str, str, FileRange]],
+) -> list[tuple[tuple[str, str, FileRange], ...]]:
+    packed: list[list[tuple[str, str, FileRange]]] = []
     room = 0
     for one in ranges:
         if room <= 0:

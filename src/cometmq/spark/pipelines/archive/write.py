@@ -25,12 +25,12 @@ from cometmq.arrow.options import COLUMNS
 from cometmq.errors import StoreError
 from cometmq.spark.pipelines.archive.checksum import Checksum
 from cometmq.spark.pipelines.archive.json_values import parse_bodies
-from cometmq.spark.pipelines.archive.manifest import ArchiveFile, QueueRange, folder_of
+from cometmq.spark.pipelines.archive.manifest import ArchiveFile, FileRange, folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cometmq.spark.pipelines.archive.source import Source
+    from cometmq.spark.pipelines.archive.source import ArchiveSource
 
 __all__ = [
     "ARCHIVE_COLUMNS",
@@ -76,7 +76,7 @@ class WriteTask:
 
     root: str
     run: str
-    source: Source
+    source: ArchiveSource
     spans: tuple[tuple[QueueId, int, int], ...]
     mode: str
     compression: str
@@ -204,7 +204,7 @@ class DateFile:
         self._waiting: list[Any] = []
         self._waiting_rows = 0
         self._waiting_bytes = 0
-        self._ranges: list[QueueRange] = []
+        self._ranges: list[FileRange] = []
         self._queue: QueueId | None = None
         self._checksum = Checksum()
         self._first = self._last = 0
@@ -274,7 +274,7 @@ class DateFile:
         if checksum.rows:
             assert self._queue is not None
             self._ranges.append(
-                QueueRange(
+                FileRange(
                     broker=self._queue.broker,
                     queue_id=self._queue.queue_id,
                     start=self._first,

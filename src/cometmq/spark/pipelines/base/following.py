@@ -9,40 +9,29 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import re
 import signal
 import threading
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import CometError, ConfigError
 from cometmq.spark.base.reach import Reach
+from cometmq.spark.pipelines.base.spark_errors import spark_sentence
+from cometmq.spark.pipelines.base.watching import running_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from cometmq.spark.base.progress import Progress
-    from cometmq.spark.pipelines.base.extents import Extent
+    from cometmq.spark.base.progress import RunProgress
+    from cometmq.spark.base.reach import Extent
+    from cometmq.spark.pipelines.base.watching import RowCounter
 
-__all__ = [
-    "Followed",
-    "RowCounter",
-    "committed_offsets",
-    "counted",
-    "follow",
-    "in_one_sentence",
-    "interruptible",
-    "quiet_queries",
-    "row_counter",
-    "spark_sentence",
-    "watching",
-]
+__all__ = ["Followed", "committed_offsets", "follow"]
 
 _LOGGER: Final = logging.getLogger(__name__)
 #: Spark 4.3 gives a streaming source's process 10 s to connect, which no setting changes; on a
@@ -50,9 +39,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 #: from the checkpoint like any other.
 _NO_WORKER: Final = "Python worker failed to connect back"
 _STARTS_MAX: Final = 4
-_QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _LOOK_EVERY_S: Final = 0.25
-_TELL_EVERY_S: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -96,7 +83,7 @@ class Followed:
                 if any(values.values()):
                     self.observed[number] = values
 
-    def tell(self, progress: Progress | None, counted: int = 0, tasks: str = "") -> None:
+    def tell(self, progress: RunProgress | None, counted: int = 0, tasks: str = "") -> None:
         """Rows and offsets for a person; ``counted`` rows are read, of a running batch too."""
         if progress is None:
             return
@@ -142,118 +129,6 @@ def _queue_offsets(text: str | None) -> dict[str, int]:
         return {}
 
 
-class RowCounter(Protocol):
-    """Counts rows in Spark's workers: PySpark's accumulator."""
-
-    @property
-    def value(self) -> int:
-        """What has been counted; asked on the driver only."""
-        ...
-
-    def add(self, term: int) -> None:
-        """So many more."""
-        ...
-
-
-def row_counter(spark: SparkSession) -> RowCounter:
-    """A counter for workers to add to; a worker's count arrives when its task ends."""
-    return spark.sparkContext.accumulator(0)
-
-
-def counted(frame: DataFrame, counter: RowCounter) -> DataFrame:
-    """The same rows, counted as workers pass them on: about a microsecond for a narrow one."""
-
-    def count(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            counter.add(batch.num_rows)
-            yield batch
-
-    return frame.mapInArrow(count, frame.schema)
-
-
-class _StageRows:
-    """Rows that stages have read from their source, as Spark itself counts them.
-
-    For work whose rows pass no worker of ours: it costs them nothing.  What a later stage reads
-    again, from a cache, is not more than the first has read.
-    """
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark: Any = spark
-        self._seen: set[int] = set()
-
-    @property
-    def value(self) -> int:
-        """Of the stage that has read most."""
-        context = self._spark.sparkContext
-        try:
-            self._seen.update(context.statusTracker().getActiveStageIds())
-            store = context._jsc.sc().statusStore()
-            rows = [int(store.lastStageAttempt(one).inputRecords()) for one in self._seen]
-        except Exception:
-            # The session ends, or a stage has left the store: the next look tells more.
-            return 0
-        return max(rows, default=0)
-
-
-def _tasks(spark: SparkSession) -> str | None:
-    """``3 of 8 tasks`` of what runs now, empty when nothing does; None when the session is gone."""
-    tracker = spark.sparkContext.statusTracker()
-    try:
-        stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
-    except Exception:
-        # The session ends while we look: there is nothing left to tell.
-        return None
-    known = [one for one in stages if one is not None]
-    done = sum(one.numCompletedTasks for one in known)
-    total = sum(one.numTasks for one in known)
-    return f"{done} of {total} tasks" if total else ""
-
-
-@contextlib.contextmanager
-def watching(
-    spark: SparkSession,
-    progress: Progress,
-    extents: Sequence[Extent] = (),
-    *,
-    by_stages: bool = False,
-) -> Iterator[list[RowCounter]]:
-    """Tell every half second what the counters that come out have counted, and the tasks done.
-
-    One counter per input, one at least; ``extents`` say what the inputs hold.  A worker's count
-    arrives when its task ends.  With ``by_stages`` Spark's own count of one input's rows is told.
-    """
-    counters = [row_counter(spark) for _ in extents] or [row_counter(spark)]
-    counts: list[_StageRows | RowCounter] = [_StageRows(spark)] if by_stages else [*counters]
-    progress.reaches = [
-        Reach(extent.ranges, partial(getattr, count, "value"))
-        for extent, count in zip(extents, counts, strict=False)
-        if extent.ranges
-    ]
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(_TELL_EVERY_S):
-            text = _tasks(spark)
-            if text is None:
-                return
-            progress.update(max(progress.rows, _sum(counts)), text=text)
-
-    thread = threading.Thread(target=look, name="pipeline-progress", daemon=True)
-    thread.start()
-    try:
-        yield counters
-    finally:
-        over.set()
-        thread.join()
-    progress.update(max(progress.rows, _sum(counts)))
-    progress.finish()
-
-
-def _sum(counts: Sequence[_StageRows | RowCounter]) -> int:
-    return sum(one.value for one in counts)
-
-
 def follow(
     frame: DataFrame,
     take: Callable[[DataFrame, str, int], None],
@@ -261,7 +136,7 @@ def follow(
     checkpoint: str,
     once: bool,
     every: str = "5 seconds",
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
     counter: RowCounter | None = None,
     extents: Sequence[Extent] = (),
 ) -> Followed:
@@ -298,7 +173,7 @@ def follow(
 
     def tell(query: Any) -> None:
         result.look(query)
-        tasks = _tasks(frame.sparkSession) or ""
+        tasks = running_tasks(frame.sparkSession) or ""
         result.tell(progress, 0 if counter is None else counter.value, tasks)
 
     with _interrupts() as interrupted:
@@ -406,76 +281,3 @@ def _as_told(raised: list[BaseException], error: Exception) -> CometError:
         if isinstance(one, CometError):
             return one
     return ConfigError(f"the stream ended: {spark_sentence(raised[0] if raised else error)}")
-
-
-def spark_sentence(error: BaseException) -> str:
-    """The one line out of Spark's many that says what is wrong."""
-    text = str(error)
-    # An error of ours that crossed a worker: its own words stand behind the class's name.
-    ours = re.search(r"cometmq\.errors\.\w+: (.+)", text)
-    if ours is not None:
-        return ours[1].strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return repr(error)
-    if not lines[0].startswith("An error occurred while calling"):
-        return lines[0]
-    # The words of py4j alone: what was thrown follows, and behind all of its frames what caused it.
-    causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
-    if not causes:
-        return lines[0]
-    return _JAVA_NAME.sub("", causes[-1].removeprefix("Caused by").removeprefix(": "))
-
-
-_JAVA_NAME: Final = re.compile(r"^(?:[a-z][\w]*\.)+[A-Z][\w.$]*: ")
-
-
-@contextlib.contextmanager
-def quiet_queries() -> Iterator[None]:
-    """Keep PySpark from writing a refused query as a page of JSON on stderr before it raises."""
-    from pyspark.logger import PySparkLogger
-
-    # Made by PySpark's own hand: an ordinary logger of that name would not take its arguments.
-    logs: list[logging.Logger] = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
-    before = [log.disabled for log in logs]
-    for log in logs:
-        log.disabled = True
-    try:
-        yield
-    finally:
-        for log, was_disabled in zip(logs, before, strict=True):
-            log.disabled = was_disabled
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Let a Ctrl-C be one: not the error that tidying up met after it.
-
-    The interrupt ends a call of the JVM in the middle, and whatever is called then, on the way
-    out, gets an answer that is not its own.
-    """
-    try:
-        yield
-    except Exception as error:
-        before: BaseException | None = error
-        while before is not None:
-            if isinstance(before, KeyboardInterrupt):
-                raise KeyboardInterrupt from None
-            before = before.__context__
-        raise
-
-
-@contextlib.contextmanager
-def in_one_sentence() -> Iterator[None]:
-    """Turn Spark's exceptions into a ConfigError of one line; errors of ours pass as they are."""
-    from pyspark.errors import PySparkException
-
-    # py4j ships no types; what it raises is an exception of the JVM that PySpark did not know.
-    jvm_error: type[Exception] = import_module("py4j.protocol").Py4JError
-    try:
-        with interruptible(), quiet_queries():
-            yield
-    except (PySparkException, jvm_error) as error:
-        sentence = spark_sentence(error)
-        is_ours = "cometmq.errors." in str(error)
-        raise ConfigError(sentence if is_ours else f"Spark could not do it: {sentence}") from None

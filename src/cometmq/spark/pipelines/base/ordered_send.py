@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from cometmq.arrow.live import LiveCluster, QueueId, read_span
+from cometmq.arrow.live import LiveCluster, QueueId
+from cometmq.arrow.live_span import read_span
 from cometmq.arrow.options import ScanReport, parse_options
 from cometmq.core.retry.dead_letters import REPLAY_OF
 from cometmq.core.topic.selector import select_by_hash
@@ -46,15 +47,15 @@ from cometmq.spark.base.reach import Reach
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from cometmq.spark.base.progress import Progress
+    from cometmq.spark.base.progress import RunProgress
     from cometmq.sync import Producer
 
 __all__ = [
     "ORDERS",
     "REPLAY_OF",
-    "Ledger",
+    "LedgerSender",
+    "SendLedger",
     "SendPlan",
-    "Sender",
     "all_topics",
     "check_targets",
     "default_ledger",
@@ -111,7 +112,7 @@ class LedgerEntry:
     """A batch that was about to be sent: its queue offsets, where to, and from where on."""
 
 
-class Ledger:
+class SendLedger:
     """A folder with the plan it belongs to and one file per source queue."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -181,7 +182,7 @@ def default_ledger(folder: str | Path, plan: dict[str, Any]) -> Path:
 
 
 @dataclass(slots=True)
-class SendResult:
+class ReplayResult:
     """What a run did."""
 
     sent: int = 0
@@ -241,14 +242,14 @@ def all_topics(name_server: str, settings: tuple[tuple[str, Any], ...]) -> list[
 def send_ordered(
     spark: Any,
     frame: Any,
-    ledger: Ledger,
+    ledger: SendLedger,
     *,
     name_server: str,
     settings: tuple[tuple[str, Any], ...] = (),
     order: str = "queue",
     rate: float | None = None,
-    progress: Progress | None = None,
-) -> SendResult:
+    progress: RunProgress | None = None,
+) -> ReplayResult:
     """Send the rows of a DataFrame with `COLUMNS`; the ledger is open.
 
     Raises:
@@ -265,7 +266,7 @@ def send_ordered(
     sources = sorted({(row["topic"], row["broker"], row["queueId"]) for row in pairs})
     queues = check_targets(name_server, settings, {row["target"] for row in pairs})
     if not sources:
-        return SendResult()
+        return ReplayResult()
     tasks = max(1, min(len(sources), spark.sparkContext.defaultParallelism))
     plan = SendPlan(
         name_server,
@@ -280,7 +281,7 @@ def send_ordered(
     job = ordered.mapInArrow(partial(_run, plan), _RESULT_SCHEMA)
     with _watched(ledger, progress, pairs):
         rows = job.collect()
-    result = SendResult()
+    result = ReplayResult()
     for row in rows:
         if row["error"]:
             raise CometError(row["error"])
@@ -311,7 +312,7 @@ def _extents(frame: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _watched(ledger: Ledger, progress: Progress | None, pairs: list[Any]) -> Iterator[None]:
+def _watched(ledger: SendLedger, progress: RunProgress | None, pairs: list[Any]) -> Iterator[None]:
     """Show how far the tasks are, twice a second, from what they write down."""
     if progress is None:
         yield
@@ -359,7 +360,7 @@ def _run(plan: SendPlan, batches: Iterator[Any]) -> Iterator[Any]:
             LiveCluster(plan.name_server, **settings) as cluster,
             Producer("cometmq-replay", name_server=plan.name_server, retries=0, **settings) as one,
         ):
-            for source, sent, skipped in Sender(plan, one, cluster).send(batches):
+            for source, sent, skipped in LedgerSender(plan, one, cluster).send(batches):
                 found = counts.setdefault(str(QueueId(*source)), [0, 0])
                 found[0] += sent
                 found[1] += skipped
@@ -376,7 +377,7 @@ def _run(plan: SendPlan, batches: Iterator[Any]) -> Iterator[Any]:
     )
 
 
-class Sender:
+class LedgerSender:
     """Sends rows that are in the order of `SOURCE`, batch by batch.
 
     `on_point`, `sleep` and `now` are for tests.  The producer must not try again by itself: after
@@ -396,7 +397,7 @@ class Sender:
         self._plan = plan
         self._producer = producer
         self._cluster = cluster
-        self._ledger = Ledger(plan.ledger)
+        self._ledger = SendLedger(plan.ledger)
         self._entries: dict[tuple[str, str, int], LedgerEntry] = {}
         self._on_point = on_point
         self._sleep = sleep

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq.errors import ConfigError, StoreCorrupt
-from cometmq.spark.pipelines.cdc.cdc import STATE_DDL, merged, rows, wider
+from cometmq.spark.pipelines.cdc.state import STATE_DDL, merged, rows, wider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -29,7 +29,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
-from cometmq.spark.pipelines.base.following import quiet_queries, spark_sentence
+from cometmq.spark.pipelines.base.spark_errors import quiet_queries, spark_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
 from cometmq.spark.base.progress import Summary
-from cometmq.spark.base.report import Report
-from cometmq.spark.pipelines.cdc.cdc import Overview, changes, newest, overview, schema_changes
-from cometmq.spark.pipelines.cdc.changes import BAD
+from cometmq.spark.base.report import HtmlReport
+from cometmq.spark.pipelines.cdc.events import BAD
+from cometmq.spark.pipelines.cdc.state import Overview, changes, newest, overview, schema_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from cometmq.spark.base.progress import Progress
-    from cometmq.spark.pipelines.base.following import RowCounter
+    from cometmq.spark.base.progress import RunProgress
+    from cometmq.spark.pipelines.base.watching import RowCounter
     from cometmq.spark.pipelines.cdc.table import Target
 
 __all__ = ["Merger"]
@@ -132,7 +132,7 @@ class Merger:
             }
         )
 
-    def summary(self, place: str, progress: Progress) -> Summary:
+    def summary(self, place: str, progress: RunProgress) -> Summary:
         """The last word; bad events are faults, since the table may lack what they held."""
         facts: dict[str, Any] = {
             "table": place,
@@ -153,9 +153,9 @@ class Merger:
         ]
         return Summary("cdc", facts, faults)
 
-    def report(self, summary: Summary, progress: Progress) -> Report:
+    def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
         """The page."""
-        page = Report("Changes merged into a table", f"Table {summary.facts['table']}.")
+        page = HtmlReport("Changes merged into a table", f"Table {summary.facts['table']}.")
         page.summary(summary)
         page.heading("Columns")
         page.table([{"column": n, "type": t} for n, t in (self.target.columns() or {}).items()])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
 from cometmq.spark.base.progress import Summary
-from cometmq.spark.base.report import Report
-from cometmq.spark.pipelines.trace.trace import (
+from cometmq.spark.base.report import HtmlReport
+from cometmq.spark.pipelines.trace.journeys import (
     DELIVERY_LATENCY,
     bad_records,
     consumed_repeatedly,
@@ -27,8 +27,8 @@ from cometmq.spark.pipelines.trace.trace import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from cometmq.spark.base.progress import Progress
-    from cometmq.spark.pipelines.base.following import RowCounter
+    from cometmq.spark.base.progress import RunProgress
+    from cometmq.spark.pipelines.base.watching import RowCounter
 
 __all__ = ["TraceFindings", "check_fresh", "examine"]
 
@@ -63,7 +63,7 @@ class TraceFindings:
         """Records that could not be read."""
         return sum(int(row["count"]) for row in self.bad)
 
-    def summary(self, source: str, progress: Progress) -> Summary:
+    def summary(self, source: str, progress: RunProgress) -> Summary:
         """The last word. Lost and repeated messages are findings, not faults of the run."""
         facts: dict[str, Any] = {
             "source": source,
@@ -91,9 +91,9 @@ class TraceFindings:
             "bad_reasons": self.bad,
         }
 
-    def report(self, summary: Summary, progress: Progress) -> Report:
+    def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
         """The page."""
-        page = Report(
+        page = HtmlReport(
             "Journeys of messages",
             "What producers and consumers traced. Delivery is the time from the start of a send to "
             "the start of its first consumption, by the clocks of two machines.",

@@ -15,14 +15,12 @@ says what is wrong with it.  It must not know a pipeline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
 from cometmq.spark.live.security import security_options_of
-from cometmq.spark.pipelines.base.extents import check_place
-from cometmq.spark.pipelines.base.following import quiet_queries, spark_sentence
+from cometmq.spark.pipelines.base.spark_errors import quiet_queries, spark_sentence
+from cometmq.spark.pipelines.inputs.address import check_exists
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,55 +29,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from cometmq.client.base.security import SecurityOptions
+    from cometmq.spark.pipelines.inputs.address import Address
 
 __all__ = [
-    "Address",
     "between",
     "live_options",
     "open_input",
-    "parse_address",
     "parse_columns",
     "with_json_columns",
 ]
 
-KINDS: Final = ("topic", "store", "archive", "parquet", "json", "delta", "jdbc")
 _STREAMED: Final = ("topic", "parquet", "json")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """One of `KINDS`, where it is, and the part after ``#``."""
-
-    kind: str
-    place: str
-    part: str = ""
-
-    def __str__(self) -> str:
-        kind = "" if self.kind == "jdbc" else f"{self.kind}:"
-        return f"{kind}{self.place}" + (f"#{self.part}" if self.part else "")
-
-
-def parse_address(text: str) -> Address:
-    """The address in ``text``; ConfigError names the nearest kind for an unknown one."""
-    kind, separator, rest = text.partition(":")
-    if not separator or "/" in kind or "\\" in kind:
-        kind, rest = "parquet", text
-    if kind not in KINDS:
-        near = get_close_matches(kind, KINDS, n=1)
-        hint = f"; did you mean {near[0]}:{rest}?" if near else ""
-        raise ConfigError(
-            f"{text!r} begins with no kind of source that is known{hint} "
-            f"The kinds are {', '.join(f'{name}:' for name in KINDS)}"
-        )
-    part = ""
-    if kind in ("store", "jdbc"):
-        rest, _, part = rest.rpartition("#")
-        if not rest or not part:
-            example = {"store": "store:DIR#TOPIC", "jdbc": "jdbc:derby:/data/shop#ORDERS"}[kind]
-            raise ConfigError(f"{text!r} does not name a table or topic: write {example}")
-    if not rest:
-        raise ConfigError(f"{text!r} names no place: write {kind}:SOMETHING")
-    return Address(kind, f"jdbc:{rest}" if kind == "jdbc" else rest, part)
 
 
 def open_input(
@@ -110,7 +70,7 @@ def open_input(
         return _topic(spark, address.place, chosen, stream=stream)
     if address.kind == "jdbc":
         return _jdbc(spark, address, chosen)
-    check_place(address)
+    check_exists(address)
     if address.kind == "archive":
         from cometmq.spark.pipelines.archive.read import read_archive
 

@@ -33,10 +33,10 @@ __all__ = [
     "SHARDING_KEY",
     "STEADY",
     "STOPPED",
-    "GroupDrain",
-    "QueueDrain",
+    "GroupBacklog",
+    "LagSample",
+    "QueueBacklog",
     "QueueSample",
-    "Sample",
     "advice",
     "by_group",
     "drain",
@@ -90,7 +90,7 @@ class QueueSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LagSample:
     """All queues of the groups at one time, and how many members each group has online."""
 
     at_ms: int
@@ -100,7 +100,7 @@ class Sample:
 
 def take_sample(
     admin: AdminLike, groups: Iterable[str], *, now_ms: int, topics: Sequence[str] = ()
-) -> Sample:
+) -> LagSample:
     """Ask the brokers once. ``topics``: only these; topics that are gone are left out."""
     queues: list[QueueSample] = []
     members: dict[str, int] = {}
@@ -127,11 +127,11 @@ def take_sample(
                 )
                 for queue, reached in sorted(progress.items())
             ]
-    return Sample(now_ms, tuple(queues), members)
+    return LagSample(now_ms, tuple(queues), members)
 
 
 @dataclass(frozen=True, slots=True)
-class QueueDrain:
+class QueueBacklog:
     """A group's progress in a queue between two samples; rates are messages per second."""
 
     group: str
@@ -163,7 +163,7 @@ class QueueDrain:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDrain:
+class GroupBacklog:
     """A group's progress in a topic: the sums of its queues, and the slowest of them."""
 
     group: str
@@ -178,7 +178,7 @@ class GroupDrain:
     state: str
 
 
-def drain(first: Sample, second: Sample) -> list[QueueDrain]:
+def drain(first: LagSample, second: LagSample) -> list[QueueBacklog]:
     """Rates per group and queue, the greatest lag first; queues in one sample only are left out.
 
     An offset that went back (a reset) counts as a rate of 0, not as a negative one.
@@ -191,7 +191,7 @@ def drain(first: Sample, second: Sample) -> list[QueueDrain]:
         if old is None:
             continue
         result.append(
-            QueueDrain(
+            QueueBacklog(
                 queue.group,
                 queue.topic,
                 queue.broker,
@@ -205,9 +205,9 @@ def drain(first: Sample, second: Sample) -> list[QueueDrain]:
     return sorted(result, key=lambda q: (-q.lag, q.group, q.topic, q.broker, q.queue_id))
 
 
-def by_group(queues: Sequence[QueueDrain], members: Mapping[str, int]) -> list[GroupDrain]:
+def by_group(queues: Sequence[QueueBacklog], members: Mapping[str, int]) -> list[GroupBacklog]:
     """One row per group and topic, the greatest lag first."""
-    parts: dict[tuple[str, str], list[QueueDrain]] = {}
+    parts: dict[tuple[str, str], list[QueueBacklog]] = {}
     for queue in queues:
         parts.setdefault((queue.group, queue.topic), []).append(queue)
     rows = []
@@ -216,11 +216,11 @@ def by_group(queues: Sequence[QueueDrain], members: Mapping[str, int]) -> list[G
         lag = sum(queue.lag for queue in ours)
         produced = sum(queue.produced_per_s for queue in ours)
         drained = sum(queue.drained_per_s for queue in ours)
-        whole = QueueDrain(group, topic, "", -1, lag, 0, produced, drained)
+        whole = QueueBacklog(group, topic, "", -1, lag, 0, produced, drained)
         longest = None if None in times else max(time for time in times if time is not None)
         online = members.get(group, 0)
         rows.append(
-            GroupDrain(
+            GroupBacklog(
                 group, topic, online, len(ours), lag, produced, drained, longest, whole.state
             )
         )
@@ -281,8 +281,8 @@ def hot_producers(messages: DataFrame, *, top: int = 20) -> DataFrame:
 
 
 def advice(
-    groups: Sequence[GroupDrain],
-    queues: Sequence[QueueDrain],
+    groups: Sequence[GroupBacklog],
+    queues: Sequence[QueueBacklog],
     keys: Sequence[Mapping[str, Any]] = (),
     producers: Sequence[Mapping[str, Any]] = (),
 ) -> list[str]:
@@ -302,7 +302,7 @@ def advice(
     return told
 
 
-def _about_members(group: GroupDrain) -> list[str]:
+def _about_members(group: GroupBacklog) -> list[str]:
     name = f"{group.group} in {group.topic}"
     told = []
     if group.lag and not group.members:
@@ -334,7 +334,7 @@ def _about_members(group: GroupDrain) -> list[str]:
 
 
 def _about_queues(
-    group: GroupDrain, queues: Sequence[QueueDrain], keys: Sequence[Mapping[str, Any]]
+    group: GroupBacklog, queues: Sequence[QueueBacklog], keys: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     if len(queues) < 2 or not group.lag:
         return []

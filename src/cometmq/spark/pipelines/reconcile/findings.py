@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
 from cometmq.spark.base.progress import Summary
-from cometmq.spark.base.report import Report
+from cometmq.spark.base.report import HtmlReport
 from cometmq.spark.pipelines.base.following import follow
-from cometmq.spark.pipelines.reconcile.reconcile import (
+from cometmq.spark.pipelines.reconcile.differences import (
     KINDS,
     by_window,
     differences,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from cometmq.spark.base.progress import Progress
-    from cometmq.spark.pipelines.base.extents import Extent
+    from cometmq.spark.base.progress import RunProgress
+    from cometmq.spark.base.reach import Extent
 
 __all__ = ["Reconciling", "check_out"]
 
@@ -112,7 +112,7 @@ class Reconciling:
         checkpoint: str,
         once: bool,
         every: str = "5 seconds",
-        progress: Progress | None = None,
+        progress: RunProgress | None = None,
         extents: Sequence[Extent] = (),
     ) -> None:
         """Compare as records come; a group is told when the watermarks have passed it.
@@ -181,7 +181,7 @@ class Reconciling:
 
     # -- what is told ------------------------------------------------------------------------
 
-    def summary(self, left: str, right: str, progress: Progress) -> Summary:
+    def summary(self, left: str, right: str, progress: RunProgress) -> Summary:
         """The last word; each kind of difference is a fault."""
         facts: dict[str, Any] = {
             "left": left,
@@ -218,9 +218,9 @@ class Reconciling:
                 return f", for example key {row['key']} at {row['time']:%Y-%m-%d %H:%M:%S}"
         return ""
 
-    def report(self, summary: Summary, progress: Progress) -> Report:
+    def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
         """The page."""
-        page = Report(
+        page = HtmlReport(
             "Two sources compared", f"{summary.facts['left']} beside {summary.facts['right']}."
         )
         page.summary(summary)

@@ -6,12 +6,12 @@ it.  It must not start Spark or read a message.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cometmq.errors import ConfigError
-from cometmq.spark.live.queues import known_queues
+from cometmq.spark.base.reach import Extent
+from cometmq.spark.live.queues import readable_queues
+from cometmq.spark.pipelines.inputs.address import check_exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,24 +19,14 @@ if TYPE_CHECKING:
     from cometmq.client.base.security import SecurityOptions
     from cometmq.spark.base.reach import Ranges
     from cometmq.spark.pipelines.archive.manifest import ArchiveFile
-    from cometmq.spark.pipelines.base.inputs import Address
+    from cometmq.spark.pipelines.inputs.address import Address
 
-__all__ = ["Extent", "archive_ranges", "check_input", "check_place", "topic_ranges"]
+__all__ = ["Extent", "archive_ranges", "check_exists", "check_input", "topic_ranges"]
 
 _RETRY_MS: Final = 5_000
 """A person waits for the answer."""
 _FOOTERS_MAX: Final = 1_000
 """Parquet files whose footers are asked for a row count; with more of them nobody waits for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What an input holds."""
-
-    rows: int | None = None
-    """None where nobody can tell quickly."""
-    ranges: Ranges = field(default_factory=dict)
-    """By queue; empty for inputs without offsets (Parquet, JSON, Delta, JDBC)."""
 
 
 def check_input(
@@ -66,7 +56,7 @@ def check_input(
         )
     if address.kind == "jdbc":
         return Extent()
-    check_place(address)
+    check_exists(address)
     found = Extent()
     if address.kind == "store":
         found = _of_ranges(_store_ranges(address.place, address.part))
@@ -78,12 +68,6 @@ def check_input(
     elif address.kind == "parquet":
         found = Extent(_footer_rows(address.place))
     return found if since_ms is None and until_ms is None else Extent()
-
-
-def check_place(address: Address) -> None:
-    """ConfigError where there is no such file or directory; other file systems are not asked."""
-    if not Path(address.place).exists() and "://" not in address.place:
-        raise ConfigError(f"{address}: there is no such file or directory")
 
 
 def _of_ranges(ranges: Ranges) -> Extent:
@@ -106,7 +90,7 @@ def topic_ranges(
     found: Ranges = {}
     with LiveCluster(name_server, retry_ms=_RETRY_MS, **settings) as cluster:
         for topic in topics:
-            queues = known_queues(cluster, topic)
+            queues = readable_queues(cluster, topic)
             for queue, (low, high) in sorted(cluster.bounds(queues).items()):
                 begin, end = low, high
                 if since_ms is not None:
@@ -118,9 +102,9 @@ def topic_ranges(
 
 
 def _store_ranges(place: str, topic: str) -> Ranges:
-    from cometmq.arrow.store_files import LogFiles, queues_of
+    from cometmq.arrow.store_files import LogView, queues_of
 
-    root = LogFiles(Path(place)).root
+    root = LogView(Path(place)).root
     # A store does not know its broker's name.
     return {f"{topic} :{one.queue_id}": (one.start, one.end) for one in queues_of(root, topic)}
 

@@ -5,15 +5,16 @@ Job: `read_span`: answers of pulls in, record batches out.  It must not choose o
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from cometmq.arrow.batches import BatchMaker, Damage
 from cometmq.arrow.columns import schema_of
-from cometmq.arrow.decode import Place, decode_records
-from cometmq.arrow.records import WireRecords, walk_sizes
+from cometmq.arrow.decode import QueueRows, decode_records
 from cometmq.codec.stored_message import RECORD_BYTES_MIN
 from cometmq.errors import (
     BrokerBusy,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from cometmq.arrow.options import ScanOptions, ScanReport
     from cometmq.net.pipelined import PipelinedChannel
 
-__all__ = ["read_span"]
+__all__ = ["WireRecords", "read_span", "walk_sizes"]
 
 _PULL_COUNT: Final = 32
 """More than this a broker does not give in one answer to an ordinary pull."""
@@ -57,6 +58,21 @@ _PULL_ANSWERS: Final = (
 )
 _BUSY: Final = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)
 _QUEUE_OFFSET_POSITION: Final = 20
+
+_SIZE: Final = struct.Struct(">i")
+
+
+class WireRecords:
+    """Records as a broker sent them, one after the other."""
+
+    __slots__ = ("buffer", "bytes", "map", "size", "start")
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self.start: int | None = None
+        self.size = len(data)
+        self.map: Any = memoryview(data)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
+        self.buffer: Any = pa.py_buffer(data)
 
 
 @dataclass(slots=True)
@@ -121,18 +137,18 @@ def _decoded(
         start, size, queue_offsets = start[keep], size[keep], queue_offsets[keep]
     for begin in range(0, len(size), options.batch_rows):
         part = slice(begin, begin + options.batch_rows)
-        place = Place(queue.topic, queue.queue_id, queue_offsets[part])
-        decoded = decode_records(records, start[part], size[part], options, place)
+        queue_rows = QueueRows(queue.topic, queue.queue_id, queue_offsets[part])
+        decoded = decode_records(records, start[part], size[part], options, queue_rows)
         damages = [
             Damage(
                 fault.row,
-                f"{queue}, offset {int(place.queue_offsets[fault.row])}",
+                f"{queue}, offset {int(queue_rows.queue_offsets[fault.row])}",
                 None,
                 fault.reason,
             )
             for fault in decoded.faults
         ]
-        yield maker.batch(decoded, damages, place)
+        yield maker.batch(decoded, damages, queue_rows)
 
 
 class _Puller:
@@ -332,3 +348,20 @@ def out_of_range(
         min_offset,
         max_offset,
     )
+
+
+def walk_sizes(data: bytes | bytearray | memoryview) -> tuple[list[int], int]:
+    """Sizes of the records that stand one after the other, and where that ends.
+
+    It ends before the end of the data where a size leads nowhere.
+    """
+    sizes: list[int] = []
+    unpack = _SIZE.unpack_from
+    position, end = 0, len(data)
+    while position + RECORD_BYTES_MIN <= end:
+        (size,) = unpack(data, position)
+        if not RECORD_BYTES_MIN <= size <= end - position:
+            break
+        sizes.append(size)
+        position += size
+    return sizes, position

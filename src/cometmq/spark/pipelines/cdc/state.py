@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.errors import ConfigError
-from cometmq.spark.pipelines.cdc.changes import (
+from cometmq.spark.pipelines.cdc.events import (
     BAD,
     COLUMN_TYPES,
     DDL,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from cometmq.spark.pipelines.base.following import RowCounter
+    from cometmq.spark.pipelines.base.watching import RowCounter
 
 __all__ = [
     "STATE_DDL",

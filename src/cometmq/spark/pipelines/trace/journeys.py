@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from cometmq.spark.pipelines.base.following import RowCounter
+    from cometmq.spark.pipelines.base.watching import RowCounter
 
 __all__ = [
     "CONSUME_LATENCY",

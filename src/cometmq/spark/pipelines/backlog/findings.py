@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cometmq.spark.base.progress import Summary
-from cometmq.spark.base.report import Report
-from cometmq.spark.pipelines.backlog.backlog import (
+from cometmq.spark.base.report import HtmlReport
+from cometmq.spark.pipelines.backlog.lag import (
     SHARDING_KEY,
-    GroupDrain,
-    QueueDrain,
-    Sample,
+    GroupBacklog,
+    LagSample,
+    QueueBacklog,
     advice,
     by_group,
     drain,
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cometmq.spark.base.progress import Progress
+    from cometmq.spark.base.progress import RunProgress
     from cometmq.spark.base.reach import Ranges
 
-__all__ = ["Backlog", "read_waiting", "waiting_ranges"]
+__all__ = ["BacklogFindings", "read_waiting", "waiting_ranges"]
 
 
-def waiting_ranges(queues: Sequence[QueueDrain]) -> Ranges:
+def waiting_ranges(queues: Sequence[QueueBacklog]) -> Ranges:
     """Queue offsets that wait, each queue from the slowest group's place on."""
     found: Ranges = {}
     for queue in queues:
@@ -49,7 +49,7 @@ def waiting_ranges(queues: Sequence[QueueDrain]) -> Ranges:
 
 
 def read_waiting(
-    spark: SparkSession, queues: Sequence[QueueDrain], options: dict[str, str]
+    spark: SparkSession, queues: Sequence[QueueBacklog], options: dict[str, str]
 ) -> DataFrame | None:
     """The messages that wait, each queue from the slowest group's place on; None: nothing waits."""
     starts: dict[str, dict[str, int]] = {}
@@ -69,19 +69,19 @@ def read_waiting(
 
 
 @dataclass(slots=True)
-class Backlog:
+class BacklogFindings:
     """Everything that is told; `skew` adds what needs the messages themselves."""
 
     seconds_between: float
-    groups: list[GroupDrain]
-    queues: list[QueueDrain]
+    groups: list[GroupBacklog]
+    queues: list[QueueBacklog]
     keys: list[dict[str, Any]] = field(default_factory=list)
     waiting_queues: list[dict[str, Any]] = field(default_factory=list)
     producers: list[dict[str, Any]] = field(default_factory=list)
     waiting: int = 0
 
     @classmethod
-    def of(cls, first: Sample, second: Sample) -> Backlog:
+    def of(cls, first: LagSample, second: LagSample) -> BacklogFindings:
         """From two samples."""
         queues = drain(first, second)
         return cls((second.at_ms - first.at_ms) / 1000, by_group(queues, second.members), queues)
@@ -137,7 +137,7 @@ class Backlog:
             for row in self.queues
         ]
 
-    def summary(self, name_server: str, progress: Progress) -> Summary:
+    def summary(self, name_server: str, progress: RunProgress) -> Summary:
         """The last word."""
         facts: dict[str, Any] = {
             "name_server": name_server,
@@ -163,10 +163,10 @@ class Backlog:
             "hot_producers": self.producers,
         }
 
-    def report(self, summary: Summary, progress: Progress) -> Report:
+    def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
         """The page."""
-        page = Report(
-            "Backlog",
+        page = HtmlReport(
+            "BacklogFindings",
             f"Two samples of offsets, {self.seconds_between:.1f} seconds apart, and the messages "
             "that wait.",
         )
