@@ -21,7 +21,7 @@ from bench.scan_store import make_store
 from bench.spark_sources import TOPIC, conditions, cpu_s, filled, measure
 from cometmq.spark import session
 from cometmq.spark.pipelines.archive.archive import ArchiveOptions, archive
-from cometmq.spark.pipelines.archive.source import ClusterSource, DirectorySource, Source
+from cometmq.spark.pipelines.archive.source import ArchiveSource, ClusterSource, DirectorySource
 from cometmq.spark.pipelines.archive.verify import verify
 from cometmq.spark.pipelines.archive.write import WriteTask, write
 
@@ -31,7 +31,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000  # noqa: TID251 - stamps the commits of this run
 
 
-def writer(source: Source, topic: str, records: int, folder: Path) -> None:
+def writer(source: ArchiveSource, topic: str, records: int, folder: Path) -> None:
     """The work of one task, in this process."""
     queues = source.bounds(source.queues(topic))
     spans = tuple((queue, start, end) for queue, (start, end) in queues.items())
@@ -48,7 +48,9 @@ def writer(source: Source, topic: str, records: int, folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def pipeline(spark: Any, source: Source, topic: str, records: int, rounds: int, to: Path) -> None:
+def pipeline(
+    spark: Any, source: ArchiveSource, topic: str, records: int, rounds: int, to: Path
+) -> None:
     """Whole runs into an empty folder, commits included, then a verification."""
     options = ArchiveOptions(rows_per_file=max(20_000, records // 8))
 
@@ -83,7 +85,7 @@ def main() -> None:
             everything(asked, DirectorySource(str(folder / "store"), "broker-a"), TOPIC, folder)
 
 
-def everything(asked: argparse.Namespace, source: Source, topic: str, folder: Path) -> None:
+def everything(asked: argparse.Namespace, source: ArchiveSource, topic: str, folder: Path) -> None:
     """The writer alone, then the pipeline."""
     writer(source, topic, asked.records, folder / "alone")
     if asked.without_spark:
