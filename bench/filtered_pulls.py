@@ -85,8 +85,7 @@ async def saved(broker: Broker) -> None:
 
 async def read(broker: Broker, ext: dict[str, str], *, in_bulk: bool = False) -> float:
     """Pull the topic from end to end; processor seconds."""
-    pull = broker._pull
-    assert pull is not None
+    pull = broker.services.pull
     reader = Nobody()
     nobody = cast("ServerConnection", reader)
     bulk = BulkPullProcessor(broker.state, pull)

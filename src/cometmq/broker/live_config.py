@@ -14,12 +14,12 @@ from typing import Final
 
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.state import BrokerState
+from cometmq.broker.base.store_config import store_config
 from cometmq.broker.files.persistence import BrokerFiles
 from cometmq.broker.registration import Registration
 from cometmq.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from cometmq.model.names import DEFAULT_TOPIC
 from cometmq.model.topic import TopicConfig
-from cometmq.store.base.config import StoreConfig
 
 __all__ = ["LiveConfig"]
 
@@ -44,25 +44,21 @@ class LiveConfig:
 
     Args:
         forget_topics: sends every topic through the checks again.
-        store_config: translates a configuration for the store.
-        registration: gives what announces topics, once there is one.
     """
 
-    __slots__ = ("_files", "_forget_topics", "_registration", "_state", "_store_config")
+    __slots__ = ("_files", "_forget_topics", "_registration", "_state")
 
     def __init__(
         self,
         state: BrokerState,
         files: BrokerFiles,
+        registration: Registration,
         forget_topics: Callable[[], None],
-        store_config: Callable[[BrokerConfig], StoreConfig],
-        registration: Callable[[], Registration | None],
     ) -> None:
         self._state = state
         self._files = files
-        self._forget_topics = forget_topics
-        self._store_config = store_config
         self._registration = registration
+        self._forget_topics = forget_topics
 
     def apply(self, config: BrokerConfig, keys: frozenset[str]) -> None:
         """Let a configuration hold from now on; `keys` are those that were given."""
@@ -74,18 +70,12 @@ class LiveConfig:
         if "autoCreateTopicEnable" in keys:
             self._open_template(config)
         if keys & _RETENTION_KEYS:
-            state.store.change_retention(self._store_config(config))
+            state.store.change_retention(store_config(config, state.host))
         if keys & _SEND_CHECK_KEYS:
             self._forget_topics()
-        registration = self._registration()
-        if registration is not None:
-            registration.period_ms = config.register_name_server_period
-            registration.timeout_ms = config.register_broker_timeout_mills
-            if "namesrvAddr" in keys:
-                registration.change_addresses(config.name_servers())
-            if "brokerPermission" in keys:
-                state.topics.touch(state.env.clock.now_ms())
-                registration.table_changed()
+        if "brokerPermission" in keys:
+            state.topics.touch(state.env.clock.now_ms())
+        self._registration.change_config(config, keys)
 
     def _open_template(self, config: BrokerConfig) -> None:
         """Let topics be made after TBW102, or no longer."""
@@ -102,4 +92,4 @@ class LiveConfig:
         changed = replace(known, perm=perm)
         if changed != state.topics.get(DEFAULT_TOPIC):
             state.topics.put(changed, state.env.clock.now_ms())
-            state.on_topic_changed(changed)
+            state.topic_changed(changed)

@@ -17,14 +17,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from cometmq.broker.base.config import BrokerConfig
 from cometmq.codec.crc import body_crc
+from cometmq.core.topic.topic_table import TopicTable
 from cometmq.errors import CometError, ResponseCode
-from cometmq.model.topic import TopicConfig
+from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.net.channel import Channel, ChannelPool
 from cometmq.net.env import Environment
+from cometmq.wire.body.bodies import (
+    TopicConfigWrapper,
+    encode_data_version,
+    encode_register_broker_body,
+)
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 
@@ -72,18 +79,13 @@ class Registration:
     """Keeps every name server informed.
 
     Args:
-        identity: the ext fields brokerName, brokerAddr, clusterName, brokerId, haServerAddr.
-        all_topics: gives every topic of the broker.
-        encode: makes the body of REGISTER_BROKER from topics.
-        version: makes the body of QUERY_DATA_VERSION from the version of the topics.
-        period_ms: registerNameServerPeriod.
-        timeout_ms: registerBrokerTimeoutMills.
+        address: ``host:port`` of the broker.
+        topics: what to announce.
     """
 
     __slots__ = (
-        "_all_topics",
         "_changes",
-        "_encode",
+        "_config",
         "_env",
         "_identity",
         "_is_stopped",
@@ -91,34 +93,27 @@ class Registration:
         "_name_servers",
         "_pool",
         "_tasks",
-        "_version",
+        "_topics",
         "_waiters",
         "_whole_timer",
-        "period_ms",
-        "timeout_ms",
     )
 
     def __init__(
-        self,
-        env: Environment,
-        addresses: Iterable[str],
-        identity: dict[str, str],
-        all_topics: Callable[[], Iterable[TopicConfig]],
-        encode: Callable[[Iterable[TopicConfig]], bytes],
-        version: Callable[[], bytes],
-        *,
-        period_ms: int,
-        timeout_ms: int,
+        self, env: Environment, config: BrokerConfig, address: str, topics: TopicTable
     ) -> None:
         self._env = env
-        self._identity = identity
-        self._all_topics = all_topics
-        self._encode = encode
-        self._version = version
-        self.period_ms = period_ms
-        self.timeout_ms = timeout_ms
+        self._config = config
+        self._identity = {
+            "brokerName": config.broker_name,
+            "brokerAddr": address,
+            "clusterName": config.broker_cluster_name,
+            "brokerId": "0",
+            # The field must be there; it is empty because nobody listens for replicas.
+            "haServerAddr": "",
+        }
+        self._topics = topics
         self._pool = ChannelPool(env, on_close=self._lost)
-        self._name_servers = {address: _NameServer(address) for address in addresses}
+        self._name_servers = {server: _NameServer(server) for server in config.name_servers()}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._waiters: dict[_Waiter, None] = {}
@@ -135,7 +130,15 @@ class Registration:
         for server in self._name_servers.values():
             self._tasks[server.address] = asyncio.create_task(self._serve(server))
 
-    def change_addresses(self, addresses: Iterable[str]) -> None:
+    def change_config(self, config: BrokerConfig, keys: frozenset[str]) -> None:
+        """Go by another configuration from now on; `keys` are those that were given."""
+        self._config = config
+        if "namesrvAddr" in keys:
+            self._change_addresses(config.name_servers())
+        if "brokerPermission" in keys:
+            self._announce_all()
+
+    def _change_addresses(self, addresses: Iterable[str]) -> None:
         """Register with these name servers from now on, and leave those that are not named."""
         wanted = dict.fromkeys(addresses)
         for address in [address for address in self._name_servers if address not in wanted]:
@@ -175,11 +178,14 @@ class Registration:
             server.changed[config.topic] = config
             server.wake.set()
 
-    def table_changed(self) -> None:
-        """Announce that topics went away: the whole table is sent again, soon.
+    def topic_deleted(self, _: str) -> None:
+        """Announce that a topic is gone: only the whole table says so."""
+        self._announce_all()
 
-        Not at once: a tool that deletes a thousand topics would have it sent as often. Nobody
-        waits for it either, since a name server keeps what it is not told of.
+    def _announce_all(self) -> None:
+        """Send the whole table, soon.
+
+        Not at once: a tool that deletes a thousand topics would have it sent as often.
         """
         if self._whole_timer is None and not self._is_stopped:
             self._whole_timer = asyncio.get_running_loop().call_later(
@@ -227,7 +233,7 @@ class Registration:
         while not self._is_stopped:
             now_ms = self._env.clock.now_ms()
             if now_ms >= next_full_ms:
-                next_full_ms = now_ms + self.period_ms
+                next_full_ms = now_ms + self._config.register_name_server_period
                 if not await self._is_up_to_date(server):
                     server.needs_all = True
             if server.needs_all or server.changed:
@@ -252,10 +258,11 @@ class Registration:
             return True
         keys = ("brokerName", "brokerAddr", "clusterName", "brokerId")
         ext = {key: self._identity[key] for key in keys}
-        request = RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, ext, self._version())
+        version = encode_data_version(self._topics.version)
+        request = RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, ext, version)
         try:
             channel = await self._pool.get(server.address, CONNECT_TIMEOUT_MS)
-            response = await channel.request(request, self.timeout_ms)
+            response = await channel.request(request, self._config.register_broker_timeout_mills)
         except CometError:
             # What is wrong is told by the registration that follows.
             return False
@@ -277,8 +284,7 @@ class Registration:
         changed, server.changed = server.changed, {}
         is_full = server.needs_all
         server.needs_all = False
-        topics = list(self._all_topics()) if is_full else list(changed.values())
-        body = self._encode(topics)
+        body = self._encode(self._topics.all().values() if is_full else changed.values())
         ext = {
             **self._identity,
             "compressed": "false",
@@ -291,6 +297,13 @@ class Registration:
         server.told = max(server.told, change)
         self._release_told()
         return is_told
+
+    def _encode(self, topics: Iterable[TopicConfig]) -> bytes:
+        perm = self._config.broker_permission
+        table = {topic.topic: _masked(topic, perm) for topic in topics}
+        version = DataVersion(self._env.clock.now_ms())
+        wrapper = TopicConfigWrapper(table, self._topics.version, version, {}, {})
+        return encode_register_broker_body(wrapper)
 
     def _release_told(self) -> None:
         """Let go of those whose change every name server was told of."""
@@ -307,7 +320,7 @@ class Registration:
         request = RemotingCommand.request(code, ext, body)
         try:
             channel = await self._pool.get(server.address, CONNECT_TIMEOUT_MS)
-            response = await channel.request(request, self.timeout_ms)
+            response = await channel.request(request, self._config.register_broker_timeout_mills)
         except CometError as error:
             self._report(server, str(error))
             return False
@@ -339,3 +352,10 @@ class Registration:
             )
         except CometError as error:
             log.warning("not unregistered from name server %s: %s", server.address, error)
+
+
+def _masked(config: TopicConfig, broker_permission: int) -> TopicConfig:
+    """Give the topic as name servers shall see it: the broker's own permission limits it."""
+    if config.perm & broker_permission & 6 == config.perm & 6:
+        return config
+    return replace(config, perm=config.perm & (broker_permission | ~6))

@@ -214,8 +214,7 @@ class Cluster:
         self.broker = Broker(load_config(overrides=keys, environment={}).config, self._env, disk)
         await self.broker.start()
         # Whoever waits for a queue lock is told of its release by our broker only.
-        assert self.broker._queue_locks is not None
-        self.broker._queue_locks.notice_pause_s = 3600.0
+        self.broker.services.queue_locks.notice_pause_s = 3600.0
 
     async def stop(self) -> None:
         """Stop both."""

@@ -159,7 +159,7 @@ def test_an_answer_not_supported_leads_to_ordinary_pulls() -> None:
     """Once, and the broker is remembered."""
     with threaded_cluster() as cluster:
         fill(cluster.name_server_address, count=200)
-        handlers = cluster.standalone.broker._handlers
+        handlers = cluster.standalone.broker._server.handlers
         del handlers[BulkPullCode.BULK_PULL]
         with LiveCluster(cluster.name_server_address) as live:
             queue = live.queues(TOPIC)[0]

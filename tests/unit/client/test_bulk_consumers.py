@@ -39,7 +39,7 @@ async def fill(name_server: str) -> None:
 def watch(cluster: EmbeddedCluster) -> list[BulkPullHeader]:
     """What bulk pulls the broker is asked for from now on."""
     asked: list[BulkPullHeader] = []
-    handlers = cluster.standalone.broker._handlers
+    handlers = cluster.standalone.broker._server.handlers
     real = handlers[BulkPullCode.BULK_PULL]
 
     def serve(request: Any, connection: Any, now_ms: int) -> Any:
@@ -151,7 +151,7 @@ def test_a_broker_that_no_longer_knows_it_is_pulled_as_before() -> None:
         async with embedded_cluster() as cluster:
             await fill(cluster.name_server_address)
             refused: list[int] = []
-            handlers = cluster.standalone.broker._handlers
+            handlers = cluster.standalone.broker._server.handlers
 
             class Refusing(dict[int, Any]):
                 def get(self, code: int, default: Any = None) -> Any:

@@ -102,8 +102,7 @@ async def test_what_was_open_before_holds_everything(tmp_path: Path) -> None:
             readers.consume_all()
             await running.stop_broker("broker-a")
             await running.start_broker("broker-a")
-            sends = running.brokers["broker-a"]._send
-            assert sends is not None
+            sends = running.brokers["broker-a"].services.send
             for transaction in (early, late):
                 # What has drained is marked at once where nothing is open.
                 sends.growing.look_at(TOPIC)
@@ -231,5 +230,4 @@ async def test_parked_groups_keep_a_topic_from_moving_between_brokers(tmp_path: 
 def marks(running: Stage) -> int:
     """How many buckets of queue 0 have moved."""
     broker = running.brokers["broker-a"]
-    assert broker._send is not None
-    return broker._send.growing.topics[TOPIC].moved.get(("broker-a", 0), 0).bit_count()
+    return broker.services.send.growing.topics[TOPIC].moved.get(("broker-a", 0), 0).bit_count()

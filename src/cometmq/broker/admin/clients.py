@@ -156,7 +156,7 @@ class ClientListProcessor:
         groups = self._state.groups
         if header.readable is not None:
             groups.forbid_reading(header.group, header.topic, not header.readable, now_ms)
-            self._state.on_groups_changed()
+            self._state.groups_changed()
         readable = not groups.is_read_forbidden(header.group, header.topic)
         body = encode_group_forbidden(header.group, header.topic, readable=readable)
         frame = answer(request, remark="", body=body)

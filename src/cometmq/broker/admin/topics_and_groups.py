@@ -132,7 +132,7 @@ class AdminProcessor:
         for config in configs:
             if self._state.topics.get(config.topic) != config:
                 self._state.topics.put(config, now_ms)
-                self._state.on_topic_changed(config)
+                self._state.topic_changed(config)
         frame = answer(request, remark=_UNSET)
         if request.is_oneway:
             return frame
@@ -198,7 +198,7 @@ class AdminProcessor:
             state.offsets.remove_topic(topic)
             state.store.delete_topic(topic)
             state.stats.forget_topic(topic)
-            state.on_topic_deleted(topic)
+            state.topic_deleted(topic)
         return self._when_saved(state.when_topics_saved, request, connection)
 
     def _when_saved(
@@ -257,7 +257,7 @@ class AdminProcessor:
         """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
         config = self._checked_group(decode_group_config(request.body))
         self._state.groups.put(config, now_ms)
-        self._state.on_groups_changed()
+        self._state.groups_changed()
         return self._when_saved(self._state.when_groups_saved, request, connection)
 
     def create_groups(
@@ -267,7 +267,7 @@ class AdminProcessor:
         configs = decode_group_config_list(request.body)
         for config in [self._checked_group(config) for config in configs]:
             self._state.groups.put(config, now_ms)
-        self._state.on_groups_changed()
+        self._state.groups_changed()
         return self._when_saved(self._state.when_groups_saved, request, connection)
 
     def _checked_group(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
@@ -292,7 +292,7 @@ class AdminProcessor:
             self._state.offsets.remove_group(header.group_name)
             self._state.consumers.forget(header.group_name)
         self._state.stats.forget_group(header.group_name)
-        self._state.on_groups_changed()
+        self._state.groups_changed()
         return self._when_saved(self._state.when_groups_saved, request, connection)
 
     def get_group(

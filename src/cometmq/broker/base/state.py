@@ -7,6 +7,7 @@ table is written and announced.  It processes no request and owns no timer and n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from cometmq.broker.base.config import BrokerConfig
@@ -26,7 +27,16 @@ from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.command import RemotingCommand, encode_response
 from cometmq.wire.header.fast_decode import EndCommand
 
-__all__ = ["FAQ", "BrokerState", "Refusal", "WhenSaved", "answer", "in_worker", "refusing"]
+__all__ = [
+    "FAQ",
+    "BrokerState",
+    "Refusal",
+    "TableFiles",
+    "WhenSaved",
+    "answer",
+    "in_worker",
+    "refusing",
+]
 
 T = TypeVar("T")
 
@@ -36,10 +46,6 @@ FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for furt
 
 WhenSaved = Callable[[Callable[[StoreError | None], None]], None]
 """Tells its argument None when what a table holds now is on disk, or why it is not."""
-
-
-def _saved(done: Callable[[StoreError | None], None]) -> None:
-    done(None)
 
 
 class Refusal(Exception):
@@ -101,10 +107,31 @@ def in_worker(
     state.env.workers.submit(work, done)
 
 
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """What processors ask of the files of topics, groups and consumer offsets."""
+
+    topics_written: Callable[[], int]
+    """The revision of the topics that topics.json has."""
+    when_topics_saved: WhenSaved
+    when_groups_saved: WhenSaved
+    when_offsets_saved: WhenSaved
+    groups_changed: Callable[[], None]
+    """Writes the groups soon."""
+
+
 class BrokerState:
-    """The shared state; every table has exactly one writer per request, on the event loop."""
+    """The shared state; every table has exactly one writer per request, on the event loop.
+
+    Args:
+        files: where the tables are written.
+        disk_usage: gives (total, used) bytes of the store's file system.
+        when_registered: calls its argument when the name servers know all topics, or soon.
+    """
 
     __slots__ = (
+        "_deletion_watchers",
+        "_topic_watchers",
         "address",
         "config",
         "consumers",
@@ -112,12 +139,10 @@ class BrokerState:
         "disk_usage",
         "env",
         "groups",
+        "groups_changed",
         "host",
         "message_id_prefix",
         "offsets",
-        "on_groups_changed",
-        "on_topic_changed",
-        "on_topic_deleted",
         "producers",
         "queue_locks",
         "started_ms",
@@ -140,8 +165,11 @@ class BrokerState:
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         offsets: ConsumerOffsetTable,
-        delay: DelayLevels,
         address: str,
+        *,
+        files: TableFiles,
+        disk_usage: Callable[[], tuple[int, int]],
+        when_registered: Callable[[Callable[[], None]], None],
     ) -> None:
         self.config = config
         self.env = env
@@ -149,7 +177,7 @@ class BrokerState:
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
-        self.delay = delay
+        self.delay = DelayLevels(config.message_delay_level)
         self.consumers: ConsumerGroups[ServerConnection] = ConsumerGroups()
         self.producers: ProducerGroups[ServerConnection] = ProducerGroups()
         self.queue_locks = QueueLocks(config.rebalance_lock_max_live_time)
@@ -164,17 +192,38 @@ class BrokerState:
             env.chance.getrandbits(32),
             env.clock.now_ms,
         )
-        self.disk_usage: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        """(total, used) bytes of the store's file system."""
-        self.on_topic_changed: Callable[[TopicConfig], None] = lambda _: None
-        self.on_topic_deleted: Callable[[str], None] = lambda _: None
-        self.on_groups_changed: Callable[[], None] = lambda: None
-        self.topics_written: Callable[[], int] = lambda: self.topics.revision
-        """The revision of `topics` that is on disk."""
-        self.when_topics_saved: WhenSaved = _saved
-        self.when_groups_saved: WhenSaved = _saved
-        self.when_offsets_saved: WhenSaved = _saved
-        self.when_registered: Callable[[Callable[[], None]], None] = lambda done: done()
+        self.disk_usage = disk_usage
+        self.when_registered = when_registered
+        self.topics_written = files.topics_written
+        self.when_topics_saved = files.when_topics_saved
+        self.when_groups_saved = files.when_groups_saved
+        self.when_offsets_saved = files.when_offsets_saved
+        self.groups_changed = files.groups_changed
+        self._topic_watchers: list[Callable[[TopicConfig], None]] = []
+        self._deletion_watchers: list[Callable[[str], None]] = []
+
+    def watch_topics(
+        self,
+        *,
+        changed: Callable[[TopicConfig], None] | None = None,
+        deleted: Callable[[str], None] | None = None,
+    ) -> None:
+        """Call these with each topic that is created, changed or deleted from now on."""
+        if changed is not None:
+            self._topic_watchers.append(changed)
+        if deleted is not None:
+            self._deletion_watchers.append(deleted)
+
+    def topic_changed(self, config: TopicConfig) -> None:
+        """Announce a topic that was put into `topics`."""
+        for watcher in self._topic_watchers:
+            watcher(config)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Announce a topic that was deleted from `topics`."""
+        self.consumers.forget_topic(topic)
+        for watcher in self._deletion_watchers:
+            watcher(topic)
 
     def is_topic_kept(self, topic: str) -> bool:
         """Say whether a restart would find the topic, maybe with other settings."""
@@ -193,5 +242,5 @@ class BrokerState:
         revision = self.topics.revision
         config = self.topics.ensure(topic, queue_count, now_ms)
         if self.topics.revision != revision:
-            self.on_topic_changed(config)
+            self.topic_changed(config)
         return config

@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.base.state import BrokerState, WhenSaved, answer
-from cometmq.core.group.queue_locks import HeldQueues
+from cometmq.core.group.queue_locks import HeldQueues, QueueLocks
 from cometmq.errors import CodecError, StoreError
 from cometmq.model import MessageQueue
 from cometmq.net.server import Handler, ServerConnection
@@ -34,7 +34,7 @@ from cometmq.wire.body.bodies import LockBatchRequest, LockBatchResponse
 from cometmq.wire.command.codes import RequestCode as Code
 from cometmq.wire.command.command import RemotingCommand
 
-__all__ = ["QueueLockFile", "QueueLockProcessor"]
+__all__ = ["QueueLockFile", "QueueLockProcessor", "queue_lock_snapshot"]
 
 NOTICE_PAUSE_S: Final = 0.05
 """Java gives back queue by queue, and at shutdown commits its offsets only after that."""
@@ -89,8 +89,19 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
         return HeldQueues(owners, found.renewed_until, found.is_ended)
 
 
+def queue_lock_snapshot(locks: QueueLocks) -> Callable[[], bytes]:
+    """Copy who holds what; the result encodes the copy."""
+    held = locks.held()
+    return lambda: msgspec.json.encode(QueueLockFile.of(held))
+
+
 class QueueLockProcessor:
-    """The processors of codes 41 and 42; `stop` ends its timers."""
+    """The processors of codes 41 and 42; `stop` ends its timers.
+
+    Args:
+        written: gives the revision of the locks that the file has.
+        when_saved: writes the file if it is behind, and calls its argument when it is not.
+    """
 
     __slots__ = (
         "_expiry",
@@ -98,16 +109,17 @@ class QueueLockProcessor:
         "_notice",
         "_state",
         "_to_tell",
+        "_when_saved",
+        "_written",
         "notice_pause_s",
-        "when_saved",
-        "written",
     )
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(
+        self, state: BrokerState, written: Callable[[], int], when_saved: WhenSaved
+    ) -> None:
         self._state = state
-        self.written: Callable[[], int] = lambda: state.queue_locks.revision
-        """The revision of the locks that the file has."""
-        self.when_saved: WhenSaved = lambda done: done(None)
+        self._written = written
+        self._when_saved = when_saved
         self._to_tell: dict[str, dict[str, None]] = {}
         self._notice: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -125,11 +137,6 @@ class QueueLockProcessor:
                 timer.cancel()
         self._state.queue_locks.ended(self._state.env.clock.now_ms())
 
-    def snapshot(self) -> Callable[[], bytes]:
-        """Copy who holds what; the result encodes the copy."""
-        held = self._state.queue_locks.held()
-        return lambda: msgspec.json.encode(QueueLockFile.of(held))
-
     def lock(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
@@ -141,7 +148,7 @@ class QueueLockProcessor:
         if len(granted) < len(asked.queues):
             self._watch_expiry(now_ms)
         if self._are_written(asked.consumer_group, granted) or request.is_oneway:
-            self.when_saved(_nothing)
+            self._when_saved(_nothing)
             return _granted(request, granted)
 
         def settle(_: StoreError | None) -> None:
@@ -149,11 +156,11 @@ class QueueLockProcessor:
             told = [one for one in granted if self._are_written(asked.consumer_group, [one])]
             connection.send(_granted(request, told))
 
-        self.when_saved(settle)
+        self._when_saved(settle)
         return None
 
     def _are_written(self, group: str, queues: Sequence[MessageQueue]) -> bool:
-        return self._state.queue_locks.are_written(group, queues, self.written())
+        return self._state.queue_locks.are_written(group, queues, self._written())
 
     def unlock(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
         """Serve UNLOCK_BATCH_MQ (42); what another client holds stays as it is."""
@@ -162,7 +169,7 @@ class QueueLockProcessor:
             asked.consumer_group, asked.client_id, asked.queues
         )
         self._tell_soon(asked.consumer_group, waiting)
-        self.when_saved(_nothing)
+        self._when_saved(_nothing)
         return answer(request)
 
     def drop_expired(self, now_ms: int) -> None:

@@ -287,7 +287,7 @@ class GrowingTopics:
         attributes = {**config.attributes, **grown.to_attributes(self._broker_name)}
         changed = replace(config, attributes=attributes, read_queue_count=read_count)
         self._state.topics.put(changed, self._state.env.clock.now_ms())
-        self._state.on_topic_changed(changed)
+        self._state.topic_changed(changed)
 
     def _queues_to_read(self, config: TopicConfig, growth: Growth) -> int:
         """The number of queues to read: those that are to go stay until they are consumed."""

@@ -32,13 +32,14 @@ from typing import TypeVar
 import msgspec
 
 from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.base.state import TableFiles, WhenSaved
 from cometmq.broker.base.topic_counts import CountsFile, decode_counts
-from cometmq.broker.clients.queue_locks import QueueLockFile, QueueLockProcessor
+from cometmq.broker.clients.queue_locks import QueueLockFile, queue_lock_snapshot
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.counts import TIMING_COUNT, TimerCounts
 from cometmq.broker.extensions.staging.ledger import LedgerFile
 from cometmq.broker.extensions.staging.service import StagingService
-from cometmq.broker.files.config_file import ConfigFile, ForeignKeys, Saved, load_config_file
+from cometmq.broker.files.config_file import ConfigFile, ForeignKeys, load_config_file
 from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.transaction.counts import TRANSACTION_COUNT, TransactionCounts
 from cometmq.core.filter.consumer_filter import ConsumerFilter, decode_filter_file
@@ -157,7 +158,11 @@ def _warn_unserved(
 
 
 class BrokerFiles:
-    """The files of one broker; load first, then `attach` what was built from them."""
+    """The files of one broker.
+
+    The tables of topics, groups and consumer offsets are written from their load on; what else is
+    loaded is written once the part that was built from it is attached.
+    """
 
     __slots__ = (
         "_disk",
@@ -212,28 +217,41 @@ class BrokerFiles:
         # A damaged one has been set aside by now, and its .bak may lack the newest topics.
         self.are_topics_sound = self._disk.exists(path)
         if found is None:
-            return TopicTable()
-        _warn_unserved("topic", TOPIC_ATTRIBUTES, found.topics)
-        return TopicTable(found.topics, found.data_version)
+            table = TopicTable()
+        else:
+            _warn_unserved("topic", TOPIC_ATTRIBUTES, found.topics)
+            table = TopicTable(found.topics, found.data_version)
+        self._add("topics.json", lambda: table.revision, lambda: _topic_snapshot(table))
+        return table
 
     def load_groups(self) -> SubscriptionGroupTable:
         """Read subscriptionGroup.json.  Blocks."""
         auto_create = self.config.auto_create_subscription_group
         found = self._load("subscriptionGroup.json", decode_group_config_wrapper)
         if found is None:
-            return SubscriptionGroupTable(auto_create=auto_create)
-        _warn_unserved("group", GROUP_ATTRIBUTES, found.groups)
-        return SubscriptionGroupTable(
-            found.groups, found.data_version, auto_create=auto_create, forbidden=found.forbidden
-        )
+            table = SubscriptionGroupTable(auto_create=auto_create)
+        else:
+            _warn_unserved("group", GROUP_ATTRIBUTES, found.groups)
+            table = SubscriptionGroupTable(
+                found.groups, found.data_version, auto_create=auto_create, forbidden=found.forbidden
+            )
+        self._add("subscriptionGroup.json", lambda: table.revision, lambda: group_snapshot(table))
+        return table
 
     def load_consumer_offsets(self) -> ConsumerOffsetTable:
         """Read consumerOffset.json.  Blocks."""
         step = self.config.consumer_offset_update_version_step
         found = self._load("consumerOffset.json", decode_consumer_offsets)
         if found is None:
-            return ConsumerOffsetTable(version_step=step)
-        return ConsumerOffsetTable(found.offsets, found.data_version, version_step=step)
+            table = ConsumerOffsetTable(version_step=step)
+        else:
+            table = ConsumerOffsetTable(found.offsets, found.data_version, version_step=step)
+        self._add(
+            "consumerOffset.json",
+            lambda: table.revision,
+            lambda: _consumer_offset_snapshot(table),
+        )
+        return table
 
     def load_delay_offsets(self) -> tuple[dict[int, int], DataVersion]:
         """Read delayOffset.json.  Blocks."""
@@ -301,47 +319,45 @@ class BrokerFiles:
 
     # -- writing --------------------------------------------------------------------------
 
-    def attach(
-        self,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
-        schedule: ScheduleService,
-    ) -> None:
-        """Say what the files hold from now on."""
-        self._add("topics.json", lambda: topics.revision, lambda: _topic_snapshot(topics))
-        self._add("subscriptionGroup.json", lambda: groups.revision, lambda: group_snapshot(groups))
-        self._add(
-            "consumerOffset.json",
-            lambda: offsets.revision,
-            lambda: _consumer_offset_snapshot(offsets),
+    def tables(self) -> TableFiles:
+        """Give what processors ask of the files of topics, groups and offsets, once loaded."""
+        topics = self._files["topics.json"]
+        groups = self._files["subscriptionGroup.json"]
+        return TableFiles(
+            topics_written=lambda: topics.written,
+            when_topics_saved=topics.when_saved,
+            when_groups_saved=groups.when_saved,
+            when_offsets_saved=self._files["consumerOffset.json"].when_saved,
+            groups_changed=groups.save_if_changed,
         )
+
+    def attach_delays(self, schedule: ScheduleService) -> None:
+        """Write the positions of the delay levels from now on."""
         self._add("delayOffset.json", lambda: schedule.revision, lambda: _delay_snapshot(schedule))
 
     def attach_filters(self, filters: FilterService) -> None:
-        """The same for SQL92 filters."""
+        """Write SQL92 filters from now on."""
         self._add(_FILTERS, lambda: filters.table.revision, filters.snapshot)
 
     def attach_transactions(self, counts: TransactionCounts) -> None:
-        """The same for the open half messages of each topic."""
+        """Write the numbers of open half messages from now on."""
         self._add(_TRANSACTIONS, lambda: counts.revision, counts.snapshot)
 
     def attach_timers(self, counts: TimerCounts) -> None:
-        """The same for the pending timers of each topic; after its file was loaded."""
+        """Write the numbers of pending timers from now on."""
         self._add(_TIMERS, lambda: counts.revision, counts.snapshot)
 
     def attach_staging(self, staging: StagingService) -> None:
-        """The same for staged batches, whose ledger is written when it has something new."""
+        """Write the ledger of staged batches whenever it has something new."""
         self._add(_STAGING, lambda: staging.ledger.revision, staging.snapshot)
         file = self._files[_STAGING]
         staging.attach(lambda: file.is_saved, file.save_if_changed)
 
-    def attach_queue_locks(self, locks: QueueLocks, processor: QueueLockProcessor) -> None:
-        """The same for the locks of queues, whose file is written before a lock is answered."""
-        self._add(_LOCKS, lambda: locks.revision, processor.snapshot)
+    def attach_queue_locks(self, locks: QueueLocks) -> tuple[Callable[[], int], WhenSaved]:
+        """Write queue locks from now on; give the written revision, and a wait for the next."""
+        self._add(_LOCKS, lambda: locks.revision, lambda: queue_lock_snapshot(locks))
         file = self._files[_LOCKS]
-        processor.written = lambda: file.written
-        processor.when_saved = file.when_saved
+        return lambda: file.written, file.when_saved
 
     def _add(self, name: str, revision: Callable[[], int], snapshot: Callable[[], Encode]) -> None:
         path = f"{self._folder}/{name}"
@@ -372,14 +388,6 @@ class BrokerFiles:
     def _due(self, name: str) -> None:
         self._schedule(name)
         self._files[name].save_if_changed()
-
-    def topics_written(self) -> int:
-        """The revision of the topics that topics.json has."""
-        return self._files["topics.json"].written
-
-    def when_saved(self, name: str) -> Callable[[Saved], None]:
-        """The file's `ConfigFile.when_saved`."""
-        return self._files[name].when_saved
 
     def topics_changed(self) -> None:
         """Write topics.json soon."""

@@ -126,7 +126,7 @@ class SendChecks:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{header.topic}] not exist, apply first please!{FAQ}",
             )
-        self._state.on_topic_changed(created)
+        self._state.topic_changed(created)
         return created
 
     def body(self, body: bytes) -> None:

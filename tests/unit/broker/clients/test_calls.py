@@ -528,8 +528,7 @@ def test_a_reset_forward_drops_what_is_held() -> None:
 
 def parked(broker: Broker) -> int:
     """How many pulls of topic t are held."""
-    assert broker._pull is not None
-    return len(broker._pull.hold._by_queue.get(("t", 0), ()))
+    return len(broker.services.pull.hold._by_queue.get(("t", 0), ()))
 
 
 async def polled(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:

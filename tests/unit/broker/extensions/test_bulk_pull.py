@@ -240,8 +240,7 @@ def test_few_messages_and_none_are_ordinary_pulls(tmp_path: Path) -> None:
         waiting = asyncio.ensure_future(
             bulk(client, queueOffset="20", sysFlag="6", suspendTimeoutMillis="20000")
         )
-        assert broker._pull is not None
-        hold = broker._pull.hold
+        hold = broker.services.pull.hold
         await eventually(lambda: len(hold) == 1)
         await client.send(b"late", e="0")
         answer = await waiting
@@ -333,8 +332,7 @@ def test_a_reader_that_does_not_read_costs_little(tmp_path: Path) -> None:
             command = RemotingCommand.request(BulkPullCode.BULK_PULL, DEFAULTS)
             command.opaque = number
             writer.write(encode_command(command))
-        assert broker._bulk is not None
-        lanes = broker._bulk._lanes
+        lanes = broker.services.bulk._lanes
         await eventually(lambda: any(lane.connection.unsent_bytes > 0 for lane in lanes.values()))
         (lane,) = lanes.values()
         await eventually(lambda: not lane.is_busy)
@@ -373,8 +371,7 @@ def test_a_lost_connection_takes_its_requests_along(
         lost = [asyncio.ensure_future(bulk(other)) for _ in range(3)]
         await asyncio.to_thread(entered.wait, 30)
         await other.close()
-        assert broker._bulk is not None
-        lanes = broker._bulk._lanes
+        lanes = broker.services.bulk._lanes
         await eventually(lambda: not lanes)
         is_open.set()
         for done in await asyncio.gather(*lost, return_exceptions=True):

@@ -43,7 +43,7 @@ def test_a_delayed_message_keeps_its_log_file_until_it_is_delivered(tmp_path: Pa
         assert 0 < kept <= begin // 2
         assert await client.messages(queueId="1") == []
         broker.state.delay.delays_ms = (1_000, 1)
-        schedule = broker._schedule
+        schedule = broker.services.schedule
         assert schedule is not None
         (cursor,) = [level for level in schedule._levels.values() if level.next_offset == 0][-1:]
         cursor.due_ms = 0

@@ -73,8 +73,8 @@ def test_a_broker_writes_foreign_keys_back(tmp_path: Path) -> None:
             await client.send(b"two", b="another", e="0")
             await client.call(15, commit("1"))
             broker.state.groups.find("new", 1)
-            broker.state.on_groups_changed()
-            schedule = broker._schedule
+            broker.state.groups_changed()
+            schedule = broker.services.schedule
             assert schedule is not None
             schedule.revision += 1
             await client.close()

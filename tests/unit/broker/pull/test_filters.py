@@ -179,7 +179,7 @@ def test_a_held_pull_waits_for_what_matches(tmp_path: Path) -> None:
                 **{**LITE, "sysFlag": "6", "queueOffset": "1", "suspendTimeoutMillis": "30000"}
             )
         )
-        pull = broker._pull
+        pull = broker.services.pull
         assert pull is not None
         await eventually(lambda: len(pull.hold) == 1)
         await fill(client, 3, first=1)
@@ -205,7 +205,7 @@ def test_a_held_pull_moves_on_with_its_time(tmp_path: Path) -> None:
                 **{**LITE, "sysFlag": "6", "queueOffset": "1", "suspendTimeoutMillis": "1000"}
             )
         )
-        pull = broker._pull
+        pull = broker.services.pull
         assert pull is not None
         await eventually(lambda: len(pull.hold) == 1)
         await fill(client, 3, first=1)

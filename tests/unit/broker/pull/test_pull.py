@@ -218,8 +218,7 @@ def test_held_pull_wakes_with_every_message_of_the_moment(tmp_path: Path) -> Non
         assert answer.code == 0
         assert answer.ext_fields["nextBeginOffset"] == "6"
         await asyncio.gather(*sends)
-        assert broker._pull is not None
-        assert len(broker._pull.hold) == 0
+        assert len(broker.services.pull.hold) == 0
 
     scenario(tmp_path, story)
 
@@ -369,6 +368,5 @@ def test_reset_of_an_operator_reaches_the_next_pull_once(tmp_path: Path) -> None
 
 
 async def _parked(broker: Broker, count: int) -> None:
-    hold = broker._pull.hold if broker._pull is not None else None
-    assert hold is not None
+    hold = broker.services.pull.hold
     await eventually(lambda: len(hold) == count)

@@ -71,8 +71,7 @@ def told(path: Path, story: Callable[[Broker, Client], Awaitable[None]], **setti
 
 
 def store_of(broker: Broker) -> MessageStore:
-    assert broker._store is not None
-    return broker._store
+    return broker.services.store
 
 
 async def bodies(client: Client, queue_id: int = 0) -> list[bytes]:

@@ -303,7 +303,7 @@ def test_a_topic_that_may_not_be_read(tmp_path: Path) -> None:
         config = topics.get("%DLQ%billing")
         assert config is not None
         topics.put(replace(config, perm=2), 0)
-        cluster.standalone.broker.state.on_topic_changed(replace(config, perm=2))
+        cluster.standalone.broker.state.topic_changed(replace(config, perm=2))
         async with Admin(name_server=cluster.name_server_address) as admin:
 
             async def is_known() -> bool:

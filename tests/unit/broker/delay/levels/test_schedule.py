@@ -45,8 +45,7 @@ def test_delayed_message_arrives_with_everything_it_had(tmp_path: Path) -> None:
         assert message.properties["DELAY"] == "1"
         assert message.properties["REAL_TOPIC"] == "t"
         assert message.properties["REAL_QID"] == "1"
-        assert broker._schedule is not None
-        assert broker._schedule.offsets() == {1: 1}
+        assert broker.services.schedule.offsets() == {1: 1}
 
     scenario(tmp_path, story, **LEVELS)
 
@@ -119,12 +118,11 @@ def test_cursor_outside_its_queue_is_brought_back(tmp_path: Path) -> None:
         path = tmp_path / "config" / "delayOffset.json"
         path.write_text('{"offsetTable":{1:500,3:0}}')
         async with running(tmp_path, **LEVELS) as broker:
-            assert broker._schedule is not None
             client = await Client(broker.env, broker.address).open()
             quicken(broker, 10, 60, 3_600_000)
             await client.send(b"works", i="DELAY\x011\x02")
             assert await wait_for(client, 1) == [b"works"]
-            assert broker._schedule.offsets() == {1: 1}
+            assert broker.services.schedule.offsets() == {1: 1}
             await client.close()
 
     asyncio.run(main())

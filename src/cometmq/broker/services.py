@@ -1,0 +1,268 @@
+"""The parts of a running broker, built once from a loaded store, in the order of their needs."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from cometmq.broker.admin.clients import ClientListProcessor
+from cometmq.broker.admin.config import ConfigProcessor, ConfigWriter
+from cometmq.broker.admin.progress import ProgressProcessor
+from cometmq.broker.admin.queue import ConsumeQueueProcessor
+from cometmq.broker.admin.stats import StatsProcessor
+from cometmq.broker.admin.topics_and_groups import AdminProcessor
+from cometmq.broker.base.config import BrokerConfig
+from cometmq.broker.base.state import BrokerState
+from cometmq.broker.clients.calls import ClientCallProcessor
+from cometmq.broker.clients.heartbeats import ClientProcessor
+from cometmq.broker.clients.queue_locks import QueueLockProcessor
+from cometmq.broker.clients.send_back import SendBackProcessor
+from cometmq.broker.delay.levels.schedule import ScheduleService
+from cometmq.broker.delay.opening import open_timers
+from cometmq.broker.delay.wheel.counts import TimerCounts
+from cometmq.broker.delay.wheel.recall import RecallProcessor
+from cometmq.broker.delay.wheel.service import TimerService
+from cometmq.broker.extensions.bulk_pull import BulkPullProcessor
+from cometmq.broker.extensions.staging.service import StagingService
+from cometmq.broker.files.carrying import CarriedGoods, carry
+from cometmq.broker.files.persistence import BrokerFiles
+from cometmq.broker.live_config import LiveConfig
+from cometmq.broker.pull.filters import FilterService
+from cometmq.broker.pull.lookup import LookupProcessor
+from cometmq.broker.pull.offset import OffsetProcessor
+from cometmq.broker.pull.pull import PullProcessor
+from cometmq.broker.registration import Registration
+from cometmq.broker.send.reply import ReplyProcessor
+from cometmq.broker.send.send import SendProcessor
+from cometmq.broker.transaction.counts import TransactionCounts
+from cometmq.broker.transaction.resume import ResumeProcessor
+from cometmq.broker.transaction.service import TransactionService
+from cometmq.core.topic.topic_table import TopicTable, system_topics
+from cometmq.model.names import is_system_topic
+from cometmq.model.topic import TopicConfig
+from cometmq.net.env import Environment
+from cometmq.net.server import Handler
+from cometmq.store.base.disk import Disk
+from cometmq.store.message_store import MessageStore
+from cometmq.wire.command.codes import RequestCode as Code
+from cometmq.wire.extensions.bulk_pull import BulkPullCode
+
+__all__ = ["Services", "build_services", "handlers"]
+
+log = logging.getLogger("cometmq.broker")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What one broker is made of; `Broker` starts and stops it."""
+
+    store: MessageStore
+    state: BrokerState
+    files: BrokerFiles
+    registration: Registration
+    schedule: ScheduleService
+    timers: TimerService | None
+    """None where ``timerWheelEnable`` is false."""
+    timer_counts: TimerCounts | None
+    carried: CarriedGoods
+    """What the store holds for a Java broker."""
+    transactions: TransactionService
+    send: SendProcessor
+    filters: FilterService
+    pull: PullProcessor
+    bulk: BulkPullProcessor
+    client: ClientProcessor
+    queue_locks: QueueLockProcessor
+    staging: StagingService
+
+
+def build_services(
+    config: BrokerConfig,
+    env: Environment,
+    disk: Disk,
+    store: MessageStore,
+    address: str,
+    *,
+    was_killed: bool,
+) -> Services:
+    """Load the tables and make the parts.  Blocks; starts nothing.
+
+    Args:
+        store: loaded.
+        address: ``host:port`` to announce.
+        was_killed: the broker that had the store before did not stop in order.
+
+    Raises:
+        StoreError: a configuration file cannot be read.
+    """
+    now_ms = env.clock.now_ms()
+    files = BrokerFiles(config, disk, env.workers)
+    topics, groups = files.load_topics(), files.load_groups()
+    offsets = files.load_consumer_offsets()
+    topics.seed(_system_topics(config), now_ms)
+    if not files.are_topics_sound:
+        _adopt_queues(topics, store, now_ms)
+    groups.seed(now_ms)
+    registration = Registration(env, config, address, topics)
+    state = BrokerState(
+        config,
+        env,
+        store,
+        topics,
+        groups,
+        offsets,
+        address,
+        files=files.tables(),
+        disk_usage=lambda: disk.usage(config.store_path()),
+        when_registered=registration.when_told,
+    )
+    schedule = ScheduleService(state, *files.load_delay_offsets())
+    files.attach_delays(schedule)
+    timers, timer_counts = open_timers(state, disk, schedule) or (None, None)
+    if timer_counts is not None:
+        timer_counts.take(files.load_timer_counts())
+        files.attach_timers(timer_counts)
+    carried = carry(store, disk, schedule, env.workers, has_timers=timers is not None)
+
+    send = SendProcessor(state, schedule, timers)
+    transactions = TransactionService(state)
+    send.half_added = transactions.added
+    send.half_runs.added = transactions.added_kept
+    transaction_counts = TransactionCounts(
+        transactions.halves,
+        files.load_transaction_counts(),
+        env.clock.now_ms,
+        lambda name: name in topics.all(),
+    )
+    files.attach_transactions(transaction_counts)
+
+    filters = FilterService(
+        lambda: state.config, files.load_filters(), now_ms, was_killed=was_killed
+    )
+    files.attach_filters(filters)
+    if config.enable_consume_queue_ext and config.enable_calc_filter_bit_map:
+        store.extend_queues(filters.bitmaps)
+    pull = PullProcessor(state, filters)
+    store.arrival_listener = pull.hold.arrived
+
+    owners = files.load_queue_locks()
+    if owners is not None:
+        state.queue_locks.restore(owners, now_ms)
+    staging = StagingService(state, files.load_staging(), pull.hold.grown, send.waiting)
+    files.attach_staging(staging)
+
+    state.watch_topics(
+        changed=lambda _: send.forget_topics(), deleted=lambda _: send.forget_topics()
+    )
+    state.watch_topics(changed=send.growing.topic_changed, deleted=send.growing.topic_deleted)
+    state.watch_topics(deleted=pull.hold.drop_topic)
+    state.watch_topics(
+        changed=lambda _: files.topics_changed(), deleted=lambda _: files.topics_changed()
+    )
+    state.watch_topics(changed=registration.topic_changed, deleted=registration.topic_deleted)
+    return Services(
+        store=store,
+        state=state,
+        files=files,
+        registration=registration,
+        schedule=schedule,
+        timers=timers,
+        timer_counts=timer_counts,
+        carried=carried,
+        transactions=transactions,
+        send=send,
+        filters=filters,
+        pull=pull,
+        bulk=BulkPullProcessor(state, pull),
+        client=ClientProcessor(state, filters),
+        queue_locks=QueueLockProcessor(state, *files.attach_queue_locks(state.queue_locks)),
+        staging=staging,
+    )
+
+
+def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[int, Handler]:
+    """Map each request code to its processor.
+
+    `config_path` is the properties file that changes of the configuration are written to.
+    """
+    state, send, pull = services.state, services.send, services.pull
+    client, transactions = services.client, services.transactions
+    offset = OffsetProcessor(state)
+    lookup = LookupProcessor(state)
+    send_back = SendBackProcessor(state, services.schedule, services.timers)
+    reply = ReplyProcessor(state, send)
+    live_config = LiveConfig(state, services.files, services.registration, send.forget_topics)
+    writer = ConfigWriter(disk, config_path, state.config.store_path())
+    table: dict[int, Handler] = {
+        Code.SEND_MESSAGE: send.send_long,
+        Code.SEND_MESSAGE_V2: send.send,
+        Code.SEND_BATCH_MESSAGE: send.send_checked,
+        Code.SEND_REPLY_MESSAGE: reply.reply,
+        Code.SEND_REPLY_MESSAGE_V2: reply.reply,
+        Code.PULL_MESSAGE: pull.pull,
+        Code.LITE_PULL_MESSAGE: pull.pull,
+        BulkPullCode.BULK_PULL: services.bulk.pull,
+        Code.QUERY_CONSUMER_OFFSET: offset.query,
+        Code.UPDATE_CONSUMER_OFFSET: offset.update,
+        Code.SEARCH_OFFSET_BY_TIMESTAMP: offset.search,
+        Code.GET_MAX_OFFSET: offset.max_offset,
+        Code.GET_MIN_OFFSET: offset.min_offset,
+        Code.GET_EARLIEST_MSG_STORETIME: offset.earliest_time,
+        Code.HEART_BEAT: client.heartbeat,
+        Code.UNREGISTER_CLIENT: client.unregister,
+        Code.GET_CONSUMER_LIST_BY_GROUP: client.consumer_list,
+        Code.CHECK_CLIENT_CONFIG: client.check_config,
+        Code.CONSUMER_SEND_MSG_BACK: send_back.send_back,
+        Code.QUERY_MESSAGE: lookup.query,
+        Code.VIEW_MESSAGE_BY_ID: lookup.view,
+        Code.END_TRANSACTION: transactions.end,
+        Code.RESUME_CHECK_HALF_MESSAGE: ResumeProcessor(state, transactions.added).resume,
+    }
+    for codes in (
+        services.queue_locks.handlers(),
+        services.staging.handlers(),
+        RecallProcessor(state, send, services.timers).handlers(),
+        AdminProcessor(state, services.schedule).handlers(),
+        ProgressProcessor(state).handlers(),
+        ConsumeQueueProcessor(state, services.filters).handlers(),
+        ClientListProcessor(state).handlers(),
+        StatsProcessor(state, services.schedule, services.timers).handlers(),
+        ConfigProcessor(state, writer, live_config.apply).handlers(),
+        ClientCallProcessor(state, pull.hold.offset_moved).handlers(),
+        {} if services.timer_counts is None else services.timer_counts.handlers(),
+    ):
+        table.update(codes)
+    return table
+
+
+def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    return system_topics(
+        cluster=config.broker_cluster_name,
+        broker_name=config.broker_name,
+        default_queue_count=config.default_topic_queue_nums,
+        revive_queue_count=config.revive_queue_num,
+        auto_create=config.auto_create_topic_enable,
+        cluster_topic=config.cluster_topic_enable,
+        broker_topic=config.broker_topic_enable,
+        trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else None,
+        timer=config.timer_wheel_enable,
+    )
+
+
+def _adopt_queues(topics: TopicTable, store: MessageStore, now_ms: int) -> None:
+    """Create the topics anew that have queues but no configuration, after topics.json was lost.
+
+    Their acknowledged messages must stay readable.  With a sound topics.json a topic without an
+    entry was deleted, and its queues come from older records that recovery found in the log.
+    """
+    for topic in store.topics():
+        queues = store.queues(topic)
+        if topic in topics or is_system_topic(topic) or not queues:
+            continue
+        count = max(queues) + 1
+        log.warning(
+            "topic %s has %d queues with messages but is not in topics.json: created again",
+            topic,
+            count,
+        )
+        topics.put(TopicConfig(topic, count, count), now_ms)
