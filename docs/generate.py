@@ -240,8 +240,8 @@ _PLUMBING: Final = frozenset(
     {
         "accept",
         "after_fork",
+        "apply_offset_reset",
         "assignments",
-        "broker_end",
         "commit_changed",
         "commit_hint",
         "concurrency",
@@ -267,7 +267,6 @@ _PLUMBING: Final = frozenset(
         "rebalance_soon",
         "recheck_route",
         "renew_locks",
-        "reset_offsets",
         "routes_changed",
         "run_directly",
         "serve",

@@ -41,7 +41,7 @@ def test_a_message_nobody_takes_back_is_resent() -> None:
 
 def test_a_message_nobody_takes_at_all_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither 36 nor the copy: the offset stays until somebody takes it."""
-    monkeypatch.setattr("cometmq.client.consumer.send_back.PAUSE_S", 0.01)
+    monkeypatch.setattr("cometmq.client.consumer.returned_messages.PAUSE_S", 0.01)
 
     async def story(broker: FakeBroker, consumer: PushConsumer, reader: Reader) -> None:
         for code in (36, 310):

@@ -385,7 +385,7 @@ class OrderlyRunner:
         if parking is not None and parking.is_any_closed:
             for message in state.lanes.withdraw(run.lane, parking.is_closed):
                 parking.park(state.assignment, message, Kind.BEHIND)
-        if state.assignment.loop.held_because is not None:
+        if state.assignment.loop.hold_reason is not None:
             state.assignment.loop.wake()
 
     def _resume(self, state: OrderedQueue, lane: str) -> None:

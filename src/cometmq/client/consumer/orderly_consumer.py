@@ -40,8 +40,8 @@ class OrderlyConsumer(GroupConsumer):
 
     def _start_ordering(self, ordering: OrderlyRunner) -> None:
         """Consume in order from now on; before the first queue is taken."""
-        instance = self._ready()
-        assert self._calls is not None
+        running = self._ready()
+        instance = running.instance
         self._ordering = ordering
         self._leaving = {}
         self._wanted_again = set()
@@ -50,7 +50,7 @@ class OrderlyConsumer(GroupConsumer):
         self._locks = QueueLockKeeper(
             self.group,
             instance.client_id,
-            self._calls,
+            running.calls,
             instance.routes,
             asyncio.get_running_loop().time,
             self.now_ms,
@@ -72,8 +72,8 @@ class OrderlyConsumer(GroupConsumer):
         granted = await self._locks.acquire(q for q in queues if q not in self._leaving)
         return [queue for queue in queues if queue in granted]
 
-    async def _take(self, queue: MessageQueue) -> bool:
-        taken = await self._is_parking_known(queue) and await super()._take(queue)
+    async def _start_queue(self, queue: MessageQueue) -> bool:
+        taken = await self._is_parking_known(queue) and await super()._start_queue(queue)
         if not taken and self._locks is not None:
             await self._locks.release([queue])
         return taken
@@ -145,7 +145,7 @@ class OrderlyConsumer(GroupConsumer):
             self._removed(assignment)
         if lost:
             self.rebalance_soon()
-            await self._tell_listener([], sorted(lost))
+            await self._call_listener([], sorted(lost))
 
     def _in_hand(self) -> list[Assignment]:
         """Our queues, and those we are about to hand over."""
@@ -156,8 +156,7 @@ class OrderlyConsumer(GroupConsumer):
         """At the end: give back every queue that no handler holds any more."""
         if self._locks is None:
             return
-        assert self._rebalance_lock is not None
-        async with self._rebalance_lock:
+        async with self._ready().rebalance_lock:
             pass  # a round under way may be asking for locks; no other follows
         busy = {one.queue for one in self._in_hand() if one.state.run_count}
         await self._locks.release([queue for queue in self._locks.held if queue not in busy])

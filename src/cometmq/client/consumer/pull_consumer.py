@@ -29,12 +29,10 @@ from cometmq.client.base.arguments import (
     queue_list,
     subscription_map,
 )
-from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.options import ClientOptions
 from cometmq.client.base.security import SecurityOptions
+from cometmq.client.consumer.group.first_offset import StartFrom
 from cometmq.client.consumer.group.group_consumer import GroupConsumer, RebalanceListener
-from cometmq.client.consumer.group.starting import StartFrom, consume_from_where
-from cometmq.client.consumer.pull_buffer import PulledBatch, QueueHold
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
 from cometmq.client.queue.pull_loop import PullLoop, PullSettings
@@ -60,6 +58,31 @@ BUFFER_COUNT_MAX: Final = 1_000
 
 
 _NOTHING: Final[list[ReceivedMessage]] = []
+
+
+class PulledBatch:
+    """Messages of one pull that are not handed out yet; the queue continues at ``next_offset``."""
+
+    __slots__ = ("assignment", "messages", "next_offset")
+
+    def __init__(
+        self, assignment: Assignment, messages: list[ReceivedMessage], next_offset: int
+    ) -> None:
+        self.assignment = assignment
+        self.messages = messages
+        self.next_offset = next_offset
+
+
+class QueueBuffer:
+    """The offsets of one queue and the batch that arrived last."""
+
+    __slots__ = ("buffered_count", "last", "position", "safe")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.safe = position
+        self.buffered_count = 0
+        self.last: PulledBatch | None = None
 
 
 class PullConsumer(GroupConsumer):
@@ -102,15 +125,13 @@ class PullConsumer(GroupConsumer):
         group = checked_group(group)
         check_count("buffer_count_max", buffer_count_max)
         check_count("pull_count_max", pull_count_max)
-        where, timestamp_ms = consume_from_where(consume_from)
         super().__init__(
             group,
             ClientOptions.of(
                 name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
             ),
             message_model=message_model,
-            consume_from=where,
-            consume_timestamp_ms=timestamp_ms,
+            consume_from=consume_from,
             strategy=strategy,
             rebalance_listener=rebalance_listener,
             offset_folder=offset_folder,
@@ -146,14 +167,14 @@ class PullConsumer(GroupConsumer):
             ConnectFailed: no name server could be reached for 3 s.
         """
         self._check_open()
-        if self._instance is not None:
+        if self._running is not None:
             return
-        instance = self._start_instance()
+        running = self._start_running()
         try:
             await self._join()
         except BaseException:
-            self._instance = None
-            await instance.close({self.group: "consumerGroup"})
+            self._running = None
+            await running.instance.close({self.group: "consumerGroup"})
             raise
 
     async def shutdown(self, *, commit: bool = True) -> None:
@@ -161,8 +182,8 @@ class PullConsumer(GroupConsumer):
         if self._is_closed:
             return
         self._is_closed = True
-        instance = self._instance
-        if instance is None:
+        running = self._running
+        if running is None:
             return
         self._is_stopping = True
         for assignment in self._assignments.values():
@@ -178,8 +199,8 @@ class PullConsumer(GroupConsumer):
             self._assignments.clear()
             self._ready_batches.clear()
             self._wake_reader()
-            await instance.close({self.group: "consumerGroup"})
-            self._instance = None
+            await running.instance.close({self.group: "consumerGroup"})
+            self._running = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -217,15 +238,15 @@ class PullConsumer(GroupConsumer):
         if self._is_by_hand:
             raise ConfigError("this consumer was given queues by assign(); it cannot subscribe too")
         self._subscribe(topic, expression, expression_type)
-        if self._instance is not None:
+        if self._running is not None:
             await self._add_topic(topic)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop reading a topic."""
         self._subscriptions.pop(topic, None)
-        if self._instance is not None:
+        if self._running is not None:
             await self._rebalance_round()
-            await self._instance.heartbeat()
+            await self._running.instance.heartbeat()
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
         """Read exactly these queues, from their stored offsets; replaces an earlier assign.
@@ -233,7 +254,7 @@ class PullConsumer(GroupConsumer):
         Raises:
             NoRoute: a queue's topic does not exist.
         """
-        instance = self._ready()
+        instance = self._ready().instance
         if self._subscriptions:
             raise ConfigError("this consumer has subscriptions; it cannot be assigned queues too")
         wanted = set(queue_list(queues))
@@ -254,7 +275,7 @@ class PullConsumer(GroupConsumer):
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All readable queues of a topic; NoRoute if it does not exist."""
-        return subscribe_queues(topic, await self._ready().routes.find(topic))
+        return subscribe_queues(topic, await self._ready().instance.routes.find(topic))
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -358,12 +379,12 @@ class PullConsumer(GroupConsumer):
     # -- bookkeeping ------------------------------------------------------------------------
 
     def _leave_buffer(self, batch: PulledBatch) -> None:
-        hold: QueueHold = batch.assignment.state
-        hold.buffered_count -= len(batch.messages)
-        if hold.last is batch:
-            hold.last = None
+        buffer: QueueBuffer = batch.assignment.state
+        buffer.buffered_count -= len(batch.messages)
+        if buffer.last is batch:
+            buffer.last = None
         batch.assignment.process_queue.finished_count += len(batch.messages)
-        if batch.assignment.loop.held_because is not None:
+        if batch.assignment.loop.hold_reason is not None:
             batch.assignment.loop.wake()
 
     def _took(self, batch: PulledBatch) -> None:
@@ -385,14 +406,14 @@ class PullConsumer(GroupConsumer):
         batch = self._current
         if batch is None:
             return
-        hold: QueueHold = batch.assignment.state
+        buffer: QueueBuffer = batch.assignment.state
         messages = batch.messages
         index = self._index
         if index < len(messages):
-            hold.position = messages[index].queue_offset
+            buffer.position = messages[index].queue_offset
         else:
-            hold.position = batch.next_offset
-        hold.safe = hold.position if include_in_hand else messages[index - 1].queue_offset
+            buffer.position = batch.next_offset
+        buffer.safe = buffer.position if include_in_hand else messages[index - 1].queue_offset
         if include_in_hand and index >= len(messages):
             self._drop_current()
 
@@ -425,26 +446,26 @@ class PullConsumer(GroupConsumer):
         assignment = self._assignments.get(loop.queue)
         if assignment is None or assignment.loop is not loop:
             return
-        hold: QueueHold = assignment.state
+        buffer: QueueBuffer = assignment.state
         if not messages:
             # Filtered messages move the end of what is buffered, or the position itself.
-            if hold.last is not None:
-                hold.last.next_offset = next_offset
+            if buffer.last is not None:
+                buffer.last.next_offset = next_offset
             elif self._current is not None and self._current.assignment is assignment:
                 self._current.next_offset = next_offset
             else:
-                if hold.safe == hold.position:
-                    hold.safe = next_offset
-                hold.position = next_offset
+                if buffer.safe == buffer.position:
+                    buffer.safe = next_offset
+                buffer.position = next_offset
             return
         batch = PulledBatch(assignment, messages, next_offset)
-        hold.last = batch
-        hold.buffered_count += len(messages)
+        buffer.last = batch
+        buffer.buffered_count += len(messages)
         self._ready_batches.append(batch)
         self._wake_reader()
 
     def _added(self, assignment: Assignment) -> None:
-        assignment.state = QueueHold(assignment.process_queue.pull_offset)
+        assignment.state = QueueBuffer(assignment.process_queue.pull_offset)
 
     def _removed(self, assignment: Assignment) -> None:
         if self._current is not None and self._current.assignment is assignment:
@@ -452,26 +473,21 @@ class PullConsumer(GroupConsumer):
         self._in_hand = [one for one in self._in_hand if one is not assignment]
 
     def _commit_offset(self, assignment: Assignment) -> int:
-        hold: QueueHold = assignment.state
-        return hold.safe
+        buffer: QueueBuffer = assignment.state
+        return buffer.safe
 
     def commit_hint(self, loop: PullLoop) -> int:
         """Lite pulls carry no offsets (flag 22); commits go their own way."""
         return -1
 
-    def is_paused(self, assignment: Assignment) -> bool:
-        return assignment.queue in self._paused
+    def is_paused(self, queue: MessageQueue) -> bool:
+        return queue in self._paused
 
     def _subscription_of(self, topic: str) -> SubscriptionData:
         known = self._subscriptions.get(topic)
         return known or subscription_of(topic, self._by_hand_expression, 0)
 
     # -- offsets ----------------------------------------------------------------------------
-
-    def _ready_calls(self) -> BrokerCalls:
-        self._ready()
-        assert self._calls is not None
-        return self._calls
 
     def _held(self, queue: MessageQueue) -> Assignment:
         self._ready()
@@ -487,7 +503,7 @@ class PullConsumer(GroupConsumer):
             ClientError: the queue is not assigned, or the offset is outside the queue.
         """
         check_count("queue_offset", queue_offset, 0, 2**63 - 1)
-        calls = self._ready_calls()
+        calls = self._ready().calls
         self._held(queue)
         address = self._address(queue)
         first = await calls.min_offset(address, queue)
@@ -500,13 +516,13 @@ class PullConsumer(GroupConsumer):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Read the queue from the oldest message there is."""
-        calls = self._ready_calls()
+        calls = self._ready().calls
         self._held(queue)
         self._move(queue, await calls.min_offset(self._address(queue), queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Read only messages that come from now on."""
-        calls = self._ready_calls()
+        calls = self._ready().calls
         self._held(queue)
         self._move(queue, await calls.max_offset(self._address(queue), queue))
 
@@ -520,9 +536,7 @@ class PullConsumer(GroupConsumer):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's stored offset, None if there is none."""
-        self._ready()
-        assert self._offsets is not None
-        return await self._offsets.read(queue)
+        return await self._ready().offsets.read(queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Store offsets and wait for the brokers' word: those given, else every position.
@@ -530,8 +544,7 @@ class PullConsumer(GroupConsumer):
         Raises:
             CometError: a broker did not take its offset.
         """
-        self._ready()
-        assert self._offsets is not None
+        running = self._ready()
         if offsets is None:
             self._settle()
             offsets = {
@@ -541,7 +554,7 @@ class PullConsumer(GroupConsumer):
             queue_list([queue])
             check_count(f"the offset of {queue}", queue_offset, 0, 2**63 - 1)
         if offsets:
-            await self._offsets.write(offsets, wait=True)
+            await running.offsets.write(offsets, wait=True)
         for queue, queue_offset in offsets.items():
             assignment = self._assignments.get(queue)
             if assignment is not None:
@@ -568,30 +581,25 @@ class PullConsumer(GroupConsumer):
         self, times_ms: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
         """For each queue the first offset stored at or after a time, ms since 1970."""
-        self._ready()
-        assert self._calls is not None
-        found: dict[MessageQueue, int] = {}
-        for queue, timestamp_ms in times_ms.items():
-            found[queue] = await self._calls.search_offset(
-                self._address(queue), queue, timestamp_ms
-            )
-        return found
+        calls = self._ready().calls
+        return {
+            queue: await calls.search_offset(self._address(queue), queue, timestamp_ms)
+            for queue, timestamp_ms in times_ms.items()
+        }
 
     async def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The smallest offset of each queue."""
-        self._ready()
-        assert self._calls is not None
+        calls = self._ready().calls
         return {
-            queue: await self._calls.min_offset(self._address(queue), queue)
+            queue: await calls.min_offset(self._address(queue), queue)
             for queue in queue_list(queues)
         }
 
     async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The next offset to be written of each queue."""
-        self._ready()
-        assert self._calls is not None
+        calls = self._ready().calls
         return {
-            queue: await self._calls.max_offset(self._address(queue), queue)
+            queue: await calls.max_offset(self._address(queue), queue)
             for queue in queue_list(queues)
         }
 
@@ -604,9 +612,9 @@ class PullConsumer(GroupConsumer):
             self._paused.add(queue)
             assignment = self._assignments.get(queue)
             if assignment is not None:
-                hold: QueueHold = assignment.state
-                safe = hold.safe
-                fresh = self._replace(assignment, hold.position)
+                buffer: QueueBuffer = assignment.state
+                safe = buffer.safe
+                fresh = self._replace(assignment, buffer.position)
                 fresh.state.safe = safe
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:

@@ -30,11 +30,11 @@ from cometmq.client.base.arguments import (
 from cometmq.client.base.options import ClientOptions
 from cometmq.client.base.reading import QueueReader
 from cometmq.client.base.security import SecurityOptions
+from cometmq.client.consumer.group.first_offset import StartFrom
 from cometmq.client.consumer.group.group_consumer import RebalanceListener
-from cometmq.client.consumer.group.starting import StartFrom, consume_from_where
 from cometmq.client.consumer.orderly import OrderlyRunner
 from cometmq.client.consumer.orderly_consumer import OrderlyConsumer
-from cometmq.client.consumer.send_back import SendBack
+from cometmq.client.consumer.returned_messages import ReturnedMessages
 from cometmq.client.extensions.parking.parking import OnParked, Parking
 from cometmq.client.handling.dispatchers import Dispatcher, make_dispatcher
 from cometmq.client.handling.handlers import Handler, Outcome, check_handler, reason_of
@@ -160,15 +160,13 @@ class PushConsumer(OrderlyConsumer):
             _check_parking(order, message_model, park_after)
         elif on_parked is not None:
             raise ConfigError("on_parked is called only with park_after=, which is not given")
-        where, timestamp_ms = consume_from_where(consume_from)
         super().__init__(
             group,
             ClientOptions.of(
                 name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
             ),
             message_model=message_model,
-            consume_from=where,
-            consume_timestamp_ms=timestamp_ms,
+            consume_from=consume_from,
             strategy=strategy,
             rebalance_listener=rebalance_listener,
             offset_folder=offset_folder,
@@ -196,7 +194,7 @@ class PushConsumer(OrderlyConsumer):
         self._dispatchers: dict[int, Dispatcher] = {}
         self._default: Dispatcher | None = None
         self._by_topic: dict[str, Dispatcher] = {}
-        self._returns: SendBack | None = None
+        self._returns: ReturnedMessages | None = None
         for topic, expression in subscription_map(subscriptions).items():
             self._subscribe(topic, expression)
 
@@ -211,17 +209,17 @@ class PushConsumer(OrderlyConsumer):
             RequestTimeout: one was reached and did not answer.
         """
         self._check_open()
-        if self._instance is not None:
+        if self._running is not None:
             return
-        instance = self._start_instance()
-        assert self._calls is not None
+        running = self._start_running()
+        instance = running.instance
         most = self._max_reconsume_times
         if most is not None:
             # A copy that has to say it had one try too many must fit into 32 bits.
             most = min(most, RECONSUME_FOR_EVER - 1)
-        self._returns = SendBack(
+        self._returns = ReturnedMessages(
             instance,
-            self._calls,
+            running.calls,
             self.group,
             most,
             self._given_back,
@@ -250,12 +248,12 @@ class PushConsumer(OrderlyConsumer):
         )
 
     def _start_parking(self, policy: OrderPolicy) -> None:
-        instance = self._ready()
-        assert self._calls is not None
+        running = self._ready()
+        instance = running.instance
         assert self._ordering is not None
         self._parking = self._ordering.parking = Parking(
             self,
-            QueueReader(instance.io, self._calls, instance.routes),
+            QueueReader(instance.io, running.calls, instance.routes),
             self._options.env.clock,
             policy,
             self._on_parked,
@@ -263,8 +261,8 @@ class PushConsumer(OrderlyConsumer):
         )
 
     async def _abort_start(self) -> None:
-        instance = self._instance
-        self._instance = None
+        running = self._running
+        self._running = None
         for assignment in self._assignments.values():
             assignment.loop.stop()
         self._assignments.clear()
@@ -273,8 +271,8 @@ class PushConsumer(OrderlyConsumer):
             for dispatcher in dispatchers:
                 await dispatcher.drain(0)
         finally:
-            if instance is not None:
-                await instance.close({self.group: "consumerGroup"})
+            if running is not None:
+                await running.instance.close({self.group: "consumerGroup"})
 
     def _let_dispatchers_go(self) -> list[Dispatcher]:
         """A next start makes its own: the workers of these end with the instance they ran on."""
@@ -307,7 +305,7 @@ class PushConsumer(OrderlyConsumer):
         if handler is not None:
             self._handlers[topic] = handler
         self._by_topic.pop(topic, None)
-        if self._instance is not None:
+        if self._running is not None:
             self.dispatcher_of(topic)
             await self._add_topic(topic)
 
@@ -315,9 +313,9 @@ class PushConsumer(OrderlyConsumer):
         """Stop consuming a topic; finished messages are committed."""
         self._subscriptions.pop(topic, None)
         self._handlers.pop(topic, None)
-        if self._instance is not None:
+        if self._running is not None:
             await self._rebalance_round()
-            await self._instance.heartbeat()
+            await self._running.instance.heartbeat()
 
     async def shutdown(self) -> None:
         """Stop pulling, let handlers finish, commit, leave the group, disconnect.
@@ -327,8 +325,8 @@ class PushConsumer(OrderlyConsumer):
         if self._is_closed:
             return
         self._is_closed = True
-        instance = self._instance
-        if instance is None:
+        running = self._running
+        if running is None:
             return
         self._is_stopping = True
         for assignment in self._assignments.values():
@@ -343,8 +341,8 @@ class PushConsumer(OrderlyConsumer):
             for assignment in self._assignments.values():
                 assignment.process_queue.dropped = True
             self._assignments.clear()
-            await instance.close({self.group: "consumerGroup"})
-            self._instance = None
+            await running.instance.close({self.group: "consumerGroup"})
+            self._running = None
 
     async def _wind_down(self) -> None:
         """Wait for what runs, and tell the brokers what was finished."""
@@ -418,7 +416,7 @@ class PushConsumer(OrderlyConsumer):
                 self._ordering or self,
                 concurrency=self._concurrency,
                 batch_size=self._list_count(handler),
-                spawn=self._ready().spawn,
+                spawn=self._ready().instance.spawn,
             )
             self._dispatchers[id(handler)] = dispatcher
         self._by_topic[topic] = dispatcher
@@ -443,7 +441,7 @@ class PushConsumer(OrderlyConsumer):
                     reason = f"offset span {ahead}, limit {self._limits.span_max}"
             if reason is None and not self.may_consume(loop.queue):
                 return "its lock was not renewed for 30 s"
-            if reason is not None and loop.held_because is None:
+            if reason is not None and loop.hold_reason is None:
                 self._ordering.say_held(loop, reason)
         return reason
 
@@ -515,7 +513,7 @@ class PushConsumer(OrderlyConsumer):
             return
         process_queue.finish(message.queue_offset)
         loop = assignment.loop
-        if loop.held_because is not None and (
+        if loop.hold_reason is not None and (
             process_queue.count < 64 or not process_queue.finished_count & 63
         ):
             loop.wake()
@@ -526,7 +524,7 @@ class PushConsumer(OrderlyConsumer):
         if process_queue.dropped:
             return
         process_queue.finish_all([message.queue_offset for message in messages])
-        if assignment.loop.held_because is not None:
+        if assignment.loop.hold_reason is not None:
             assignment.loop.wake()
 
     def skipped(self, assignment: Assignment, messages: Sequence[ReceivedMessage]) -> None:

@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from cometmq.client.handling.dispatch_report import OnDone
 from cometmq.client.handling.handlers import (
     Outcome,
+    OutcomeReport,
     RetryLater,
     ends_program,
     outcome_of,
     outcomes_of,
-    verdict_of_error,
+    result_of_error,
 )
 from cometmq.client.message.message import ReceivedMessage
 
@@ -44,7 +44,7 @@ class CoroutineDispatcher:
     def __init__(
         self,
         handler: Callable[[Any], Awaitable[Any]],
-        report: OnDone,
+        report: OutcomeReport,
         concurrency: int,
         batch_size: int | None,
         spawn: Callable[[Any, str], None],
@@ -236,7 +236,7 @@ class CoroutineDispatcher:
             raise error
         if ends_program(error):
             self._loop.call_soon(_raise, error)
-        return verdict_of_error(error, message)
+        return result_of_error(error, message)
 
     def _was_expired(self, number: int) -> bool:
         """Whether the cancellation of a worker was `expire` giving up on its message."""
@@ -299,7 +299,7 @@ def _flatten(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, ReceivedMessag
 
 
 def _report_list(
-    report: OnDone, assigned: Any, messages: Sequence[ReceivedMessage], value: Any
+    report: OutcomeReport, assigned: Any, messages: Sequence[ReceivedMessage], value: Any
 ) -> None:
     if value is None or value is True:
         report.finished_all(assigned, messages)

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from cometmq.client.handling.coroutine_dispatcher import CoroutineDispatcher
-from cometmq.client.handling.dispatch_report import OnDone
-from cometmq.client.handling.handlers import Outcome
+from cometmq.client.handling.handlers import Outcome, OutcomeReport
 from cometmq.client.handling.thread_dispatcher import ThreadDispatcher
 from cometmq.client.message.message import ReceivedMessage
 
@@ -57,7 +56,7 @@ class Dispatcher(Protocol):
 
 def make_dispatcher(
     handler: Callable[[Any], Any],
-    report: OnDone,
+    report: OutcomeReport,
     *,
     concurrency: int,
     batch_size: int | None,

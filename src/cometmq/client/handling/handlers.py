@@ -8,7 +8,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER
@@ -17,15 +17,16 @@ from cometmq.errors import CometError, ConfigError, ConfigTypeError
 __all__ = [
     "DeadLetter",
     "Handler",
+    "HandlerResult",
     "Outcome",
+    "OutcomeReport",
     "RetryLater",
-    "Verdict",
     "check_handler",
     "ends_program",
     "outcome_of",
     "outcomes_of",
     "reason_of",
-    "verdict_of_error",
+    "result_of_error",
 ]
 
 log = logging.getLogger("cometmq.client")
@@ -63,13 +64,15 @@ class DeadLetter(RetryLater):
         super().__init__(DELAY_LEVEL_DEAD_LETTER, reason or "sent to the dead-letter topic")
 
 
-Verdict: TypeAlias = bool | RetryLater | None
+HandlerResult: TypeAlias = bool | RetryLater | None
 """What a handler returns for a message."""
 Handler: TypeAlias = (
-    Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
+    Callable[[ReceivedMessage], HandlerResult | Awaitable[HandlerResult]]
     | Callable[
         [list[ReceivedMessage]],
-        Verdict | Sequence[Verdict] | Awaitable[Verdict | Sequence[Verdict]],
+        HandlerResult
+        | Sequence[HandlerResult]
+        | Awaitable[HandlerResult | Sequence[HandlerResult]],
     ]
 )
 """Takes a `ReceivedMessage` (or a list of them); plain or ``async``.
@@ -82,6 +85,22 @@ Other values count as done and are told once in the log.  A coroutine or generat
 returned without being run counts as a failure.  ``SystemExit`` and ``KeyboardInterrupt`` of an
 ``async def`` handler on the main thread end the program; elsewhere they are failures too.
 """
+
+
+class OutcomeReport(Protocol):
+    """The consumer as a dispatcher reports to it; called on the event loop."""
+
+    def finished(self, assigned: Any, message: ReceivedMessage, outcome: Outcome) -> None:
+        """One message was handled."""
+        ...
+
+    def finished_all(self, assigned: Any, messages: Sequence[ReceivedMessage]) -> None:
+        """All of these messages were handled with success."""
+        ...
+
+    def skipped(self, assigned: Any, messages: Sequence[ReceivedMessage]) -> None:
+        """These messages of a run will not be handled here."""
+        ...
 
 
 def check_handler(handler: object) -> None:
@@ -185,7 +204,7 @@ def ends_program(error: BaseException) -> bool:
     )
 
 
-def verdict_of_error(error: BaseException, message: ReceivedMessage) -> RetryLater:
+def result_of_error(error: BaseException, message: ReceivedMessage) -> RetryLater:
     """What an exception of a handler means."""
     if isinstance(error, RetryLater):
         return error

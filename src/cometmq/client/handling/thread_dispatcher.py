@@ -16,14 +16,14 @@ from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any, Final
 
-from cometmq.client.handling.dispatch_report import OnDone
 from cometmq.client.handling.handlers import (
     Handler,
     Outcome,
+    OutcomeReport,
     ends_program,
     outcome_of,
     outcomes_of,
-    verdict_of_error,
+    result_of_error,
 )
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.errors import CometError
@@ -71,7 +71,7 @@ class ThreadDispatcher:
     """Runs a plain function in threads of its own."""
 
     def __init__(
-        self, handler: Handler, report: OnDone, concurrency: int, batch_size: int | None
+        self, handler: Handler, report: OutcomeReport, concurrency: int, batch_size: int | None
     ) -> None:
         self._handler: Callable[[Any], Any] = handler
         self._report = report
@@ -169,7 +169,7 @@ class ThreadDispatcher:
                     value = self._wait_for(value)
                 outcomes.append(None if value is None else outcome_of(value))
             except BaseException as error:  # a thread that ended would be missed by nobody
-                outcomes.append(outcome_of(verdict_of_error(error, message)))
+                outcomes.append(outcome_of(result_of_error(error, message)))
             if in_order and outcomes[-1] is not None:
                 break
         return outcomes
@@ -178,7 +178,7 @@ class ThreadDispatcher:
         try:
             return outcomes_of(self._call(chunk.messages), len(chunk.messages))
         except BaseException as error:
-            verdict = verdict_of_error(error, chunk.messages[0])
+            verdict = result_of_error(error, chunk.messages[0])
             return [outcome_of(verdict)] * len(chunk.messages)
 
     def _call(self, argument: Any) -> Any:

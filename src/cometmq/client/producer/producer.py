@@ -33,7 +33,6 @@ from cometmq.client.message.checks import check_is_message
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.core import ProducerCore, TopicQueues
 from cometmq.client.producer.linger import Linger, LingerBatch
-from cometmq.client.producer.probe import probe_unreachable
 from cometmq.client.producer.recall import recall, reschedule
 from cometmq.client.producer.request_reply import OpenRequests, Reply, check_received, send_reply
 from cometmq.client.producer.sender import Sender
@@ -48,6 +47,7 @@ from cometmq.core.topic.selector import QueueSelector
 from cometmq.errors import (
     BrokerBusy,
     ClientClosed,
+    CometError,
     RequestTimeout,
     ResponseCode,
 )
@@ -63,6 +63,8 @@ __all__ = ["Producer"]
 log = logging.getLogger("cometmq.client")
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 PROBE_INTERVAL_MS: Final = 2_000
+PROBE_TIMEOUT_MS: Final = 200
+"""Java's ``detectTimeout``: a broker slower than this has not recovered."""
 
 
 class Producer:
@@ -515,8 +517,24 @@ class Producer:
             self._sender.recheck_route(name)
 
     async def _probe(self) -> None:
-        if self._instance is not None:
-            await probe_unreachable(self.core, self._instance)
+        """Connect to the unreachable brokers of the fault table; those that answer leave it.
+
+        A connection is proof enough; Java's detector asks for an offset.
+        """
+        instance = self._instance
+        if instance is None:
+            return
+        faults = self.core.faults
+        faults.prune(self.core.clock.now_ms())
+        for broker_name in faults.unreachable():
+            address = instance.routes.address(broker_name)
+            if address is not None:
+                try:
+                    await instance.io.channel(address, PROBE_TIMEOUT_MS)
+                except CometError:
+                    continue
+                log.info("the broker %s at %s is reachable again", broker_name, address)
+            faults.forget(broker_name)
 
     # -- inside: batches --------------------------------------------------------------------
 

@@ -1,23 +1,17 @@
-"""One queue in a consumer's hands, and its counters.
+"""One queue assigned to a consumer, with its pull loop and its counters."""
 
-Job: what the parts of a consumer share about a queue.
-Must not: decide or send anything.
-"""
+from typing import Any, NamedTuple
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
+from cometmq.client.queue.pull_loop import PullLoop
 from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.core.consume.watchdog import QueueWatch
 from cometmq.model import MessageQueue
-
-if TYPE_CHECKING:
-    from cometmq.client.queue.pull_loop import PullLoop
 
 __all__ = ["Assignment", "Sample"]
 
 
 class Sample(NamedTuple):
-    """What a queue's counters were at a moment (ms); see `Assignment.sample`."""
+    """The counters of a queue at one time; see `Assignment.sample`."""
 
     at_ms: int = 0
     finished: int = 0
@@ -29,7 +23,7 @@ class Sample(NamedTuple):
 
 
 class Assignment:
-    """One queue in our hands."""
+    """One queue of this consumer."""
 
     __slots__ = (
         "committed",
@@ -42,18 +36,18 @@ class Assignment:
         "watch",
     )
 
-    def __init__(self, queue: MessageQueue, process_queue: ProcessQueue, watch: QueueWatch) -> None:
-        self.queue = queue
-        self.process_queue = process_queue
+    def __init__(self, loop: PullLoop, watch: QueueWatch) -> None:
+        self.queue: MessageQueue = loop.queue
+        self.process_queue: ProcessQueue = loop.process_queue
+        self.loop = loop
         self.watch = watch
         self.committed = -1
         """The offset last handed to the offset store."""
         self.failed_count = 0
         self.sampled = Sample()
-        """The counters at the watchdog's last look, for rates."""
-        self.loop: PullLoop = None  # type: ignore[assignment]
+        """The counters at the watchdog's last check, for rates."""
         self.state: Any = None
-        """What the kind of consumer keeps per queue."""
+        """State that the kind of consumer adds per queue; set when the queue is added."""
 
     def sample(self, now_ms: int) -> Sample:
         """The counters now."""

@@ -1,24 +1,19 @@
-"""Pulling one queue: always one request ahead, and never silently none.
+"""Pulls one queue, always one request ahead of the handlers.
 
-Job: send pulls, read their answers, hand messages to a sink, wait and retry as the answer says.
-Must not: know handlers, polls or commits; the sink does.
+The loop is a state machine driven by answers, not a task.  It hands an answer to its sink and sends
+the next pull in the same turn, so the broker works while the messages are handled.  `MOVES` lists
+every step.  An answer to a pull that was abandoned carries an old number and is ignored.
 
-Theory: the loop is a state machine driven by answers, not a task: an answer is handed to the sink
-and the next pull leaves in the same turn, so the broker works while the messages are handled.
-
-    IDLE --pull()--> PULLING --answer--> IDLE, pull() at once or after a pause
-    IDLE --sink.hold()--> HELD --wake()--> IDLE
-
-``restart()`` leaves any state: answers of an earlier life carry an old number and are ignored.
-Reactions to codes follow ``DefaultMQPushConsumerImpl`` of RocketMQ 5.4.0; different is that 24
-and 25 (the broker does not know this consumer) cause a heartbeat at once, and that an illegal
-offset is corrected in place instead of waiting for the next rebalance.
+Reactions to response codes follow ``DefaultMQPushConsumerImpl`` of RocketMQ 5.4.0, with two
+differences: after 24 and 25 (the broker does not know this consumer) a heartbeat goes out at once,
+and an illegal offset is corrected here instead of at the next rebalance.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from typing import Final, Protocol
 
@@ -37,7 +32,7 @@ from cometmq.wire.frame.acl import SignedPullTemplate
 from cometmq.wire.header.fast_encode import PullRequestTemplate
 from cometmq.wire.header.headers import PullResponseHeader
 
-__all__ = ["PullLoop", "PullSettings", "PullSink"]
+__all__ = ["MOVES", "PullEvent", "PullLoop", "PullSettings", "PullSink", "PullState", "move"]
 
 log = logging.getLogger("cometmq.client")
 
@@ -47,21 +42,89 @@ PAUSE_ERROR_S_MAX: Final = 5.0
 PAUSE_BUSY_S: Final = 0.02
 PAUSE_UNKNOWN_S: Final = 0.1
 UNHELD_S: Final = 0.02
-"""An empty answer that comes sooner was not held: pulling again at once would spin."""
+"""The broker did not hold an empty answer that comes sooner: pulling again at once would spin."""
 PAUSE_UNHELD_S: Final = 0.1
 HOLD_RECHECK_S: Final = 1.0
-"""A held loop looks again after this time even if nobody wakes it."""
+"""A held loop asks its sink again after this time, even if nobody wakes it."""
 PULL_TIMEOUT_MS: Final = 30_000
 BULK_COUNT_MAX: Final = 512
 BULK_BYTES_MAX: Final = 1 << 20
-"""A bulk pull brings at most this: what is handed over in one turn holds up everything else."""
+"""Limits of a bulk pull: handing over its messages takes one turn, which delays all other work."""
 OFFSET_RESET: Final = "OFFSET_RESET"
 """Remark of an answer 21 that carries an operator's offset (``PullMessageProcessor`` of 5.4.0)."""
 
 
+class PullState(IntEnum):
+    """What a pull loop is doing."""
+
+    IDLE = 0
+    """Nothing is under way; only between two steps of one turn."""
+    CONNECTING = 1
+    """A task looks up the broker and connects to it."""
+    PULLING = 2
+    """A pull is in flight."""
+    HELD = 3
+    """The sink takes no messages now; a timer asks it again."""
+    PAUSED = 4
+    """A timer sends the next pull after a fault or an empty answer."""
+    INTRODUCING = 5
+    """A task sends a heartbeat to a broker that does not know this consumer."""
+    STOPPED = 6
+
+
+class PullEvent(IntEnum):
+    """What happens to a pull loop."""
+
+    HOLD = 0
+    CONNECT = 1
+    SEND = 2
+    PAUSE = 3
+    INTRODUCE = 4
+    END = 5
+    """The task, request or timer of the present state has ended."""
+    RESTART = 6
+    STOP = 7
+
+
+def _moves() -> dict[tuple[PullState, PullEvent], PullState]:
+    state, event = PullState, PullEvent
+    moves = {
+        (state.IDLE, event.HOLD): state.HELD,
+        (state.IDLE, event.CONNECT): state.CONNECTING,
+        (state.IDLE, event.SEND): state.PULLING,
+        (state.IDLE, event.PAUSE): state.PAUSED,
+        (state.IDLE, event.INTRODUCE): state.INTRODUCING,
+        (state.STOPPED, event.RESTART): state.STOPPED,
+        (state.STOPPED, event.STOP): state.STOPPED,
+    }
+    for busy in (state.CONNECTING, state.PULLING, state.HELD, state.PAUSED, state.INTRODUCING):
+        moves[busy, event.END] = state.IDLE
+    for alive in set(state) - {state.STOPPED}:
+        moves[alive, event.RESTART] = state.IDLE
+        moves[alive, event.STOP] = state.STOPPED
+    return moves
+
+
+MOVES: Final = _moves()
+"""The next state by state and event; no other pair may occur."""
+_WAITING: Final = (PullState.HELD, PullState.PAUSED)
+
+
+def move(state: PullState, event: PullEvent) -> PullState:
+    """The state after an event.
+
+    Raises:
+        RuntimeError: the event cannot occur in this state.
+    """
+    following = MOVES.get((state, event))
+    if following is None:
+        raise RuntimeError(f"a pull loop that is {state.name} got the event {event.name}")
+    return following
+
+
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """What all pulls of a consumer have in common."""
+    """Settings that all pulls of a consumer share."""
 
     code: int
     group: str
@@ -73,14 +136,14 @@ class PullSettings:
 
 
 class PullSink(Protocol):
-    """Where the messages of a queue go."""
+    """The consumer that takes the messages of a queue."""
 
     def hold(self, loop: "PullLoop") -> str | None:
-        """Why the loop must not pull now, or None; the sink calls ``wake`` when that is over."""
+        """Why the loop must not pull now, or None; the sink calls ``wake`` when it may."""
         ...
 
     def room(self, loop: "PullLoop") -> tuple[int, int]:
-        """How many messages, and bytes of them, it would take before it says hold."""
+        """How many messages, and bytes of them, the sink takes before it holds the loop."""
         ...
 
     def accept(self, loop: "PullLoop", messages: list[ReceivedMessage], next_offset: int) -> None:
@@ -92,7 +155,7 @@ class PullSink(Protocol):
         ...
 
     def offset_moved(self, loop: "PullLoop", queue_offset: int, *, is_ordered: bool) -> None:
-        """Go on from this offset: an operator ordered it, or the broker has not the one asked."""
+        """Continue at this offset: an operator ordered it, or the queue lacks the one asked for."""
         ...
 
 
@@ -115,15 +178,14 @@ class PullLoop:
         "_sub_version",
         "_template",
         "_timer",
-        "held_because",
-        "is_pulling",
-        "is_stopped",
+        "hold_reason",
         "last_error",
         "process_queue",
         "pull_count",
         "pull_s",
         "pulled_count",
         "queue",
+        "state",
         "subscription",
     )
 
@@ -142,7 +204,7 @@ class PullLoop:
         self._sink = sink
         self._number = 0
         self._one_by_one_until = -1
-        """Below this queue offset pulls ask for one message, since an answer was damaged."""
+        """Below this queue offset pulls ask for one message, because an answer was damaged."""
         self._broker_id = 0
         self._errors_in_row = 0
         self._sent_at = 0.0
@@ -150,14 +212,17 @@ class PullLoop:
         self.queue = queue
         self.process_queue = process_queue
         self.subscription = subscription
-        self.held_because: str | None = None
-        self.is_pulling = False
-        self.is_stopped = False
+        self.state = PullState.IDLE
+        """Changed by `move` only."""
+        self.hold_reason: str | None = None
+        """Why the sink holds the loop; None while it does not."""
         self.last_error: str | None = None
         self.pull_count = 0
-        """Pulls that brought messages, and the seconds and messages of all of them."""
+        """Pulls that brought messages."""
         self.pull_s = 0.0
+        """How long these pulls took."""
         self.pulled_count = 0
+        """How many messages they brought."""
         self._sub_version = subscription.sub_version
         if settings.sends_expression and subscription.expression_type != SQL92:
             self._sub_version = 0  # as Java's lite consumer: the request carries the expression
@@ -165,7 +230,7 @@ class PullLoop:
         self._template = self._new_template(settings.code)
         self._bulk_template: PullRequestTemplate | None = None
         self._bulk_address: str | None = None
-        """Where the pull in flight went, if it is a bulk pull."""
+        """The broker's address while a bulk pull is in flight."""
 
     def _new_template(self, code: int) -> PullRequestTemplate:
         settings, subscription, queue = self._settings, self.subscription, self.queue
@@ -185,26 +250,32 @@ class PullLoop:
 
     # -- driving ----------------------------------------------------------------------------
 
+    @property
+    def may_be_stuck(self) -> bool:
+        """Whether the loop should make progress by itself: it is neither held nor stopped."""
+        return self.state is not PullState.HELD and self.state is not PullState.STOPPED
+
     def pull(self) -> None:
-        """Send the next pull unless one is in flight or the sink says no."""
-        if self.is_stopped or self.is_pulling:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Send the next pull unless a step is under way or the sink holds the loop."""
+        state = self.state
+        if state is not PullState.IDLE:
+            if state not in _WAITING:
+                return
+            self.state = move(state, PullEvent.END)
+            self._cancel_timer()
         reason = self._sink.hold(self)
         if reason is not None:
-            self.held_because = reason
-            self._timer = self._loop.call_later(HOLD_RECHECK_S, self.pull)
+            self.hold_reason = reason
+            self._wait(PullEvent.HOLD, HOLD_RECHECK_S)
             return
-        self.held_because = None
+        self.hold_reason = None
         address = self._instance.routes.address(self.queue.broker_name, self._broker_id)
         channel = self._instance.pool.open_channel(address) if address is not None else None
         if channel is None or not self._instance.is_greeted(channel):
-            self.is_pulling = True
+            self.state = move(self.state, PullEvent.CONNECT)
             self._instance.spawn(self._connect(address), f"connect-{self.queue}")
             return
-        self.is_pulling = True
+        self.state = move(self.state, PullEvent.SEND)
         self._number += 1
         number = self._number
         opaque = channel.next_opaque()
@@ -219,29 +290,34 @@ class PullLoop:
         channel.flush()
 
     def wake(self) -> None:
-        """The reason to hold is gone."""
-        if self.held_because is not None:
+        """Pull again if the sink has held the loop."""
+        if self.hold_reason is not None:
             self.pull()
 
     def restart(self) -> None:
-        """Forget the pull in flight, if any, and pull anew."""
-        self._number += 1
-        self.is_pulling = False
+        """Abandon the step under way, if any, and pull anew."""
+        self._abandon(PullEvent.RESTART)
         self.pull()
 
     def stop(self) -> None:
-        """Pull no more; an answer still to come is ignored."""
-        self.is_stopped = True
+        """Pull no more, and ignore an answer still to come."""
+        self._abandon(PullEvent.STOP)
+
+    def _abandon(self, event: PullEvent) -> None:
+        self.state = move(self.state, event)
         self._number += 1
+        self._cancel_timer()
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _after(self, pause_s: float) -> None:
-        if self.is_stopped:
+    def _wait(self, event: PullEvent, pause_s: float) -> None:
+        """Pull after a pause, unless the sink has stopped the loop in this turn."""
+        if self.state is PullState.STOPPED:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        self.state = move(self.state, event)
         self._timer = self._loop.call_later(pause_s, self.pull)
 
     async def _connect(self, address: str | None) -> None:
@@ -254,23 +330,23 @@ class PullLoop:
                 raise CometError(f"the route has no address for {self.queue.broker_name}")
             await self._instance.io.channel(address, self._instance.options.request_timeout_ms)
         except Exception as error:
-            # It may have moved; the answer is there before the next try.
+            # The broker may have moved; the new route is there before the next try.
             self._instance.refresh_soon(self.queue.topic)
             if number == self._number:
-                self.is_pulling = False
+                self.state = move(self.state, PullEvent.END)
                 self._broker_id = 0
                 self._failed(f"{error}")
             return
         if number == self._number:
-            self.is_pulling = False
+            self.state = move(self.state, PullEvent.END)
             self.pull()
 
     # -- answers ----------------------------------------------------------------------------
 
     def _answered(self, number: int, answer: RemotingCommand | Exception) -> None:
-        if number != self._number or self.is_stopped:
+        if number != self._number:
             return
-        self.is_pulling = False
+        self.state = move(self.state, PullEvent.END)
         try:
             if isinstance(answer, Exception):
                 self._broker_id = 0
@@ -281,8 +357,9 @@ class PullLoop:
             else:
                 self._refused(answer)
         except Exception as error:
-            # Whatever went wrong, a queue must not stop being pulled because of it.
+            # No fault may end the pulls of a queue.
             log.exception("a pull of %s could not be handled", self.queue)
+            self._abandon(PullEvent.RESTART)
             self._failed(f"{type(error).__name__}: {error}")
 
     def _take(self, answer: RemotingCommand) -> None:
@@ -303,7 +380,7 @@ class PullLoop:
             is_ordered = answer.remark == OFFSET_RESET
             if not is_ordered:
                 log.warning(
-                    "%s of group %s: offset %d is outside the broker's %d to %d; going on from %d",
+                    "%s of group %s: offset %d is outside the broker's %d to %d; continuing at %d",
                     self.queue,
                     self._settings.group,
                     process_queue.pull_offset,
@@ -315,9 +392,9 @@ class PullLoop:
             self.pull()
         else:
             self._sink.accept(self, [], next_offset)
-            unheld = self._loop.time() - self._sent_at < UNHELD_S
-            if unheld and code == ResponseCode.PULL_NOT_FOUND:
-                self._after(PAUSE_UNHELD_S)
+            is_unheld = self._loop.time() - self._sent_at < UNHELD_S
+            if is_unheld and code == ResponseCode.PULL_NOT_FOUND:
+                self._wait(PullEvent.PAUSE, PAUSE_UNHELD_S)
             else:
                 self.pull()
 
@@ -328,7 +405,7 @@ class PullLoop:
         return [message for message in messages if message.tags in tags]
 
     def _messages(self, body: bytes, next_offset: int) -> tuple[list[ReceivedMessage], int]:
-        """The messages of an answer, and where to go on."""
+        """The messages of an answer, and the offset of the next pull."""
         try:
             return split_messages(body, self.queue), next_offset
         except CodecError as error:
@@ -337,17 +414,17 @@ class PullLoop:
     def _salvage(
         self, body: bytes, next_offset: int, error: CodecError
     ) -> tuple[list[ReceivedMessage], int]:
-        """What can be read of a damaged answer, and where to go on.
+        """The readable messages of a damaged answer, and the offset of the next pull.
 
-        Damage that hides where the next record begins hides all the rest of the answer, so that is
-        asked for again, one message at a time: the broker looks at each, and only what is damaged
-        is passed over, named in the log.
+        Damage that hides where the next record begins hides the remainder of the answer.  That part
+        is pulled again, one message at a time, so that only damaged records are skipped; the log
+        names each.
         """
-        good, broken = decode_messages_lenient(body)
+        records, broken = decode_messages_lenient(body)
         begin = self.process_queue.pull_offset
         hides_rest = bool(broken) and broken[-1].position + broken[-1].size == len(body)
         if hides_rest and begin >= self._one_by_one_until:
-            begin = max((one.queue_offset + 1 for one in good), default=begin)
+            begin = max((record.queue_offset + 1 for record in records), default=begin)
             self._one_by_one_until = next_offset
             log.warning(
                 "%s: an answer of %d bytes is damaged (%s); offsets %d to %d are asked for again,"
@@ -366,14 +443,14 @@ class PullLoop:
                 self.queue,
                 len(body),
                 error,
-                len(good),
+                len(records),
                 "; ".join(
                     f"{part.size} bytes at {part.position}: {part.reason}" for part in broken
                 ),
             )
         messages = [
-            ReceivedMessage(self.queue, one.queue_offset, one.total_size, b"", 0, one)
-            for one in good
+            ReceivedMessage(self.queue, record.queue_offset, record.total_size, b"", 0, record)
+            for record in records
         ]
         return messages, next_offset
 
@@ -381,7 +458,7 @@ class PullLoop:
         code = answer.code
         text = f"code {code} {answer.remark or ''}".strip()
         if code in (ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY):
-            self._after(PAUSE_BUSY_S)
+            self._wait(PullEvent.PAUSE, PAUSE_BUSY_S)
         elif code in (
             ResponseCode.SUBSCRIPTION_NOT_EXIST,
             ResponseCode.SUBSCRIPTION_NOT_LATEST,
@@ -390,16 +467,17 @@ class PullLoop:
         ):
             log.debug("%s: %s; sending a heartbeat", self.queue, text)
             self._errors_in_row += 1
+            self.state = move(self.state, PullEvent.INTRODUCE)
             self._instance.spawn(self._introduce(), f"heartbeat-{self.queue.broker_name}")
         elif code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._bulk_address is not None:
-            # Another broker has come to this address.
+            # Another broker now listens at this address.
             self._instance.forget_features(self._bulk_address)
             self.pull()
         elif (
             code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             and self._code == RequestCode.LITE_PULL_MESSAGE
         ):
-            # Brokers of 4.9 serve lite consumers by the ordinary pull, with the same flags.
+            # Brokers of 4.9 serve lite consumers through the ordinary pull, with the same flags.
             self._code = RequestCode.PULL_MESSAGE
             self._template = self._new_template(self._code)
             self.pull()
@@ -407,31 +485,37 @@ class PullLoop:
             self._failed(text)
 
     async def _introduce(self) -> None:
-        """The broker does not know us (yet): say who we are, then pull again."""
+        """Send a heartbeat to a broker that does not know this consumer, then pull again."""
+        number = self._number
         address = self._instance.routes.address(self.queue.broker_name)
         if address is not None:
             await self._instance.heartbeat_to(address)
-        self._after(PAUSE_UNKNOWN_S if self._errors_in_row < 5 else PAUSE_ERROR_S)
+        if number == self._number:
+            self.state = move(self.state, PullEvent.END)
+            self._wait(
+                PullEvent.PAUSE, PAUSE_UNKNOWN_S if self._errors_in_row < 5 else PAUSE_ERROR_S
+            )
 
     def _failed(self, text: str, *, at_once: bool = False) -> None:
         if self._instance.is_closed:
             return
         self._errors_in_row += 1
         self.last_error = text
-        # The first fault and then ever fewer: 1, 2, 4, 8, ...
+        # Log faults number 1, 2, 4, 8, ... in a row.
         if self._errors_in_row & (self._errors_in_row - 1) == 0:
             log.warning(
                 "pull of %s failed (%d in a row): %s", self.queue, self._errors_in_row, text
             )
         pause_s = min(PAUSE_ERROR_S * self._errors_in_row, PAUSE_ERROR_S_MAX)
-        self._after(0.0 if at_once and self._errors_in_row < 2 else pause_s)
+        self._wait(PullEvent.PAUSE, 0.0 if at_once and self._errors_in_row < 2 else pause_s)
 
     # -- requests ---------------------------------------------------------------------------
 
     def _bulk_limits(self, address: str, begin: int) -> tuple[int, int] | None:
-        """Messages and bytes of a bulk pull; None where an ordinary pull is as good.
+        """The limits (messages, bytes) of a bulk pull; None where an ordinary pull is as good.
 
-        Only for a backlog, at a broker that offers it, and within what the sink would take.
+        A bulk pull serves a backlog, at a broker that offers bulk pulls, and brings no more than
+        the sink takes.
         """
         settings = self._settings
         enough = 2 * settings.max_count

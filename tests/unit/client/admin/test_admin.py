@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.client.admin.admin import Admin
 from cometmq.client.base.options import ClientOptions, name_server_addresses
-from cometmq.client.consumer.group.starting import consume_from_where
+from cometmq.client.consumer.group.first_offset import parse_start
 from cometmq.client.producer.producer import Producer
 from cometmq.errors import ConfigError, NoRoute, QueryNotFound, RemoteError, TopicNotExist
 from cometmq.model import ConsumeFromWhere, Message, MessageQueue, SubscriptionGroupConfig
@@ -175,12 +175,12 @@ def test_name_servers_come_from_argument_variable_or_default(
 
 def test_where_to_begin_as_users_write_it() -> None:
     """Words, enum, milliseconds, aware datetimes."""
-    assert consume_from_where("FIRST") == (ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, None)
-    assert consume_from_where(ConsumeFromWhere.CONSUME_FROM_MAX_OFFSET)[0] == 3
-    assert consume_from_where(5) == (ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, 5)
+    assert parse_start("FIRST") == (ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, None)
+    assert parse_start(ConsumeFromWhere.CONSUME_FROM_MAX_OFFSET)[0] == 3
+    assert parse_start(5) == (ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, 5)
     moment = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-    assert consume_from_where(moment)[1] == 1_700_000_000_000
+    assert parse_start(moment)[1] == 1_700_000_000_000
     with pytest.raises(ConfigError, match="time zone"):
-        consume_from_where(datetime(2023, 11, 14))  # noqa: DTZ001
+        parse_start(datetime(2023, 11, 14))  # noqa: DTZ001
     with pytest.raises(ConfigError, match="unknown"):
-        consume_from_where("middle")
+        parse_start("middle")

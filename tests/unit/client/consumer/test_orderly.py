@@ -10,12 +10,13 @@ import pytest
 from tests.unit.client.waiting import until
 
 from cometmq import sync
-from cometmq.client.consumer.group.served import serve_broker
+from cometmq.client.consumer.group.broker_requests import serve_broker
 from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.handling.handlers import DeadLetter, RetryLater
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
+from cometmq.client.queue.pull_loop import PullState
 from cometmq.core.consume.process_queue import FlowLimits
 from cometmq.errors import ConfigError
 from cometmq.model import Message, MessageModel, MessageQueue
@@ -278,8 +279,8 @@ def test_a_blocked_group_stops_the_pull_at_the_span(caplog: pytest.LogCaptureFix
             await until(lambda: member.assignments, WAIT_S)
             await send_groups(producer, "b", 100)
             held = next(one for one in member.assignments.values() if one.queue.topic == "t")
-            await until(lambda: held.loop.held_because is not None, WAIT_S)
-            assert "offset span" in (held.loop.held_because or "")
+            await until(lambda: held.loop.hold_reason is not None, WAIT_S)
+            assert "offset span" in (held.loop.hold_reason or "")
             assert held.process_queue.pull_offset < 60
             assert by_group(seen) == {"b": list(range(len(seen)))}
             may_pass = True
@@ -480,7 +481,7 @@ def test_a_vanished_member_is_followed_when_its_locks_expire() -> None:
             assert {who for who, _ in seen} == {"left"}
             assert by_group([body for _, body in seen]) == {g: [0, 1, 2] for g in "abcdefgh"}
             await left.shutdown()
-            gone._instance = None
+            gone._running = None
 
     asyncio.run(run())
 
@@ -536,7 +537,7 @@ def test_a_lock_that_went_to_another_member_ends_the_queue() -> None:
                 locks.lock("g", "other", [queue], broker.env.clock.now_ms())
                 await member.renew_locks()
                 assert before.process_queue.dropped
-                assert before.loop.is_stopped
+                assert before.loop.state is PullState.STOPPED
                 assert not member.assignment()
                 assert not member.may_consume(queue)
                 # The other got to 3 and goes.

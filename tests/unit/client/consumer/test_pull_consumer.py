@@ -257,8 +257,8 @@ def test_the_buffer_is_bounded_and_refills() -> None:
             "g", {"t": "*"}, name_server=name_server, consume_from="first", buffer_count_max=64
         ) as consumer:
             loop = consumer.assignments[Q0].loop
-            await until(lambda: loop.held_because is not None)
-            assert "limit 64" in (loop.held_because or "")
+            await until(lambda: loop.hold_reason is not None)
+            assert "limit 64" in (loop.hold_reason or "")
             assert await read(consumer, 500) == [b"%03d" % n for n in range(500)]
 
     scenario(story)

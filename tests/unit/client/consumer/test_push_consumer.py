@@ -310,9 +310,9 @@ def test_flow_control_holds_and_releases() -> None:
             flow_limits=FlowLimits(count_max=50),
         ) as consumer:
             held = consumer.assignments[queue]
-            await until(lambda: held.loop.held_because is not None)
+            await until(lambda: held.loop.hold_reason is not None)
             assert 50 <= held.process_queue.count <= 50 + 32
-            assert "limit 50" in (held.loop.held_because or "")
+            assert "limit 50" in (held.loop.hold_reason or "")
             gate.set()
             await until(lambda: len(seen) == 200)
             assert held.process_queue.count == 0

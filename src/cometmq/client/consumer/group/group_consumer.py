@@ -1,24 +1,20 @@
-"""What push and pull consumers share: subscriptions, rebalance, offsets, watchdog, broker's calls.
+"""A member of a consumer group: subscriptions, rebalance, offsets and heartbeats.
 
-Job: keep a set of assigned queues, each with its pull loop, in step with the group.
-Must not: know what happens to messages; `PushConsumer` and `PullConsumer` do.
+Push and pull consumers build on `GroupConsumer`, which keeps a set of assigned queues, each with
+its pull loop, in step with the group.  Its subclasses decide what happens to the messages.
 
-Theory of rebalance: nobody leads.  Each member asks a broker for the group's members, sorts them
-and the topic's queues, applies the same strategy and takes its share.  Two members may hold one
-queue for the moments in which their lists differ; that is why delivery is at least once.  It runs
-every 20 s, at once on notice (code 40), on route changes, and again after 1 s where a broker
+A group has no leader.  Each member asks a broker for the group's members, sorts them and the
+topic's queues, applies the same strategy and takes its share.  While two members' lists differ,
+both may hold one queue; that is why delivery is at least once.  A member rebalances every 20 s, at
+once after a notice from a broker (code 40) or a change of routes, and after 1 s where a broker
 could not be asked.
-
-Theory of silence: a queue without progress while its broker has more is restarted by the
-watchdog, with the numbers in the log.  The watchdog asks the brokers for their end offsets
-itself, since a loop that died would not.
 """
 
 import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cometmq.client.base import fork
@@ -27,8 +23,14 @@ from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.instance import ClientInstance
 from cometmq.client.base.options import ClientOptions
 from cometmq.client.consumer.group.awaited import AwaitedTopics
-from cometmq.client.consumer.group.served import serve_broker
-from cometmq.client.consumer.group.watch import status_table, watch_queue
+from cometmq.client.consumer.group.broker_requests import serve_broker
+from cometmq.client.consumer.group.first_offset import StartFrom, first_offset, parse_start
+from cometmq.client.consumer.group.watchdog import (
+    WATCH_INTERVAL_S,
+    WATCH_PATIENCE_MS,
+    Watchdog,
+    consume_rates,
+)
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
 from cometmq.client.queue.offsets import BrokerOffsets, LocalOffsets, OffsetStore
@@ -41,7 +43,6 @@ from cometmq.core.group.allocate import AllocateStrategy, strategy_by_name
 from cometmq.core.topic.selector import subscribe_queues
 from cometmq.errors import ClientClosed, CometError, ConfigError, ConfigTypeError, NoRoute
 from cometmq.model import (
-    ConsumeFromWhere,
     ConsumeType,
     MessageModel,
     MessageQueue,
@@ -59,15 +60,25 @@ log = logging.getLogger("cometmq.client")
 RebalanceListener = Callable[
     [Sequence[MessageQueue], Sequence[MessageQueue]], Awaitable[None] | None
 ]
-"""Called with (added, removed) queues after a rebalance changed something; may be ``async``.
+"""Called with (added, removed) queues after a rebalance that changed something; may be ``async``.
 
-Offsets of removed queues are committed before the call.
+The offsets of removed queues are committed before the call.
 """
 
-WATCH_INTERVAL_S: Final = 10.0
-WATCH_PATIENCE_MS: Final = 60_000
-"""Longer than the longest held pull (15 or 20 s, plus the broker's 5 s sweep) by far."""
 REBALANCE_RETRY_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class Running:
+    """The parts of a consumer that exist from its start to its end."""
+
+    instance: ClientInstance
+    calls: BrokerCalls
+    offsets: OffsetStore
+    awaited: AwaitedTopics
+    watchdog: Watchdog
+    rebalance_event: asyncio.Event
+    rebalance_lock: asyncio.Lock
 
 
 class GroupConsumer:
@@ -83,8 +94,7 @@ class GroupConsumer:
         options: ClientOptions,
         *,
         message_model: MessageModel,
-        consume_from: ConsumeFromWhere,
-        consume_timestamp_ms: int | None,
+        consume_from: StartFrom,
         strategy: AllocateStrategy | str,
         rebalance_listener: RebalanceListener | None,
         offset_folder: str | None,
@@ -94,7 +104,7 @@ class GroupConsumer:
         if rebalance_listener is not None:
             check_callable("rebalance_listener", rebalance_listener)
         if message_model == MessageModel.BROADCASTING and options.instance_name is None:
-            # The local offset file is found by the client id, so it must survive a restart.
+            # The client id names the local offset file, so it must survive a restart.
             options = replace(options, instance_name="DEFAULT")
         if isinstance(strategy, str):
             strategy = strategy_by_name(strategy)
@@ -106,58 +116,55 @@ class GroupConsumer:
         self.group = group
         self._options = options
         self._model = message_model
-        self._consume_from = consume_from
-        self._consume_timestamp_ms = consume_timestamp_ms
+        self._consume_from, self._consume_timestamp_ms = parse_start(consume_from)
         self._strategy: AllocateStrategy = strategy
         self._listener = rebalance_listener
         self._offset_folder = offset_folder
         self._settings = settings
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._assignments: dict[MessageQueue, Assignment] = {}
-        self._instance: ClientInstance | None = None
-        self._calls: BrokerCalls | None = None
-        self._offsets: OffsetStore | None = None
-        self._awaited: AwaitedTopics | None = None
-        self._rebalance_asked = False
-        self._rebalance_event: asyncio.Event | None = None
-        self._rebalance_lock: asyncio.Lock | None = None
+        self._running: Running | None = None
         self._started_ms = 0
         self._is_closed = False
         self._is_stopping = False
-        # Queues were given by the program, not by a rebalance.
         self._is_by_hand = False
+        """Whether the program assigned the queues, so that no rebalance does."""
         fork.register(self)
 
     # -- hooks ------------------------------------------------------------------------------
 
     def _added(self, assignment: Assignment) -> None:
-        """A queue was taken; its loop starts after this."""
+        """Prepare a queue that was added; its loop starts after this."""
 
     def _removed(self, assignment: Assignment) -> None:
-        """A queue was given away; nothing of it may be delivered any more."""
+        """Drop a queue that was removed; none of its messages may be delivered any more."""
 
     def hold(self, loop: PullLoop) -> str | None:
         """See `PullSink`."""
-        raise AssertionError("a consumer decides when its loops wait")
+        raise NotImplementedError
 
     def room(self, loop: PullLoop) -> tuple[int, int]:
         """See `PullSink`."""
-        raise AssertionError("a consumer says how much its loops may bring")
+        raise NotImplementedError
 
     def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
         """See `PullSink`."""
-        raise AssertionError("a consumer takes the messages of its loops")
+        raise NotImplementedError
 
     def _subscription_of(self, topic: str) -> SubscriptionData:
-        """The subscription a topic's loops pull with."""
+        """The subscription that a topic's loops pull with."""
         return self._subscriptions[topic]
 
     def _commit_offset(self, assignment: Assignment) -> int:
         """The offset that may be committed now."""
         return assignment.process_queue.commit_offset
 
+    def is_paused(self, queue: MessageQueue) -> bool:
+        """Whether the program has paused this queue."""
+        return False
+
     async def run_directly(self, message: ReceivedMessage) -> Any:
-        """Handle a message a broker hands over (code 309)."""
+        """Handle a message that a broker sends with code 309."""
         raise CometError("this kind of consumer has no handler")
 
     # -- life -------------------------------------------------------------------------------
@@ -168,13 +175,17 @@ class GroupConsumer:
         return self._instance.client_id if self._instance is not None else None
 
     @property
+    def _instance(self) -> ClientInstance | None:
+        return self._running.instance if self._running is not None else None
+
+    @property
     def subscriptions(self) -> dict[str, SubscriptionData]:
         """Subscriptions by topic, the group's retry topic included."""
         return self._subscriptions
 
     @property
     def assignments(self) -> dict[MessageQueue, Assignment]:
-        """Queues in our hands."""
+        """The assigned queues."""
         return self._assignments
 
     @property
@@ -198,40 +209,46 @@ class GroupConsumer:
         now_ms = self._options.env.clock.now_ms()
         self._subscriptions[topic] = subscription_of(topic, expression, now_ms, expression_type)
 
-    def _ready(self) -> ClientInstance:
-        if self._instance is None:
+    def _ready(self) -> Running:
+        if self._running is None:
             self._check_open()
             raise ClientClosed(
                 f"the consumer of group {self.group} is not started in this process; use "
                 "`async with` or await start()"
             )
-        return self._instance
+        return self._running
 
-    def _start_instance(self) -> ClientInstance:
+    def _start_running(self) -> Running:
         self._started_ms = self._options.env.clock.now_ms()
         instance = ClientInstance(self._options, self, None)
-        self._instance = instance
-        self._calls = BrokerCalls(instance.io, self._options.request_timeout_ms)
-        self._awaited = AwaitedTopics(instance, self.group, self.topics)
-        self._rebalance_event = asyncio.Event()
-        self._rebalance_lock = asyncio.Lock()
-        if self._model == MessageModel.BROADCASTING:
-            self._offsets = LocalOffsets(instance.client_id, self.group, self._offset_folder)
-        else:
-            self._offsets = BrokerOffsets(self.group, self._calls, instance.routes)
+        calls = BrokerCalls(instance.io, self._options.request_timeout_ms)
+        self._running = Running(
+            instance,
+            calls,
+            self._offset_store(instance, calls),
+            AwaitedTopics(instance, self.group, self.topics),
+            Watchdog(self.group, self._assignments, self._broker_end, self.is_paused, self.now_ms),
+            asyncio.Event(),
+            asyncio.Lock(),
+        )
         instance.start()
-        return instance
+        return self._running
+
+    def _offset_store(self, instance: ClientInstance, calls: BrokerCalls) -> OffsetStore:
+        if self._model == MessageModel.BROADCASTING:
+            return LocalOffsets(instance.client_id, self.group, self._offset_folder)
+        return BrokerOffsets(self.group, calls, instance.routes)
 
     async def _join(self) -> None:
-        """Learn routes, introduce ourselves to every broker, take our share."""
-        instance = self._ready()
+        """Learn routes, send every broker a heartbeat, and take this member's share."""
+        running = self._ready()
+        instance = running.instance
         if self._model == MessageModel.CLUSTERING and self._uses_retry_topic:
             self._subscribe(retry_topic(self.group), "*")
-        assert self._awaited is not None
         for topic in list(self._subscriptions):
-            if not topic.startswith(RETRY_PREFIX):  # the heartbeat makes that one
-                await self._awaited.learn(topic)
-        await self._check_expressions(instance)
+            if not topic.startswith(RETRY_PREFIX):  # the heartbeat makes the broker create it
+                await running.awaited.learn(topic)
+        await self._check_expressions(running)
         await instance.introduce()
         await self._rebalance_round()
         instance.spawn(self._rebalance_forever(), "rebalance")
@@ -241,34 +258,34 @@ class GroupConsumer:
         instance.spawn(instance.every(int(WATCH_INTERVAL_S * 1000), self.watch), "watchdog")
 
     async def _add_topic(self, topic: str) -> None:
-        """Take up a topic, or another expression of one, while running."""
-        instance = self._ready()
-        assert self._awaited is not None
-        await self._awaited.learn(topic)
-        await self._check_expressions(instance)
+        """Add a topic, or change the expression of one, while running."""
+        running = self._ready()
+        await running.awaited.learn(topic)
+        await self._check_expressions(running)
         for queue in [queue for queue in self._assignments if queue.topic == topic]:
-            # The loop carries the expression it was made with.
+            # A loop keeps the expression it was made with.
             await self._give_up(queue)
-        await instance.heartbeat()
+        await running.instance.heartbeat()
         await self._rebalance_round()
 
-    async def _check_expressions(self, instance: ClientInstance) -> None:
+    async def _check_expressions(self, running: Running) -> None:
         """Have brokers compile SQL92 expressions before anything depends on them."""
-        assert self._calls is not None
+        routes = running.instance.routes
         for subscription in self._subscriptions.values():
             if subscription.expression_type == TAG:
                 continue
-            route = instance.routes.known(subscription.topic)
+            route = routes.known(subscription.topic)
             for broker in route.broker_datas if route is not None else ():
-                address = instance.routes.any_address(broker.broker_name)
+                address = routes.any_address(broker.broker_name)
                 if address is not None:
-                    await self._calls.check_subscription(
-                        address, instance.client_id, self.group, subscription
+                    await running.calls.check_subscription(
+                        address, running.instance.client_id, self.group, subscription
                     )
 
     def after_fork(self) -> None:
-        """In a child process: this consumer is the parent's; `start` makes it a new member."""
-        if self._instance is None:
+        """In a child process: leave the member to the parent; `start` makes a new one here."""
+        running = self._running
+        if running is None:
             return
         if not self._is_closed:
             log.warning(
@@ -276,24 +293,20 @@ class GroupConsumer:
                 "in this one too",
                 self.group,
             )
-        self._instance.abandon()
-        fork.keep_forever((self._assignments, self._calls, self._offsets))
-        self._instance = None
-        self._calls = None
-        self._offsets = None
+        running.instance.abandon()
+        fork.keep_forever((self._assignments, running))
+        self._running = None
         self._assignments = {}
 
     # -- rebalance --------------------------------------------------------------------------
 
     def rebalance_soon(self) -> None:
         """Rebalance in the background as soon as possible."""
-        self._rebalance_asked = True
-        if self._rebalance_event is not None:
-            self._rebalance_event.set()
+        if self._running is not None:
+            self._running.rebalance_event.set()
 
     async def _rebalance_forever(self) -> None:
-        event = self._rebalance_event
-        assert event is not None
+        event = self._ready().rebalance_event
         pause_s = self._options.rebalance_interval_ms / 1000
         while True:
             try:
@@ -310,60 +323,58 @@ class GroupConsumer:
                 log.warning("rebalance of group %s: %s", self.group, error)
                 pause_s = REBALANCE_RETRY_S
             except Exception:
-                # A strategy or listener of the user's may raise anything; the group goes on.
+                # A strategy or listener of the program may raise anything; the loop continues.
                 log.exception("rebalance of group %s failed", self.group)
 
     async def _rebalance_round(self) -> bool:
-        """One pass over all topics; False if some queue has to be tried again soon."""
-        assert self._rebalance_lock is not None
-        assert self._awaited is not None
-        async with self._rebalance_lock:
+        """Rebalance all topics once; False if some queue has to be tried again soon."""
+        running = self._ready()
+        async with running.rebalance_lock:
             if self._is_stopping:
                 return True
-            complete = True
+            is_complete = True
             added: list[MessageQueue] = []
             removed: list[MessageQueue] = []
             for topic in list(self._subscriptions):
-                wanted = await self._share_of(topic)
-                if wanted is None:
-                    # Topics that are waited for announce themselves.
-                    complete = complete and topic in self._awaited
+                share = await self._share_of(topic)
+                if share is None:
+                    # An awaited topic causes a rebalance when it appears.
+                    is_complete = is_complete and topic in running.awaited
                     continue
-                held = {queue for queue in self._assignments if queue.topic == topic}
-                for queue in sorted(held - wanted):
+                present = {queue for queue in self._assignments if queue.topic == topic}
+                for queue in sorted(present - share):
                     await self._give_up(queue)
                     removed.append(queue)
-                fresh = await self._acquire(sorted(wanted - held))
-                complete = complete and len(fresh) == len(wanted - held)
-                for queue in fresh:
-                    if await self._take(queue):
+                granted = await self._acquire(sorted(share - present))
+                is_complete = is_complete and len(granted) == len(share - present)
+                for queue in granted:
+                    if await self._start_queue(queue):
                         added.append(queue)
                     else:
-                        complete = False
+                        is_complete = False
             for queue in [q for q in self._assignments if q.topic not in self._subscriptions]:
                 if not self._is_by_hand:
                     await self._give_up(queue)
                     removed.append(queue)
         if added or removed:
             log.info(
-                "group %s, client %s: took %s, gave up %s, holds %d queues",
+                "group %s, client %s: added %s, removed %s, has %d queues",
                 self.group,
                 self.client_id,
                 _names(added),
                 _names(removed),
                 len(self._assignments),
             )
-            await self._tell_listener(added, removed)
-        return complete
+            await self._call_listener(added, removed)
+        return is_complete
 
     async def _share_of(self, topic: str) -> set[MessageQueue] | None:
-        """The queues of a topic that are ours; None if that cannot be told now."""
-        instance = self._ready()
-        assert self._calls is not None
-        assert self._awaited is not None
+        """This member's queues of a topic; None if they cannot be determined now."""
+        running = self._ready()
+        instance = running.instance
         route = instance.routes.known(topic)
-        if route is None and topic not in self._awaited:
-            await self._awaited.learn(topic)
+        if route is None and topic not in running.awaited:
+            await running.awaited.learn(topic)
             route = instance.routes.known(topic)
         if route is None:
             return None
@@ -377,103 +388,91 @@ class GroupConsumer:
             if address is None:
                 continue
             try:
-                members = await self._calls.consumer_ids(address, self.group)
+                members = await running.calls.consumer_ids(address, self.group)
             except CometError as error:
-                log.info("%s was not asked for the members of %s: %s", address, self.group, error)
+                log.info("%s did not list the members of %s: %s", address, self.group, error)
                 continue
             if instance.client_id in members:
                 return set(self._strategy.allocate(self.group, instance.client_id, queues, members))
-            # Our heartbeat has not arrived there (yet): without it no allocation counts us in.
+            # This broker lacks our heartbeat; without it no member counts us.
             await instance.heartbeat_to(address)
         return None
 
     async def _acquire(self, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Those of the queues of our share that we may take now."""
+        """The queues, out of these of our share, that may be started now."""
         return queues
 
-    async def _take(self, queue: MessageQueue) -> bool:
-        """Start pulling a queue from its stored or first offset."""
+    async def _start_queue(self, queue: MessageQueue) -> bool:
+        """Start to pull a queue at its stored or first offset; False to try again soon."""
         try:
             queue_offset = await self._start_offset(queue)
         except CometError as error:
             log.warning("the offset of %s could not be read, trying again: %s", queue, error)
             return False
-        # Meanwhile a handler may have unsubscribed.
+        # A handler may have unsubscribed in the meantime.
         if not self._is_stopping and queue.topic in self._subscriptions:
             self._begin(queue, queue_offset)
         return True
 
     def _begin(self, queue: MessageQueue, queue_offset: int) -> Assignment:
-        instance = self._ready()
         now_ms = self._options.env.clock.now_ms()
-        process_queue = ProcessQueue(queue_offset, now_ms)
-        assignment = Assignment(queue, process_queue, QueueWatch(queue, WATCH_PATIENCE_MS, now_ms))
-        assignment.loop = PullLoop(
-            instance,
+        loop = PullLoop(
+            self._ready().instance,
             queue,
-            process_queue,
+            ProcessQueue(queue_offset, now_ms),
             self._subscription_of(queue.topic),
             self._settings,
             self,
         )
+        assignment = Assignment(loop, QueueWatch(queue, WATCH_PATIENCE_MS, now_ms))
         self._assignments[queue] = assignment
         self._added(assignment)
-        assignment.loop.pull()
+        loop.pull()
         return assignment
 
     async def _start_offset(self, queue: MessageQueue) -> int:
-        """The stored offset, else where the group is to begin (store.md 9.2)."""
-        assert self._offsets is not None
-        stored = await self._offsets.read(queue)
+        """The stored offset, else the one where the group is to begin."""
+        running = self._ready()
+        stored = await running.offsets.read(queue)
         if stored is not None and stored >= 0:
             return stored
-        return await self._first_offset(queue)
-
-    async def _first_offset(self, queue: MessageQueue) -> int:
-        assert self._calls is not None
-        address = self._address(queue)
-        is_retry = queue.topic.startswith(RETRY_PREFIX)
-        where = self._consume_from
-        if where == ConsumeFromWhere.CONSUME_FROM_TIMESTAMP and not is_retry:
-            timestamp_ms = self._consume_timestamp_ms
-            if timestamp_ms is None:
-                timestamp_ms = self._options.env.clock.now_ms() - 30 * 60 * 1000
-            return await self._calls.search_offset(address, queue, timestamp_ms)
-        if is_retry or where in (
-            ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-            ConsumeFromWhere.CONSUME_FROM_MIN_OFFSET,
-        ):
-            return await self._calls.min_offset(address, queue)
-        return await self._calls.max_offset(address, queue)
+        return await first_offset(
+            running.calls,
+            self._address(queue),
+            queue,
+            self._consume_from,
+            self._consume_timestamp_ms,
+            self.now_ms(),
+        )
 
     def _address(self, queue: MessageQueue) -> str:
-        address = self._ready().routes.any_address(queue.broker_name)
+        address = self._ready().instance.routes.any_address(queue.broker_name)
         if address is None:
             raise NoRoute(f"no address is known for the broker {queue.broker_name} of {queue}")
         return address
 
     async def _give_up(self, queue: MessageQueue) -> None:
-        """Stop a queue, commit what is finished, forget the rest."""
+        """Stop a queue, commit its finished messages and drop the others."""
         assignment = self._assignments.pop(queue)
         assignment.loop.stop()
         await self._commit([assignment], wait=False)
         assignment.process_queue.dropped = True
         self._removed(assignment)
 
-    async def _tell_listener(
+    async def _call_listener(
         self, added: Sequence[MessageQueue], removed: Sequence[MessageQueue]
     ) -> None:
         if self._listener is None:
             return
         try:
-            waiting = self._listener(added, removed)
-            if inspect.isawaitable(waiting):
-                await waiting
+            answer = self._listener(added, removed)
+            if inspect.isawaitable(answer):
+                await answer
         except Exception:
             log.exception("the rebalance listener of group %s failed", self.group)
 
-    def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
-        """A broker orders other offsets, by code 220 or with its answer to a pull."""
+    def apply_offset_reset(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        """Continue at the offsets that a broker orders, by code 220 or in its answer to a pull."""
         for queue, queue_offset in offsets.items():
             assignment = self._assignments.get(queue)
             if queue.topic != topic or assignment is None:
@@ -484,20 +483,20 @@ class GroupConsumer:
     def _replace(
         self, assignment: Assignment, queue_offset: int, *, commit: bool = False
     ) -> Assignment:
-        """Drop what a queue holds and begin anew at another offset."""
+        """Drop a queue's messages and begin anew at another offset."""
         assignment.loop.stop()
         assignment.process_queue.dropped = True
         self._removed(assignment)
-        fresh = self._begin(assignment.queue, queue_offset)
-        fresh.committed = -1
+        successor = self._begin(assignment.queue, queue_offset)
+        successor.committed = -1
         if commit:
-            self._ready().spawn(self._commit([fresh], wait=False), "commit")
-        return fresh
+            self.spawn(self._commit([successor], wait=False), "commit")
+        return successor
 
     def offset_moved(self, loop: PullLoop, queue_offset: int, *, is_ordered: bool) -> None:
-        """Go on from another offset; what we hold stays valid only where offsets go forward."""
+        """See `PullSink`; messages of this consumer stay valid only if the offset moves forward."""
         if is_ordered:
-            self.reset_offsets(loop.queue.topic, {loop.queue: queue_offset})
+            self.apply_offset_reset(loop.queue.topic, {loop.queue: queue_offset})
         elif queue_offset < loop.process_queue.pull_offset and loop.queue in self._assignments:
             self._replace(self._assignments[loop.queue], queue_offset)
         else:
@@ -506,7 +505,7 @@ class GroupConsumer:
     # -- offsets ----------------------------------------------------------------------------
 
     def commit_hint(self, loop: PullLoop) -> int:
-        """An offset to commit along with a pull: only brokers keep it, and only if positive."""
+        """See `PullSink`; a broker stores the offset, and only a positive one."""
         assignment = self._assignments.get(loop.queue)
         if assignment is None or self._model == MessageModel.BROADCASTING:
             return -1
@@ -514,11 +513,10 @@ class GroupConsumer:
         return consumer_offset if consumer_offset > 0 else -1
 
     async def commit_changed(self) -> None:
-        """Hand every offset that moved to the offset store, without waiting for answers."""
+        """Commit every offset that moved, without waiting for answers."""
         await self._commit(list(self._assignments.values()), wait=False)
 
     async def _commit(self, assignments: Iterable[Assignment], *, wait: bool) -> None:
-        assert self._offsets is not None
         changed: dict[MessageQueue, int] = {}
         for assignment in assignments:
             if assignment.process_queue.dropped:
@@ -528,28 +526,21 @@ class GroupConsumer:
                 changed[assignment.queue] = consumer_offset
                 assignment.committed = consumer_offset
         if changed:
-            await self._offsets.write(changed, wait=wait)
+            await self._ready().offsets.write(changed, wait=wait)
 
     # -- watchdog ---------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Compare every queue with its broker's end and restart what stands still."""
-        for assignment in list(self._assignments.values()):
-            await watch_queue(self, assignment)
+        """Compare every queue with its broker's end and restart the loops that stand still."""
+        await self._ready().watchdog.check_all()
 
-    async def broker_end(self, queue: MessageQueue) -> int:
-        """The end of a queue as its broker reports it now."""
-        assert self._calls is not None
-        return await self._calls.max_offset(self._address(queue), queue)
+    async def _broker_end(self, queue: MessageQueue) -> int:
+        return await self._ready().calls.max_offset(self._address(queue), queue)
 
-    def is_paused(self, assignment: Assignment) -> bool:
-        """Whether the program wants this queue to stand still."""
-        return False
-
-    # -- what the instance asks -------------------------------------------------------------
+    # -- for the instance and brokers -------------------------------------------------------------
 
     def consumer_data(self) -> ConsumerData | None:
-        """Our part of the heartbeat."""
+        """This consumer's part of the heartbeat."""
         return ConsumerData(
             self.group,
             self._consume_type,
@@ -559,19 +550,19 @@ class GroupConsumer:
         )
 
     def topics(self) -> set[str]:
-        """Subscribed topics and those of assigned queues."""
+        """Subscribed topics and the topics of assigned queues."""
         return set(self._subscriptions) | {queue.topic for queue in self._assignments}
 
     def routes_changed(self, topic: str) -> None:
-        """New queues may be ours."""
+        """Rebalance, because a route has changed."""
         self.rebalance_soon()
 
     def serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
-        """Requests of brokers: 40, 220, 221, 307, 309."""
+        """Answer a broker's request (40, 220, 221, 307 or 309)."""
         return serve_broker(self, channel, command)
 
     def concurrency(self) -> int:
-        """How many handlers may run at a time; none where there are no handlers."""
+        """How many handlers may run at a time; 0 for a consumer without handlers."""
         return 0
 
     def name_servers(self) -> tuple[str, ...]:
@@ -583,24 +574,24 @@ class GroupConsumer:
         return self._options.env.clock.now_ms()
 
     def locked_ms(self, queue: MessageQueue) -> int:
-        """When the queue's lock was got or renewed, ms since 1970; 0 without a lock."""
+        """When the queue's lock was last granted, ms since 1970; 0 without a lock."""
         return 0
 
     def status_table(self) -> dict[str, dict[str, Any]]:
-        """Rates per topic since the watchdog's last look (``ConsumeStatus`` of Java)."""
-        return status_table(self)
+        """Rates per topic since the watchdog's last check; see `consume_rates`."""
+        return consume_rates(self._assignments, self.now_ms(), self._started_ms)
 
     def spawn(self, work: Any, name: str) -> None:
         """Run background work of this consumer."""
-        self._ready().spawn(work, name)
+        self._ready().instance.spawn(work, name)
 
 
-def _message_model(given: object) -> MessageModel:
-    if isinstance(given, int) and not isinstance(given, bool) and given in set(MessageModel):
-        return MessageModel(given)
-    error = ConfigError if isinstance(given, int) else ConfigTypeError
+def _message_model(value: object) -> MessageModel:
+    if isinstance(value, int) and not isinstance(value, bool) and value in set(MessageModel):
+        return MessageModel(value)
+    error = ConfigError if isinstance(value, int) else ConfigTypeError
     raise error(
-        f"message_model is {given!r:.100} ({type(given).__name__}); give "
+        f"message_model is {value!r:.100} ({type(value).__name__}); give "
         "MessageModel.CLUSTERING or MessageModel.BROADCASTING"
     )
 

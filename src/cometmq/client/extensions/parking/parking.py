@@ -25,7 +25,7 @@ from cometmq.client.handling.handlers import (
     Outcome,
     outcome_of,
     reason_of,
-    verdict_of_error,
+    result_of_error,
 )
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
@@ -513,7 +513,7 @@ class Parking:
                 try:
                     outcome = await dispatcher.run_one(message)
                 except Exception as error:
-                    outcome = outcome_of(verdict_of_error(error, message))
+                    outcome = outcome_of(result_of_error(error, message))
             if outcome is None:
                 return None
             if outcome == DELAY_LEVEL_DEAD_LETTER:

@@ -9,11 +9,12 @@ import asyncio
 from collections import defaultdict
 from typing import ClassVar, Final
 
+from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.instance import ClientInstance
 from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
-from cometmq.client.queue.offsets import LocalOffsets
+from cometmq.client.queue.offsets import LocalOffsets, OffsetStore
 from cometmq.core.consume.offset_file import decode_offset_file
 from cometmq.model import Message
 from cometmq.model.group import MessageModel
@@ -33,10 +34,8 @@ class _Member(PushConsumer):
 
     node: Node
 
-    def _start_instance(self) -> ClientInstance:
-        instance = super()._start_instance()
-        self._offsets = LocalOffsets(instance.client_id, self.group, FOLDER, self.node.disk)
-        return instance
+    def _offset_store(self, instance: ClientInstance, calls: BrokerCalls) -> OffsetStore:
+        return LocalOffsets(instance.client_id, self.group, FOLDER, self.node.disk)
 
 
 class _Lives:

@@ -1,20 +1,23 @@
-"""What brokers ask of consumers: rebalance now, reset offsets, tell your state, run this message.
+"""Requests that brokers send to consumers, and the answers.
 
-Job: answer NOTIFY_CONSUMER_IDS_CHANGED 40, RESET_CONSUMER_CLIENT_OFFSET 220,
-GET_CONSUMER_STATUS_FROM_CLIENT 221, GET_CONSUMER_RUNNING_INFO 307, CONSUME_MESSAGE_DIRECTLY 309.
-Must not: change offsets or assignments itself; the consumer does.
+They are NOTIFY_CONSUMER_IDS_CHANGED 40, RESET_CONSUMER_CLIENT_OFFSET 220,
+GET_CONSUMER_STATUS_FROM_CLIENT 221, GET_CONSUMER_RUNNING_INFO 307 and
+CONSUME_MESSAGE_DIRECTLY 309.  An unknown request is answered with code 3, so that the broker does
+not wait for a timeout.
 
-Source: ``ClientRemotingProcessor`` of RocketMQ 5.4.0.  An unknown request is answered with 3, so
-that the broker does not wait for a timeout.
+Source: ``ClientRemotingProcessor`` of RocketMQ 5.4.0.
 """
 
 import sys
 import traceback
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.queue.assignment import Assignment
+from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError, ResponseCode
-from cometmq.model import MessageModel, MessageQueue
+from cometmq.model import MessageModel, MessageQueue, SubscriptionData
 from cometmq.net.channel import Channel
 from cometmq.wire.body.bodies import (
     ConsumeDirectlyResult,
@@ -32,18 +35,78 @@ from cometmq.wire.header.headers import (
     TopicGroupHeader,
 )
 
-if TYPE_CHECKING:
-    from cometmq.client.consumer.group.group_consumer import GroupConsumer
+__all__ = ["BrokerFacing", "serve_broker"]
 
-__all__ = ["serve_broker"]
+_CLIENT_VERSION: Final = f"V{VERSION}"
 
-_MS_PER_S: Final = 1000
+
+class BrokerFacing(Protocol):
+    """A consumer as brokers may question and command it."""
+
+    group: str
+    is_orderly: bool
+
+    @property
+    def assignments(self) -> Mapping[MessageQueue, Assignment]:
+        """The consumer's queues."""
+        ...
+
+    @property
+    def subscriptions(self) -> Mapping[str, SubscriptionData]:
+        """Subscriptions by topic."""
+        ...
+
+    @property
+    def message_model(self) -> MessageModel:
+        """Clustering or broadcasting."""
+        ...
+
+    @property
+    def started_ms(self) -> int:
+        """When the consumer was started."""
+        ...
+
+    def rebalance_soon(self) -> None:
+        """Rebalance in the background as soon as possible."""
+        ...
+
+    def apply_offset_reset(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        """Continue these queues at other offsets."""
+        ...
+
+    def concurrency(self) -> int:
+        """How many handlers may run at a time."""
+        ...
+
+    def name_servers(self) -> tuple[str, ...]:
+        """Addresses of the name servers."""
+        ...
+
+    def locked_ms(self, queue: MessageQueue) -> int:
+        """When the queue's lock was last granted; 0 without a lock."""
+        ...
+
+    def status_table(self) -> dict[str, dict[str, Any]]:
+        """Rates per topic."""
+        ...
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+        ...
+
+    def spawn(self, work: Any, name: str) -> None:
+        """Run background work of this consumer."""
+        ...
+
+    async def run_directly(self, message: ReceivedMessage) -> Any:
+        """Run the handler on a message that an operator sent."""
+        ...
 
 
 def serve_broker(
-    consumer: "GroupConsumer", channel: Channel, command: RemotingCommand
+    consumer: BrokerFacing, channel: Channel, command: RemotingCommand
 ) -> RemotingCommand | None:
-    """The answer to a broker's request; None for one-way requests and for later answers."""
+    """Answer a broker's request; None for a one-way request and for one that is answered later."""
     code = command.code
     if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
         if ConsumerGroupHeader.from_command(command).consumer_group == consumer.group:
@@ -52,7 +115,7 @@ def serve_broker(
     if code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
         header = ResetOffsetHeader.from_command(command)
         if header.group == consumer.group and command.body:
-            consumer.reset_offsets(header.topic, ResetOffsetBody.decode(command.body).offsets)
+            consumer.apply_offset_reset(header.topic, ResetOffsetBody.decode(command.body).offsets)
         return None
     if code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
         return _status(consumer, command)
@@ -67,7 +130,7 @@ def serve_broker(
     )
 
 
-def _status(consumer: "GroupConsumer", command: RemotingCommand) -> RemotingCommand:
+def _status(consumer: BrokerFacing, command: RemotingCommand) -> RemotingCommand:
     header = TopicGroupHeader.from_command(command)
     table: dict[MessageQueue, int] = {}
     if header.group == consumer.group:
@@ -85,7 +148,7 @@ def _unknown_group(command: RemotingCommand, group: str) -> RemotingCommand:
     )
 
 
-def _running_info(consumer: "GroupConsumer", command: RemotingCommand) -> RemotingCommand:
+def _running_info(consumer: BrokerFacing, command: RemotingCommand) -> RemotingCommand:
     header = RunningInfoHeader.from_command(command)
     if header.consumer_group != consumer.group:
         return _unknown_group(command, header.consumer_group)
@@ -111,7 +174,7 @@ def _running_info(consumer: "GroupConsumer", command: RemotingCommand) -> Remoti
     is_clustering = consumer.message_model == MessageModel.CLUSTERING
     info = ConsumerRunningInfo(
         properties={
-            "PROP_CLIENT_VERSION": f"V{VERSION}",
+            "PROP_CLIENT_VERSION": _CLIENT_VERSION,
             "PROP_CONSUMEORDERLY": str(consumer.is_orderly).lower(),
             "PROP_CONSUMER_START_TIMESTAMP": str(consumer.started_ms),
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
@@ -128,7 +191,7 @@ def _running_info(consumer: "GroupConsumer", command: RemotingCommand) -> Remoti
 
 
 def _stacks() -> str:
-    """What every thread is doing, for an operator who asks why nothing moves."""
+    """The stack of every thread, for an operator who asks why nothing moves."""
     parts: list[str] = []
     for number, frame in sys._current_frames().items():
         parts.append(f"Thread {number}\n{''.join(traceback.format_stack(frame))}")
@@ -136,7 +199,7 @@ def _stacks() -> str:
 
 
 def _consume_directly(
-    consumer: "GroupConsumer", channel: Channel, command: RemotingCommand
+    consumer: BrokerFacing, channel: Channel, command: RemotingCommand
 ) -> RemotingCommand | None:
     header = ConsumeDirectlyHeader.from_command(command)
     if header.consumer_group != consumer.group:
@@ -148,19 +211,16 @@ def _consume_directly(
 
 
 async def _run_directly(
-    consumer: "GroupConsumer",
+    consumer: BrokerFacing,
     channel: Channel,
     command: RemotingCommand,
     header: ConsumeDirectlyHeader,
 ) -> None:
-    """Run the handler and answer with what it did; a failure is an answer too."""
+    """Run the handler and answer with its outcome; a failure is an outcome too."""
     started = consumer.now_ms()
     remark: str | None = None
     try:
-        probe = ReceivedMessage(
-            MessageQueue("", header.broker_name or "", 0), 0, len(command.body), command.body, 0
-        )
-        stored = probe.stored
+        stored = decode_message(command.body, 0)
         message = ReceivedMessage(
             MessageQueue(stored.topic, header.broker_name or "", stored.queue_id),
             stored.queue_offset,

@@ -1,22 +1,23 @@
-"""Giving back messages that a handler did not take, until somebody has them.
+"""Gives back messages that a handler did not take, until a broker has accepted each.
 
-Job: code 36 to the message's broker; where that fails, a copy sent to the group's retry topic;
-where that fails too, both again after a pause.  Only then is the message finished here.
-Must not: decide which messages those are, or at which level.
+A message goes back by code 36 to its broker.  Where that fails, a copy is sent to the group's retry
+topic; where that fails too, both are tried again after a pause.  Only then does the message count
+as finished here.
 
-The tries of an ordered message are counted here, and the broker's record knows nothing of them.  So
-its dead letter is a copy with that count, as with Java's orderly consumers, and code 36, which
-would count one try, is the second choice.
+An ordered consumer counts the tries of a message itself; the broker's record does not contain them.
+So the dead letter of an ordered message is a copy with that count, as with Java's orderly
+consumers, and code 36, which would count one try, is the second choice.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cometmq.client.base.calls import BrokerCalls
 from cometmq.client.base.instance import ClientInstance
 from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.queue.assignment import Assignment
 from cometmq.codec.properties import encode_properties_text
 from cometmq.core.retry.consume_retry import DELAY_LEVEL_DEAD_LETTER, fallback_properties
 from cometmq.errors import CometError, NoRoute, remote_error
@@ -27,10 +28,7 @@ from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.headers import SendMessageHeader
 
-if TYPE_CHECKING:
-    from cometmq.client.queue.assignment import Assignment
-
-__all__ = ["SendBack"]
+__all__ = ["ReturnedMessages"]
 
 log = logging.getLogger("cometmq.client")
 
@@ -40,8 +38,11 @@ RESEND_TIMEOUT_MS: Final = 5_000
 _STORED: Final = frozenset(int(status) for status in SendStatus)
 
 
-class SendBack:
-    """Returns of one consumer; ``done`` is called when a message is in other hands."""
+class ReturnedMessages:
+    """The messages that one consumer is giving back.
+
+    ``done`` is called for each message that a broker has accepted.
+    """
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class SendBack:
         calls: BrokerCalls,
         group: str,
         max_reconsume_times: int | None,
-        done: "Callable[[Assignment, ReceivedMessage], None]",
+        done: Callable[[Assignment, ReceivedMessage], None],
         *,
         is_orderly: bool,
     ) -> None:
@@ -60,39 +61,39 @@ class SendBack:
         self._done = done
         self._is_orderly = is_orderly
         self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._none_left = asyncio.Event()
-        self._none_left.set()
+        self._all_returned = asyncio.Event()
+        self._all_returned.set()
         self._count = 0
         self._is_stopping = False
 
     @property
     def count(self) -> int:
-        """Messages on their way back."""
+        """How many messages are on their way back."""
         return self._count
 
-    def start(self, assignment: "Assignment", message: ReceivedMessage, delay_level: int) -> None:
+    def start(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> None:
         """Begin to give a message back in the background."""
         self._count += 1
-        self._none_left.clear()
-        self._instance.spawn(self._until_taken(assignment, message, delay_level), "send-back")
+        self._all_returned.clear()
+        self._instance.spawn(self._return(assignment, message, delay_level), "send-back")
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait for the returns under way; what fails from now on is not repeated."""
+        """Wait for the returns under way; one that fails from now on is not repeated."""
         self._is_stopping = True
         try:
             async with asyncio.timeout(timeout_s):
-                await self._none_left.wait()
+                await self._all_returned.wait()
         except TimeoutError:
             log.warning("group %s: %d messages were not given back", self._group, self._count)
 
-    async def _until_taken(
-        self, assignment: "Assignment", message: ReceivedMessage, delay_level: int
+    async def _return(
+        self, assignment: Assignment, message: ReceivedMessage, delay_level: int
     ) -> None:
         try:
             while not assignment.process_queue.dropped:
                 async with self._slots:
-                    taken = await self._once(message, delay_level)
-                if taken:
+                    is_accepted = await self._try_once(message, delay_level)
+                if is_accepted:
                     self._done(assignment, message)
                     return
                 if self._is_stopping:
@@ -101,10 +102,10 @@ class SendBack:
         finally:
             self._count -= 1
             if not self._count:
-                self._none_left.set()
+                self._all_returned.set()
 
-    async def _once(self, message: ReceivedMessage, delay_level: int) -> bool:
-        where = f"{message.message_queue} at {message.queue_offset}"
+    async def _try_once(self, message: ReceivedMessage, delay_level: int) -> bool:
+        name = f"{message.message_queue} at {message.queue_offset}"
         try:
             address = self._instance.routes.address(message.broker_name)
             if address is None:
@@ -123,20 +124,22 @@ class SendBack:
                 max_reconsume_times=self._max_reconsume_times,
             )
         except CometError as error:
-            log.warning("%s was not taken back (%s); re-sending a copy", where, error)
+            log.warning("%s was not accepted back (%s); sending a copy", name, error)
         else:
             return True
         try:
             await self._resend(message, delay_level)
         except CometError as error:
-            log.warning("%s was not re-sent (%s); again in %.0f s", where, error, PAUSE_S)
+            log.warning(
+                "the copy of %s was not sent (%s); trying again in %.0f s", name, error, PAUSE_S
+            )
             return False
         return True
 
     async def _bury(self, message: ReceivedMessage, address: str) -> bool:
-        """Make a dead letter that says how often it was tried again; False if that failed."""
+        """Store a dead letter that carries the count of tries; False if that failed."""
         tries = message.stored.reconsume_times
-        # One less than the count: every broker's rule makes that a dead letter.
+        # With a maximum below the count, every broker's rule makes this a dead letter.
         command = self._copy(message, DELAY_LEVEL_DEAD_LETTER, tries - 1)
         try:
             answer = await self._instance.io.request(address, command, RESEND_TIMEOUT_MS)
@@ -146,16 +149,16 @@ class SendBack:
         return answer.code in _STORED
 
     def _copy(
-        self, message: ReceivedMessage, delay_level: int, most: int | None
+        self, message: ReceivedMessage, delay_level: int, reconsume_times_max: int | None
     ) -> RemotingCommand:
-        """The request that sends a copy to the retry topic; ``most`` tries are allowed."""
+        """The request that sends a copy to the retry topic."""
         stored = message.stored
         properties = fallback_properties(
             message.properties,
             topic=message.topic,
             message_id=message.message_id,
             reconsume_times=stored.reconsume_times,
-            max_reconsume_times=most,
+            max_reconsume_times=reconsume_times_max,
             delay_level=delay_level,
         )
         allowed = properties.pop("MAX_RECONSUME_TIMES", None)
