@@ -149,7 +149,7 @@ def test_an_offset_the_broker_does_not_have_is_corrected() -> None:
     """21: go on from where the broker says, without waiting for a rebalance."""
 
     async def story(broker: FakeBroker, consumer: PushConsumer, reader: Reader) -> None:
-        consumer.reset_offsets("t", {Q0: 50})
+        consumer.apply_offset_reset("t", {Q0: 50})
         await until(lambda: consumer.assignments[Q0].process_queue.pull_offset == 0)
         broker.store("t", 0, b"x", b"")
         await until(lambda: reader.seen)

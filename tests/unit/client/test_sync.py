@@ -53,7 +53,7 @@ PRIVATE = {
     "rebalance_soon",
     "recheck_route",
     "renew_locks",
-    "reset_offsets",
+    "apply_offset_reset",
     "room",
     "routes_changed",
     "run_directly",
