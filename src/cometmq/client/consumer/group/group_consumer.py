@@ -13,6 +13,7 @@ could not be asked.
 import asyncio
 import inspect
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -81,7 +82,7 @@ class Running:
     rebalance_lock: asyncio.Lock
 
 
-class GroupConsumer:
+class GroupConsumer(ABC):
     """Base of the consumers that belong to a group."""
 
     _consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
@@ -139,17 +140,17 @@ class GroupConsumer:
     def _removed(self, assignment: Assignment) -> None:
         """Drop a queue that was removed; none of its messages may be delivered any more."""
 
+    @abstractmethod
     def hold(self, loop: PullLoop) -> str | None:
         """See `PullSink`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def room(self, loop: PullLoop) -> tuple[int, int]:
         """See `PullSink`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
         """See `PullSink`."""
-        raise NotImplementedError
 
     def _subscription_of(self, topic: str) -> SubscriptionData:
         """The subscription that a topic's loops pull with."""
