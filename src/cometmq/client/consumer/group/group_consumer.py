@@ -134,9 +134,11 @@ class GroupConsumer(ABC):
 
     # -- hooks ------------------------------------------------------------------------------
 
+    @abstractmethod
     def _added(self, assignment: Assignment) -> None:
         """Prepare a queue that was added; its loop starts after this."""
 
+    @abstractmethod
     def _removed(self, assignment: Assignment) -> None:
         """Drop a queue that was removed; none of its messages may be delivered any more."""
 
