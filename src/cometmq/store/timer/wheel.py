@@ -15,6 +15,8 @@ asked for is blank.  The count goes up with a message and down with a recall.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -52,28 +54,46 @@ class Slot(NamedTuple):
     message_count: int
 
 
+def _zeroed_memory() -> mmap.mmap:
+    """Return WHEEL_BYTES of zeros; the system gives a page of memory only when it is written.
+
+    A bytearray of this size is resident as a whole from its first moment.
+    """
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, WHEEL_BYTES)
+    memory = mmap.mmap(-1, WHEEL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with contextlib.suppress(OSError):  # A kernel without huge pages refuses the advice.
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return memory
+
+
 class TimerWheel:
     """All slots.  Memory is taken page by page as slots are used."""
 
-    __slots__ = ("_buffer", "_dirty", "precision_ms")
+    __slots__ = ("_buffer", "_dirty", "_is_blank", "precision_ms")
 
     def __init__(self, precision_ms: int) -> None:
         self.precision_ms = precision_ms
-        self._buffer = bytearray(WHEEL_BYTES)
+        self._buffer = _zeroed_memory()
+        self._is_blank = True
+        """Whether no slot was ever set; a blank wheel is never searched."""
         self._dirty: set[int] = set()
 
     def read(self, file: RandomFile) -> None:
-        """Take what a file holds; the parts of it that were never written are passed over."""
-        position = 0
-        while True:
-            found = file.next_data(position)
-            if found is None or found >= WHEEL_BYTES:
-                return
-            raw = file.read(found, min(_READ_BYTES, WHEEL_BYTES - found))
+        """Copy the pages of a file that hold something; the others take no memory."""
+        position = file.next_data(0)
+        while position is not None and position < WHEEL_BYTES:
+            position -= position % _PAGE_BYTES
+            raw = file.read(position, min(_READ_BYTES, WHEEL_BYTES - position))
             if not raw:
                 return
-            self._buffer[found : found + len(raw)] = raw
-            position = found + len(raw)
+            for start in range(0, len(raw), _PAGE_BYTES):
+                page = raw[start : start + _PAGE_BYTES]
+                if any(page):
+                    self._buffer[position + start : position + start + len(page)] = page
+                    self._is_blank = False
+            position = file.next_data(position + len(raw))
 
     def get(self, slot_ms: int) -> Slot | None:
         """What a slot holds; None for a blank one."""
@@ -86,6 +106,7 @@ class TimerWheel:
         tick = slot_ms // self.precision_ms
         index = tick % _SLOTS
         _SLOT.pack_into(self._buffer, index * _SLOT.size, tick, first, last, count, 0)
+        self._is_blank = False
         self._dirty.add(index // _PAGE_SLOTS)
 
     def add(self, slot_ms: int, position: int, change: int) -> int:
@@ -125,7 +146,7 @@ class TimerWheel:
         pages = sorted(self._dirty)
         self._dirty.clear()
         return [
-            (page * _PAGE_BYTES, bytes(self._buffer[page * _PAGE_BYTES : (page + 1) * _PAGE_BYTES]))
+            (page * _PAGE_BYTES, self._buffer[page * _PAGE_BYTES : (page + 1) * _PAGE_BYTES])
             for page in pages
         ]
 
@@ -156,7 +177,7 @@ class TimerWheel:
 
     def newest(self) -> tuple[int, Slot] | None:
         """Tick and content of the slot whose last unit is the youngest; None for a blank wheel."""
-        if self._buffer == bytes(len(self._buffer)):
+        if self._is_blank:
             return None
         import numpy as np
 
@@ -168,7 +189,7 @@ class TimerWheel:
     def count_from(self, from_ms: int) -> int:
         """Messages in the slots from a time on (TimerWheel.getAllNum)."""
         # A broker that never had a timer asks this at its start, and stays without numpy.
-        if self._buffer == bytes(len(self._buffer)):
+        if self._is_blank:
             return 0
         import numpy as np
 
