@@ -5,7 +5,8 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -30,24 +31,73 @@ NOTICE: Final = "<!-- Written by docs/generate.py (`make docs`); edits here are 
 
 
 def commands_page() -> str:
-    """Every command's own --help, in the order of `cometmq --help`."""
-    parts = [
-        "# Commands and exit codes\n",
-        NOTICE,
-        "Every command that talks to a cluster finds it with `-n HOST:PORT` or `NAMESRV_ADDR`.\n"
-        "Listings print a table on a terminal, one plain row per line in a pipe, and JSON with "
-        "`--json`.\nA command's errors are one line on stderr.\n",
-        "## Exit codes\n",
-        _exit_code_table(),
-    ]
+    """Every command's own --help, in the order of `cometmq --help`; common options only once."""
     # The root's own settings: a command remembers the names of its help option from first use.
     with click.Context(root, info_name="cometmq", **root.context_settings) as context:
+        common = _common_options(root, context)
+        parts = [
+            "# Commands and exit codes\n",
+            NOTICE,
+            "Every command that talks to a cluster finds it with `-n HOST:PORT` or "
+            "`NAMESRV_ADDR`.\n"
+            "Listings print a table on a terminal, one plain row per line in a pipe, and JSON with "
+            "`--json`.\nA command's errors are one line on stderr.\n",
+            "## Exit codes\n",
+            _exit_code_table(),
+            "## Common options\n",
+            "Many commands take these; each command below names those that it takes.\n",
+            *_table(("Option", "Meaning"), common.values()),
+            "",
+        ]
         assert isinstance(root, click.Group)
         for name in root.list_commands(context):
             command = root.get_command(context, name)
             assert command is not None
-            parts += _command_parts(command, context, f"cometmq {name}")
+            parts += _command_parts(command, context, f"cometmq {name}", common)
     return "\n".join(parts)
+
+
+#: An option with one text in so many commands is described once.
+_COMMON_FROM: Final = 8
+
+
+def _common_options(
+    command: click.Command, context: click.Context
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """Options that many commands take with the same text: their help record -> the row."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for inner, inner_context in _commands(command, context):
+        counts.update(_records(inner, inner_context).values())
+    return {record: record for record, count in counts.items() if count >= _COMMON_FROM}
+
+
+def _commands(
+    command: click.Command, context: click.Context
+) -> Iterator[tuple[click.Command, click.Context]]:
+    """A command and all below it, each with its context."""
+    yield command, context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _commands(child, _inner_context(child, context))
+
+
+def _inner_context(command: click.Command, parent: click.Context) -> click.Context:
+    return click.Context(
+        command, info_name=command.name, parent=parent, max_content_width=100, terminal_width=100
+    )
+
+
+def _records(command: click.Command, context: click.Context) -> dict[click.Option, tuple[str, str]]:
+    """A command's options with their names and texts, as --help shows them."""
+    records = {}
+    for option in command.params:
+        if isinstance(option, click.Option):
+            record = option.get_help_record(context)
+            if record is not None:
+                records[option] = record
+    return records
 
 
 def _exit_code_table() -> str:
@@ -56,16 +106,30 @@ def _exit_code_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _command_parts(command: click.Command, parent: click.Context, title: str) -> list[str]:
-    with click.Context(
-        command, info_name=command.name, parent=parent, max_content_width=100, terminal_width=100
-    ) as context:
-        parts = [f"## {title}\n", "```text\n" + command.get_help(context).rstrip() + "\n```\n"]
+def _command_parts(
+    command: click.Command,
+    parent: click.Context,
+    title: str,
+    common: Mapping[tuple[str, str], object],
+) -> list[str]:
+    with _inner_context(command, parent) as context:
+        shared = [
+            option for option, record in _records(command, context).items() if record in common
+        ]
+        for option in shared:
+            option.hidden = True
+        text = command.get_help(context).rstrip()
+        for option in shared:
+            option.hidden = False
+        parts = [f"## {title}\n", f"```text\n{text}\n```\n"]
+        if shared:
+            names = ", ".join(f"`{max(option.opts, key=len)}`" for option in shared)
+            parts.append(f"[Common options](#common-options): {names}.\n")
         if isinstance(command, click.Group):
             for name in command.list_commands(context):
                 child = command.get_command(context, name)
                 assert child is not None
-                parts += _command_parts(child, context, f"{title} {name}")
+                parts += _command_parts(child, context, f"{title} {name}", common)
     return parts
 
 
@@ -75,7 +139,7 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         NOTICE,
-        "Keys have RocketMQ's names, in a Java properties file (`broker.conf`) or TOML.",
+        "Keys have RocketMQ's names, in a Java properties file (`broker.conf`) or in TOML.",
         "Later sources win: default, file (`-c`), environment, options, `--set`.",
         "In the environment a broker key is `COMETMQ_BROKER_` and the key in upper case, with or",
         "without underscores: `COMETMQ_BROKER_LISTEN_PORT`. `NAMESRV_ADDR` is `namesrvAddr`.",
@@ -150,7 +214,7 @@ def client_page() -> str:
     parts = [
         "# The client's names\n",
         NOTICE,
-        "All of these are imported from `cometmq`.\n"
+        "Import all of these from `cometmq`.\n"
         "`cometmq.sync` has `Producer`, `TransactionProducer`, `PushConsumer`, `PullConsumer` and "
         "`Admin` with the same "
         "names and signatures, without `async` and `await`; `async with` is `with` there, and "
@@ -159,10 +223,13 @@ def client_page() -> str:
         "Every error is a `cometmq.errors.CometError`.\n",
     ]
     parts += ["## What a handler returns\n", _handler_text() + "\n"]
-    for name in cometmq.__all__:
-        value = getattr(cometmq, name)
-        if inspect.isclass(value):
-            parts += _class_parts(name, value)
+    classes = {name for name in cometmq.__all__ if inspect.isclass(getattr(cometmq, name))}
+    for heading, names in _CLIENT_ORDER.items():
+        parts.append(f"## {heading}\n")
+        for name in names:
+            parts += _class_parts(name, getattr(cometmq, name))
+            classes.remove(name)
+    assert not classes, f"no section names {sorted(classes)}"
     return "\n".join(parts)
 
 
@@ -173,7 +240,7 @@ def _handler_text() -> str:
 
 
 def _class_parts(name: str, value: type) -> list[str]:
-    parts = [f"## {name}\n"]
+    parts = [f"### {name}\n"]
     if not issubclass(value, Enum) and value not in _NOT_MADE_BY_PROGRAMS:
         # Not marked as Python: the formatter would break the lines.
         parts.append(f"```text\n{_call(name, value)}\n```\n")
@@ -187,7 +254,8 @@ def _class_parts(name: str, value: type) -> list[str]:
             method in base.__dict__ and base.__module__.startswith("cometmq")
             for base in value.__mro__
         )
-        if method.startswith("_") or is_inherited_plumbing or method in _PLUMBING:
+        is_plumbing = is_inherited_plumbing or (method in _PLUMBING and name != "Admin")
+        if method.startswith("_") or is_plumbing:
             continue
         text = (inspect.getdoc(member) or "").partition("\n\n")[0].replace("\n", " ")
         if inspect.isfunction(member):
@@ -234,6 +302,37 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("``", "`")
 
 
+#: The client page's sections, and the classes in each: what a program needs first stands first.
+_CLIENT_ORDER: Final[dict[str, tuple[str, ...]]] = {
+    "Sending": ("Message", "Producer", "SendResult", "SendStatus", "Reply"),
+    "Consuming": (
+        "PushConsumer",
+        "PullConsumer",
+        "ReceivedMessage",
+        "RetryLater",
+        "DeadLetter",
+        "Sql92",
+        "ConsumeFromWhere",
+        "MessageModel",
+        "MessageQueue",
+        "FlowLimits",
+    ),
+    "Transactions": (
+        "TransactionProducer",
+        "Transaction",
+        "TransactionResult",
+        "TransactionOutcome",
+    ),
+    "Staged batches": ("Staging", "StagedPart", "PublishResult", "PublishState"),
+    "Administration and connections": ("Admin", "SubscriptionGroupConfig", "Tls"),
+    "Allocation strategies": (
+        "AllocateAveragely",
+        "AllocateAveragelyByCircle",
+        "AllocateByConfig",
+        "AllocateConsistentHash",
+        "AllocateMachineRoomNearby",
+    ),
+}
 _NOT_MADE_BY_PROGRAMS: Final = (cometmq.ReceivedMessage,)
 #: What the rooms of the client call on each other; public to them, of no use to a program.
 _PLUMBING: Final = frozenset(
@@ -284,32 +383,32 @@ _PLUMBING: Final = frozenset(
 
 _COLUMN_TEXT: Final = {
     "topic": "The topic.",
-    "broker": "Name of the broker; of a store, what option `broker` says.",
+    "broker": "Name of the broker; for a store, the value of option `broker`.",
     "queueId": "The queue.",
-    "queueOffset": "The message's place in its queue.",
-    "physicalOffset": "Its place in the commit log.",
+    "queueOffset": "The message's position in its queue.",
+    "physicalOffset": "Its position in the commit log.",
     "body": "The body, decompressed.",
     "tags": "The tag, null without one.",
     "keys": "Business keys, with spaces between them.",
     "properties": "All properties; null without `includeProperties`.",
-    "bornTimestamp": "When its producer made it.",
+    "bornTimestamp": "When its producer made the message.",
     "storeTimestamp": "When the broker stored it.",
     "bornHost": "The producer's `ip:port`.",
-    "storeHost": "The broker's.",
+    "storeHost": "The broker's `ip:port`.",
     "msgId": "The offset message id: where it is stored, as hex.",
     "uniqKey": "The id its producer gave it.",
-    "reconsumeTimes": "How often it came back to be consumed again.",
+    "reconsumeTimes": "How often a consumer returned it for another try.",
     "sysFlag": "RocketMQ's flags: compression, transaction, address families.",
     "_corrupt_record": "Why a damaged record has nothing else; only in mode `PERMISSIVE`.",
 }
 _SINK_TEXT: Final = {
-    "body": "Needed, never null.",
-    "topic": "Needed unless option `topic` is set.",
+    "body": "Required, never null.",
+    "topic": "Required unless option `topic` is set.",
     "tags": "One tag.",
     "keys": "Business keys: text with spaces between them, or an array.",
     "properties": "The user's own; RocketMQ's names are refused.",
     "messageGroup": "Messages of one group go to one queue.",
-    "queueId": "The queue, where neither group nor turn shall choose.",
+    "queueId": "The queue; without it the message group or the next turn chooses.",
     "deliverTime": "When to deliver: a time, or ms since 1970. Needs a broker with timers.",
 }
 
@@ -322,7 +421,7 @@ def spark_page() -> str:
             "",
             NOTICE,
             "How to use them: [Use Spark](../how-to/use-spark.md).",
-            "Names of options are taken in any case; a wrong one is refused with the nearest.",
+            "Option names are read in any case; an unknown one is refused with the nearest name.",
             "",
             '## `format("cometmq")`: live topics, batch and stream',
             "",
@@ -357,8 +456,8 @@ def spark_page() -> str:
                 ),
             ),
             "",
-            "Columns without a place in a message are refused: `select` those to write.",
-            "Only mode `append` is served; Spark's default mode is another.",
+            "Columns that a message has no field for are refused: `select` those to write.",
+            "Only mode `append` is served; Spark's default is another one.",
             "",
         ]
     )
@@ -369,7 +468,10 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     return [
         f"| {' | '.join(head)} |",
         "|" + "---|" * len(head),
-        *(f"| `{row[0]}` | {' | '.join(_pipes(cell) for cell in row[1:])} |" for row in rows),
+        *(
+            f"| `{_pipes(row[0])}` | {' | '.join(_pipes(cell) for cell in row[1:])} |"
+            for row in rows
+        ),
     ]
 
 
