@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test demo bench bench-java fuzz interop spark slow soak sim docs site changelog lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz interop spark slow soak sim docs site changelog lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ check: lint types arch tidy  ## everything static; run it before each commit
 
 test:  ## the whole suite; T=path picks files, SEED=n replays an order, FAST=1 leaves out the slow ones
 	$(BIN)pytest -n 3 $(if $(SEED),--randomly-seed=$(SEED)) $(if $(FAST),-m "not slow") $(T)
+
+cov:  ## branches that the pure rooms' own tests take, at least 95 % a room; see tests/coverage.toml
+	$(BIN)python tests/branch_coverage.py
 
 demo:  ## 336,776 flights through a cluster of its own, every count checked
 	$(BIN)cometmq demo

@@ -81,8 +81,7 @@ def _escape(value: str) -> str:
 
 def _add(line: str, into: dict[str, str]) -> None:
     match = _KEY_AND_VALUE.match(line)
-    if match is None:
-        return
+    assert match is not None, "every part of the pattern may be empty"
     key, value = (_ESCAPE.sub(_unescape, part) for part in match.groups())
     if key:
         into[key] = value.strip()

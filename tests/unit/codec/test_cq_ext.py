@@ -2,11 +2,14 @@
 
 import pytest
 
-from cometmq.codec.consume_queue import encode_cq_ext_unit
+from cometmq.codec.consume_queue import CqExtUnit, encode_cq_ext_unit
 from cometmq.codec.cq_ext import (
     CQ_EXT_BITMAP_BYTES_MAX,
+    BitmapHint,
     encode_cq_ext_end_blank,
     has_cq_ext_room,
+    may_match_places,
+    uniform_count,
     walk_cq_ext,
 )
 from cometmq.errors import CodecError
@@ -45,3 +48,44 @@ def test_four_bytes_stay_free() -> None:
     assert has_cq_ext_room(4096 - 24, 20, 4096)
     assert not has_cq_ext_room(4096 - 23, 20, 4096)
     assert len(encode_cq_ext_unit(0, 0, bytes(CQ_EXT_BITMAP_BYTES_MAX))) == 32_767
+
+
+def units(*entries: tuple[int, bytes]) -> bytes:
+    return b"".join(encode_cq_ext_unit(7, store_ms, bitmap) for store_ms, bitmap in entries)
+
+
+HINT = BitmapHint(positions=(0, 9), bitmap_bytes=2, born_ms=100)
+
+
+def test_a_bitmap_says_no_only_for_messages_the_filter_saw() -> None:
+    """Older units, bitmaps of another size and no unit at all say perhaps."""
+    assert HINT.may_match(None)
+    assert HINT.may_match(CqExtUnit(7, 100, b"\0\0"))
+    assert HINT.may_match(CqExtUnit(7, 101, b"\0"))
+    assert HINT.may_match(CqExtUnit(7, 101, b"\x01\x02"))
+    assert not HINT.may_match(CqExtUnit(7, 101, b"\x01\x00"))
+
+
+@pytest.mark.parametrize("match_every", [1, 2, 40])
+@pytest.mark.parametrize("first_ms", [90, 101])
+def test_many_units_give_what_each_gives(match_every: int, first_ms: int) -> None:
+    """Few matches and many, with and without units older than the filter."""
+    entries = [
+        (first_ms + index, b"\x01\x02" if index % match_every == 0 else b"\x01\x00")
+        for index in range(60)
+    ]
+    raw = units(*entries)
+    expected = [
+        index
+        for index, (store_ms, bitmap) in enumerate(entries)
+        if HINT.may_match(CqExtUnit(7, store_ms, bitmap))
+    ]
+    assert may_match_places(raw, 60, HINT) == expected
+
+
+def test_units_of_several_sizes_are_not_taken_together() -> None:
+    """The number of equal ones at the front is given, for the caller to go on from."""
+    raw = units((101, b"\x01\x02"), (102, b"\x01\x02"), (103, b"\x01"), (104, b"\x01\x02"))
+    assert uniform_count(raw, 22) == 2
+    assert may_match_places(raw, 4, HINT) is None
+    assert may_match_places(units((101, b"\x01\x02")) * 2, 3, HINT) is None

@@ -139,3 +139,14 @@ def test_ids_of_a_batch_are_those_of_its_messages(address: str) -> None:
     singles = [offset_message_id(host, offset) for offset in offsets]
     assert offset_message_ids(host, offsets) == ",".join(singles)
     assert offset_message_ids(host, offsets[:1]) == singles[0]
+
+
+def test_two_milliseconds_of_one_month_differ_in_their_time_only() -> None:
+    """The month is looked up once."""
+    now = [NOW_MS]
+    factory = UniqIdFactory("1.2.3.4", 1, 1, lambda: now[0])
+    first = factory.next_id()
+    now[0] += 1
+    second = factory.next_id()
+    assert int(second[20:28], 16) == int(first[20:28], 16) + 1
+    assert first[:20] == second[:20]

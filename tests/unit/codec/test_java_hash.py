@@ -54,3 +54,8 @@ def test_index_hash_is_not_negative() -> None:
     text = "TopicTest#key1"
     assert index_key_hash(text) == abs(java_hash(text))
     assert java_hash("helloworld") == -index_key_hash("helloworld") < 0
+
+
+def test_positive_hashes_are_their_own_key_hashes() -> None:
+    """Only negative ones change."""
+    assert index_key_hash("a") == 97

@@ -78,3 +78,8 @@ def test_merged_values_are_read_back(known: dict[str, str], changes: dict[str, s
     assert {key: value for key, value in merged.items() if key not in changes} == {
         key: value for key, value in known.items() if key not in changes
     }
+
+
+def test_a_continued_empty_line_is_no_property() -> None:
+    """A backslash with nothing behind it."""
+    assert parse_properties("a=1\n\\\n\nb=2") == {"a": "1", "b": "2"}

@@ -8,7 +8,10 @@ from cometmq.codec.properties import (
     encode_properties_text,
     ensure_trailing_separator,
     find_property,
+    pick_properties,
+    property_marks,
     remove_property,
+    split_keys,
 )
 from cometmq.errors import LocalProtocolError
 
@@ -110,3 +113,36 @@ def test_text_and_bytes_are_the_same() -> None:
     """The header of a send takes text, the log takes bytes."""
     properties = {"KEYS": "键", "a": "1"}
     assert encode_properties_text(properties).encode() == encode_properties(properties)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\x011\x02b\x012\x02", {"a": "1", "b": "2"}),
+        ("b\x012", {"b": "2"}),
+        ("c\x013\x02", {}),
+        ("a\x011\x02a\x01\x02", {"a": "1"}),
+        ("xa\x011\x02", {}),
+    ],
+)
+def test_some_properties_are_picked_as_all_are_decoded(text: str, expected: dict[str, str]) -> None:
+    """The last value of a name counts, an empty one does not, nor does the end of a longer name."""
+    picked = pick_properties(text.encode(), property_marks(["b", "a"]))
+    assert {name: value for name, value in picked.items() if name in "ab"} == expected
+
+
+def test_the_last_value_wins_also_where_the_string_does_not_end_in_a_separator() -> None:
+    """An entry whose name only ends like the one asked for is skipped."""
+    assert find_property(b"a\x011\x02za\x012\x02a\x013", b"a") == b"3"
+    assert find_property(b"za\x012\x02", b"a") is None
+
+
+def test_blanks_separate_keys() -> None:
+    """And nothing else does."""
+    assert split_keys(" k1  k2,k3 ") == ("k1", "k2,k3")
+
+
+def test_empty_values_are_skipped_by_the_explanation_of_a_bad_one() -> None:
+    """The property that is wrong is named, not one that is not written."""
+    with pytest.raises(LocalProtocolError, match="property 'b'"):
+        encode_properties({"a": "", "ok": "1", "b": "x\x01y"})

@@ -11,6 +11,7 @@ from cometmq.codec.recall import (
     encode_recall_handles,
     recall_handle_head,
 )
+from cometmq.errors import CodecError
 
 HANDLES = {
     "one": [RecallHandle("t", "broker-a", 1_790_000_000_001, "0" * 32)],
@@ -33,3 +34,17 @@ def test_handles_made_together_are_those_made_alone(name: str) -> None:
     made = encode_recall_handles(texts)
     assert made == [encode_recall_handle(one) for one in handles]
     assert [decode_recall_handle(text) for text in made] == handles
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no base64!", "is not URL-safe base64"),
+        ("djI=", "1 fields of version 'v2'"),
+        ("djEgdCBiIHNvb24gSw==", "its time is 'soon'"),
+    ],
+)
+def test_what_is_no_handle_is_refused(text: str, words: str) -> None:
+    """The text says which part is wrong."""
+    with pytest.raises(CodecError, match=words):
+        decode_recall_handle(text)

@@ -17,6 +17,7 @@ from cometmq.codec.consume_queue import (
     encode_cq_unit,
     encode_pre_blank_unit,
     is_cq_ext_address,
+    units_struct,
 )
 from cometmq.codec.crc import body_crc, decode_crc_tail, encode_crc_tail, is_record_crc_right
 from cometmq.codec.index import (
@@ -133,3 +134,11 @@ def test_checkpoint_layout() -> None:
     assert Checkpoint(2000, 9000).min_timestamp_ms == 0
     with pytest.raises(CodecError, match="needs 40 bytes"):
         decode_checkpoint(raw[:39])
+
+
+@pytest.mark.parametrize("count", [0, 2, 300])
+def test_many_units_are_laid_out_like_one(count: int) -> None:
+    """For the usual counts and beyond them."""
+    numbers = [7, 20, -1] * count
+    raw = units_struct(count).pack(*numbers)
+    assert raw == encode_cq_unit(7, 20, -1) * count

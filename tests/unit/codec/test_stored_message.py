@@ -14,6 +14,7 @@ from cometmq.codec.stored_message import (
     decode_messages,
     decode_messages_lenient,
     encode_message,
+    properties_of,
     read_record_header,
     record_size,
 )
@@ -309,3 +310,28 @@ def test_smallest_record() -> None:
     raw = encode_message("", b"")
     assert len(raw) == RECORD_BYTES_MIN == 91
     assert isinstance(decode_message(raw), StoredMessage)
+
+
+@pytest.mark.parametrize("topic", ["t", "t" * 128])
+@pytest.mark.parametrize(("host", "sys_flag"), [("1.2.3.4:1", 0), ("[::1]:50000", 0x10)])
+def test_properties_alone_are_those_of_the_record(topic: str, host: str, sys_flag: int) -> None:
+    """Short and long topics, narrow and wide hosts."""
+    raw = encode_message(
+        topic, b"body", b"a\x011\x02", sys_flag=sys_flag, born_host=encode_host(host)
+    )
+    assert properties_of(raw) == b"a\x011\x02"
+
+
+def test_lengths_that_lead_out_of_a_record_are_refused() -> None:
+    """Of its topic and of its properties."""
+    raw = encode_message("t", b"body", b"a\x011\x02")
+    with pytest.raises(CodecError, match="before its properties do"):
+        properties_of(raw[:-1])
+    with pytest.raises(CodecError, match="lead out of it"):
+        properties_of(raw[:86])
+
+
+def test_a_header_that_is_none_is_refused() -> None:
+    """Alone, as with the whole record."""
+    with pytest.raises(CodecError, match="magic 0x00000000"):
+        read_record_header(bytes(91))

@@ -69,3 +69,16 @@ def test_the_exact_time_is_found_again() -> None:
     assert due_ms_of(b"TIMER_DELAY_SEC\x0110\x02", out_ms, NOW_MS - 9500, 1000) == NOW_MS + 500
     assert due_ms_of(b"TIMER_DELAY_MS\x0110\x02", out_ms, NOW_MS - 9500, 1000) == last_ms
     assert due_ms_of(b"", out_ms, NOW_MS, 1000) == last_ms
+
+
+def test_without_a_property_there_is_no_time() -> None:
+    """The caller asks `has_timer` first."""
+    with pytest.raises(BadTimer, match="no timer property"):
+        asked_due_ms({"KEYS": "a"}, NOW_MS)
+
+
+def test_the_exact_time_of_a_moved_message_counts_first() -> None:
+    """If it lies in the slot."""
+    raw = b"TIMER_DUE_MS\x015500\x02TIMER_DELIVER_MS\x015400\x02"
+    assert due_ms_of(raw, 5000, 0, 1000) == 5500
+    assert due_ms_of(raw.replace(b"5500", b"9999"), 5000, 0, 1000) == 5400

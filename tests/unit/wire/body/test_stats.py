@@ -1,5 +1,6 @@
 """Bodies of statistics: Java's layout byte by byte, round trips, refusals that name the field."""
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from cometmq.wire.body.stats import (
     StatsWindows,
     TopicSubscription,
     UnitView,
+    encode_consume_queue_view,
 )
 from cometmq.wire.command.fastjson import loads_object
 
@@ -117,3 +119,12 @@ def test_broken_bodies_are_refused(decode: Callable[[bytes], Any], raw: bytes, f
     """CodecError names body and field."""
     with pytest.raises(CodecError, match=fault):
         decode(raw)
+
+
+def test_a_unit_carries_what_is_known_of_it() -> None:
+    """Bits of its filter, its extension, its message; what is unknown is left out."""
+    known = UnitView(1, 2, 3, bit_map="BitMap", ext_json="{}", message="text", is_matched=True)
+    body = encode_consume_queue_view(ConsumeQueueView(0, 2, (known, UnitView(4, 5, 6))))
+    first, second = json.loads(body)["queueData"]
+    assert (first["bitMap"], first["extendDataJson"], first["msg"]) == ("BitMap", "{}", "text")
+    assert second == {"eval": False, "physicOffset": 4, "physicSize": 5, "tagsCode": 6}

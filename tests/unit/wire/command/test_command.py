@@ -1,6 +1,7 @@
 """RemotingCommand in both encodings: test vectors, strict writing, refusals."""
 
 import json
+import struct
 
 import pytest
 
@@ -277,3 +278,24 @@ def test_json_text() -> None:
     assert encode_json_text('a"\x01é') == '"a\\"\\u0001é"'.encode()
     with pytest.raises(LocalProtocolError):
         encode_json_text("\udfff")
+
+
+def test_an_empty_value_of_a_binary_header_is_none() -> None:
+    """To Java it is null."""
+    frame = encode_command(RemotingCommand.request(1, {"a": "", "b": "2"}, serialize_type=BINARY))
+    assert decode_frame(frame).ext_fields == {"b": "2"}
+
+
+def test_a_value_that_leaves_a_binary_header_is_refused() -> None:
+    """Its length says more than the ext fields have."""
+    frame = bytearray(encode_command(RemotingCommand.request(1, {"a": "xyz"}, serialize_type=1)))
+    frame[-4] = 9
+    with pytest.raises(RemoteProtocolError, match="cut short"):
+        decode_frame(bytes(frame))
+
+
+def test_a_single_byte_is_no_ext_field() -> None:
+    """Not even its name's length fits."""
+    header = struct.pack(">hBhiii", 1, 12, 493, 1, 0, 0) + struct.pack(">i", 1) + b"\0"
+    with pytest.raises(RemoteProtocolError, match="cut short"):
+        decode_binary_header(header)

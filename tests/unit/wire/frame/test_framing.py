@@ -1,10 +1,21 @@
 """Framing: splits, limits, and headers that only a forgiving reader takes."""
 
+import struct
+
 import pytest
 
 from cometmq.errors import RemoteProtocolError
 from cometmq.wire.command.command import BINARY, RemotingCommand, encode_command, frame_json
-from cometmq.wire.frame.framing import FrameReader, decode_frame, decode_json_header
+from cometmq.wire.frame.framing import (
+    HEAD_BYTES,
+    FrameReader,
+    decode_frame,
+    decode_header,
+    decode_json_header,
+    full_command,
+    split_head,
+)
+from cometmq.wire.header.fast_decode import EndCommand, SendCommand
 
 FRAMES = [
     encode_command(RemotingCommand.request(310, {"a": "g"}, b"body", opaque=1)),
@@ -235,3 +246,51 @@ def test_no_peer_can_set_what_is_ours() -> None:
     command = header('{"code":1,"-ext":{"a":"1"},"-body":"YWJj","-type":1,"body":"YWJj"}')
     assert (command.ext_fields, command.serialize_type, command.body) == ({}, 0, b"body")
     assert decode_json_header(b'{"code":1,"-body":"YWJj"}').body == b""
+
+
+def test_the_head_of_a_frame_is_split_into_its_lengths() -> None:
+    """For a transport that reads a body where it belongs."""
+    frame = encode_command(RemotingCommand.request(1, {"a": "b"}, b"body"))
+    serialize_type, header_bytes, body_bytes = split_head(frame[:HEAD_BYTES])
+    assert (serialize_type, body_bytes) == (0, 4)
+    assert HEAD_BYTES + header_bytes + body_bytes == len(frame)
+    command = decode_header(serialize_type, frame[HEAD_BYTES : HEAD_BYTES + header_bytes])
+    assert (command.code, command.ext_fields, command.body) == (1, {"a": "b"}, b"")
+
+
+@pytest.mark.parametrize(
+    ("length", "header_bytes", "words"),
+    [
+        (2, 0, "frame length 2 is out of range"),
+        (-1, 0, "frame length -1 is out of range"),
+        (1 << 30, 4, "out of range"),
+        (10, 500, "a header of 500 bytes does not fit"),
+    ],
+)
+def test_a_head_of_no_frame_is_refused(length: int, header_bytes: int, words: str) -> None:
+    """Before anything behind it is read."""
+    with pytest.raises(RemoteProtocolError, match=words):
+        split_head(struct.pack(">iI", length, header_bytes))
+
+
+def test_a_server_reads_sends_and_ends_in_one_pass() -> None:
+    """What does not decode so, and every other code, is an ordinary command."""
+    fields = {"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "5", "h": "0"}
+    end = {"producerGroup": "g", "tranStateTableOffset": "1", "commitLogOffset": "2",
+           "commitOrRollback": "8"}  # fmt: skip
+    commands = [
+        RemotingCommand.request(310, fields, b"body", opaque=1),
+        RemotingCommand.request(37, end, opaque=2, oneway=True),
+        RemotingCommand.request(310, {**fields, "e": "x"}, opaque=3),
+        RemotingCommand.request(34, opaque=4),
+        RemotingCommand.request(310, fields, opaque=5, serialize_type=1),
+    ]
+    data = b"".join(map(encode_command, commands))
+    send, ended, odd, other, binary = FrameReader(has_fast_commands=True).receive(data)
+    assert isinstance(send, SendCommand)
+    assert (send.ext.topic, send.body, send.opaque) == ("T", b"body", 1)
+    assert full_command(send).ext_fields == fields
+    assert full_command(send).body == b"body"
+    assert isinstance(ended, EndCommand)
+    assert (ended.is_oneway, ended.opaque) == (True, 2)
+    assert [type(one) for one in (odd, other, binary)] == [RemotingCommand] * 3
