@@ -1,8 +1,8 @@
-"""How far groups are: the questions behind topicStatus and consumerProgress.
+"""The progress of consumer groups: the requests behind topicStatus and consumerProgress.
 
-Job: GET_TOPIC_STATS_INFO (202), GET_CONSUME_STATS (208), QUERY_CONSUME_TIME_SPAN (303),
-QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314) and GET_BROKER_CONSUME_STATS (317).  It must
-not read on the loop: times come from records, so a worker looks them up.
+Serves GET_TOPIC_STATS_INFO (202), GET_CONSUME_STATS (208), QUERY_CONSUME_TIME_SPAN (303),
+QUERY_CORRECTION_OFFSET (308), CLONE_GROUP_OFFSET (314) and GET_BROKER_CONSUME_STATS (317).  Store
+times are read from records, so a worker reads them.
 
 Source: AdminBrokerProcessor and ConsumerOffsetManager of RocketMQ 5.4.
 """
@@ -47,7 +47,7 @@ from cometmq.wire.header.headers import TopicGroupHeader
 __all__ = ["ProgressProcessor"]
 
 _NEVER: Final = 2**63 - 1
-"""What 308 answers for a queue in which the compared group is behind all others."""
+"""The answer of 308 for a queue in which the compared group is behind all others."""
 
 
 class ProgressProcessor:
@@ -84,7 +84,7 @@ class ProgressProcessor:
             for number in range(count)
         ]
 
-        def look() -> dict[MessageQueue, TopicOffset]:
+        def read() -> dict[MessageQueue, TopicOffset]:
             return {
                 self._queue(name, number): TopicOffset(
                     first, end, store.store_time_at(name, number, end - 1) if end else 0
@@ -96,7 +96,7 @@ class ProgressProcessor:
             stats = TopicStats(offsets, self._state.stats.put_tps(name))
             return answer(request, body=encode_topic_stats(stats))
 
-        in_worker(self._state, request, connection, look, finish)
+        in_worker(self._state, request, connection, read, finish)
 
     def _topic(self, name: str) -> TopicConfig:
         topic = self._state.topics.get(name)
@@ -112,7 +112,7 @@ class ProgressProcessor:
     def consume_stats(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> None:
-        """Serve GET_CONSUME_STATS (208); an unknown group has no queues."""
+        """Serve GET_CONSUME_STATS (208); the answer for an unknown group has no queues."""
         header = ConsumeStatsHeader.from_command(request)
         group = header.consumer_group
         listed = [name for name in (header.topic_list or "").split(";") if name]
@@ -120,7 +120,7 @@ class ProgressProcessor:
             named = [header.topic] if header.topic and header.topic.strip() else None
             owned = self._state.offsets.topics_of(group) if named is None else named
             listed = self._subscribed(group, owned)
-        topics = self._known(listed)
+        topics = self._existing(listed)
         tps = sum(self._state.stats.get_tps(topic.topic, group) for topic in topics)
         in_worker(
             self._state,
@@ -144,13 +144,13 @@ class ProgressProcessor:
         wanted = {
             group: [
                 (state.stats.get_tps(topic.topic, group), topic)
-                for topic in self._known(self._subscribed(group, topics))
+                for topic in self._existing(self._subscribed(group, topics))
                 if topic.order or not is_order
             ]
             for group, topics in owned.items()
         }
 
-        def look() -> bytes:
+        def read() -> bytes:
             return encode_broker_consume_stats(
                 state.address,
                 {
@@ -161,34 +161,34 @@ class ProgressProcessor:
                 },
             )
 
-        in_worker(state, request, connection, look, lambda body: answer(request, body=body))
+        in_worker(state, request, connection, read, lambda body: answer(request, body=body))
 
     def _subscribed(self, group: str, topics: list[str]) -> list[str]:
-        """Leave out what the members of a group, if there are any, do not subscribe to."""
+        """Leave out topics that the members of a group, if there are any, do not subscribe to."""
         online = self._state.consumers.get(group)
         if online is None or not online.subscriptions:
             return topics
         return [name for name in topics if name in online.subscriptions]
 
-    def _known(self, names: Iterable[str]) -> list[TopicConfig]:
-        found = [self._state.topics.get(name) for name in dict.fromkeys(names)]
-        return [topic for topic in found if topic is not None]
+    def _existing(self, names: Iterable[str]) -> list[TopicConfig]:
+        topics = [self._state.topics.get(name) for name in dict.fromkeys(names)]
+        return [topic for topic in topics if topic is not None]
 
     def time_spans(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> None:
-        """Serve QUERY_CONSUME_TIME_SPAN (303): how far each queue and the group are in time."""
+        """Serve QUERY_CONSUME_TIME_SPAN (303): the times of each queue and of what is consumed."""
         header = TopicGroupHeader.from_command(request)
         topic = self._topic(header.topic)
         store, name = self._state.store, topic.topic
-        places = [
+        stored_offsets = [
             (self._queue(name, queue_id), self._state.offsets.query(header.group, name, queue_id))
             for queue_id in range(topic.write_queue_count)
         ]
 
-        def look() -> list[QueueTimeSpan]:
+        def read() -> list[QueueTimeSpan]:
             spans = []
-            for queue, stored in places:
+            for queue, stored in stored_offsets:
                 number, consumed = queue.queue_id, -1 if stored is None else stored
                 end = store.max_queue_offset(name, number)
                 oldest_ms = store.earliest_store_time(name, number)
@@ -211,7 +211,7 @@ class ProgressProcessor:
             self._state,
             request,
             connection,
-            look,
+            read,
             lambda spans: answer(request, body=encode_time_spans(spans)),
         )
 
@@ -222,15 +222,15 @@ class ProgressProcessor:
     ) -> bytes:
         """Serve QUERY_CORRECTION_OFFSET (308): each queue's smallest offset of any group.
 
-        A queue in which the compared group is behind it gets the largest number there is.
-        `filterGroups` are left out of the comparison (Java forgets their offsets for good).
+        A queue in which the compared group is behind that gets the largest number there is.
+        `filterGroups` are excluded from the comparison (Java drops their offsets for good).
         """
         header = CorrectionOffsetHeader.from_command(request)
         offsets, store = self._state.offsets, self._state.store
-        left_out = set((header.filter_groups or "").split(","))
+        excluded = set((header.filter_groups or "").split(","))
         least: dict[int, int] = {}
         for group in offsets.groups_of(header.topic):
-            if group in left_out:
+            if group in excluded:
                 continue
             for queue_id, consumed in offsets.queues(group, header.topic).items():
                 if consumed >= store.min_queue_offset(header.topic, queue_id):
@@ -243,15 +243,15 @@ class ProgressProcessor:
     def clone_offsets(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve CLONE_GROUP_OFFSET (314): one topic's offsets, or those of all the group's."""
+        """Serve CLONE_GROUP_OFFSET (314) for one topic, or for all topics of the group."""
         header = CloneGroupOffsetHeader.from_command(request)
         offsets = self._state.offsets
         topics = [header.topic] if header.topic else offsets.topics_of(header.src_group)
-        known = [topic.topic for topic in self._known(topics)]
+        names = [topic.topic for topic in self._existing(topics)]
         online = self._state.consumers.get(header.src_group)
         if not header.offline and online is not None and online.subscriptions:
-            known = [name for name in known if name in online.subscriptions]
-        offsets.clone(header.src_group, header.dest_group, known)
+            names = [name for name in names if name in online.subscriptions]
+        offsets.clone(header.src_group, header.dest_group, names)
         frame = answer(request)
         if request.is_oneway:
             return frame
@@ -264,12 +264,12 @@ class ProgressProcessor:
 def _progress(
     state: BrokerState, group: str, topics: Iterable[TopicConfig]
 ) -> dict[MessageQueue, QueueProgress]:
-    """Give a group's place in each queue, and when the last message it consumed was stored.
+    """Give a group's offset in each queue, and when the last message it consumed was stored.
 
-    In a worker: what the loop changes meanwhile is looked up once per queue, never walked.
+    Runs in a worker: it asks tables that the loop changes once per queue, and never iterates them.
     """
     store, offsets, broker_name = state.store, state.offsets, state.config.broker_name
-    found = {}
+    progress = {}
     for topic in topics:
         name = topic.topic
         for queue_id in range(topic.read_queue_count):
@@ -277,12 +277,12 @@ def _progress(
             pulled = state.stats.pulled_offset(name, group, queue_id)
             try:
                 at_ms = store.store_time_at(name, queue_id, consumed - 1)
-            except CometError:  # a damaged record has no time; the numbers are true all the same
+            except CometError:  # a damaged record has no time; the offsets are right nevertheless
                 at_ms = 0
-            found[MessageQueue(name, broker_name, queue_id)] = QueueProgress(
+            progress[MessageQueue(name, broker_name, queue_id)] = QueueProgress(
                 store.max_queue_offset(name, queue_id),
                 consumed,
                 max(consumed, pulled),
                 max(0, at_ms),
             )
-    return found
+    return progress

@@ -1,7 +1,7 @@
 """QUERY_CONSUME_QUEUE (321): the units of a queue as they are stored, for tools.
 
-Job: units, their extension units, and what a group's filter says of these.  It must not read on the
-loop, and does not look at records: whether a message matches in the end is not asked here.
+Shows units, their extension units, and whether a group's filter lets these pass.  A worker reads
+them.  Records are not read, so a message whose unit passes may still not match.
 
 Source: AdminBrokerProcessor.queryConsumeQueue and BitsArray of RocketMQ 5.4.
 """
@@ -28,7 +28,7 @@ from cometmq.wire.header.admin import QueryConsumeQueueHeader
 __all__ = ["ConsumeQueueProcessor"]
 
 _UNITS_MAX: Final = 4096
-"""Units one 321 may ask for; an answer must stay far below a frame."""
+"""The most units one 321 gets; an answer must stay far below a frame."""
 
 
 class ConsumeQueueProcessor:
@@ -62,7 +62,7 @@ class ConsumeQueueProcessor:
             filter_data = f"{group}@{topic} is not online!"
         elif group:
             wanted = self._filters.table.get(topic, group)
-            # Who filters by tags has none, which Java writes as null.
+            # A group that filters by tags has no filter, which Java writes as null.
             filter_data = "null" if wanted is None else encode_filter(wanted)
         least, most = (
             store.min_queue_offset(topic, queue_id),
@@ -70,7 +70,7 @@ class ConsumeQueueProcessor:
         )
         count = max(0, min(header.count, _UNITS_MAX))
 
-        def look() -> tuple[UnitView, ...] | None:
+        def read() -> tuple[UnitView, ...] | None:
             if not least <= first < most:
                 return None
             return tuple(
@@ -86,7 +86,7 @@ class ConsumeQueueProcessor:
                 request, 0, "not set any response code", body=encode_consume_queue_view(view)
             )
 
-        in_worker(state, request, connection, look, finish)
+        in_worker(state, request, connection, read, finish)
 
     def _view(
         self,
@@ -95,13 +95,13 @@ class ConsumeQueueProcessor:
         subscription: SubscriptionData | None,
         wanted: ConsumerFilter | None,
     ) -> UnitView:
-        place = unit.physical_offset, unit.size, unit.tags_code
+        fields = unit.physical_offset, unit.size, unit.tags_code
         if not is_cq_ext_address(unit.tags_code):
-            return UnitView(*place)
+            return UnitView(*fields)
         if ext is None:
-            return UnitView(*place, f"Cq extend not exist!addr: {unit.tags_code}")
+            return UnitView(*fields, f"Cq extend not exist!addr: {unit.tags_code}")
         return UnitView(
-            *place,
+            *fields,
             bit_map=_digits(ext.bitmap) if ext.bitmap else None,
             ext_json=_ext_json(ext),
             is_matched=subscription is not None and self._may_match(ext, subscription, wanted),
@@ -117,7 +117,7 @@ class ConsumeQueueProcessor:
 
 
 def _ext_json(ext: CqExtUnit) -> str:
-    """An extension unit as fastjson writes the object."""
+    """Write an extension unit as fastjson writes the object."""
     data: dict[str, object] = {}
     if ext.bitmap:
         data["filterBitMap"] = b64encode(ext.bitmap).decode()
@@ -128,8 +128,8 @@ def _ext_json(ext: CqExtUnit) -> str:
 
 
 def _digits(bitmap: bytes) -> str:
-    """Its bits, the last one first, 64 to a line."""
+    """Write the bits, the last one first, 64 to a line."""
     return "".join(
-        f"{bitmap[place]:08b}" + ("\n" if place % 8 == 0 else "")
-        for place in reversed(range(len(bitmap)))
+        f"{bitmap[index]:08b}" + ("\n" if index % 8 == 0 else "")
+        for index in reversed(range(len(bitmap)))
     )

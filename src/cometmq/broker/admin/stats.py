@@ -113,9 +113,9 @@ class StatsProcessor:
         table = {
             "putTps": stats.rates(lambda total: total.put_messages),
             "getTransferredTps": stats.rates(lambda total: total.get_messages),
-            "getFoundTps": stats.rates(lambda total: total.found_pulls),
+            "getFoundTps": stats.rates(lambda total: total.successful_pulls),
             "getMissTps": stats.rates(lambda total: total.missed_pulls),
-            "getTotalTps": stats.rates(lambda total: total.found_pulls + total.missed_pulls),
+            "getTotalTps": stats.rates(lambda total: total.successful_pulls + total.missed_pulls),
             "putMessageTimesTotal": str(stats.put_messages),
             "putMessageSizeTotal": str(size),
             "putMessageAverageSize": f"{size / max(1, stats.put_messages):.1f}",

@@ -45,7 +45,7 @@ FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for furt
 
 
 WhenSaved = Callable[[Callable[[StoreError | None], None]], None]
-"""Tells its argument None when what a table holds now is on disk, or why it is not."""
+"""Calls its argument with None when a table is on disk as it is now, or with the error."""
 
 
 class Refusal(Exception):
@@ -225,12 +225,12 @@ class BrokerState:
         for watcher in self._deletion_watchers:
             watcher(topic)
 
-    def is_topic_kept(self, topic: str) -> bool:
-        """Say whether a restart would find the topic, maybe with other settings."""
+    def would_topic_survive(self, topic: str) -> bool:
+        """Say whether a restart would find the topic, perhaps with older settings."""
         return self.topics.made_at(topic) <= self.topics_written()
 
     def is_topic_saved(self, topic: str) -> bool:
-        """Say whether what the table holds of a topic is on disk."""
+        """Say whether the settings of a topic are on disk as the table has them."""
         return self.topics.changed_at(topic) <= self.topics_written()
 
     def random_queue(self, count: int) -> int:
@@ -238,7 +238,7 @@ class BrokerState:
         return self.env.chance.randrange(count) if count > 1 else 0
 
     def ensure_topic(self, topic: str, queue_count: int, now_ms: int) -> TopicConfig:
-        """Give a retry or dead-letter topic, creating and announcing it when missing."""
+        """Give a retry or dead-letter topic; create and announce it if it is missing."""
         revision = self.topics.revision
         config = self.topics.ensure(topic, queue_count, now_ms)
         if self.topics.revision != revision:

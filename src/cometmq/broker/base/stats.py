@@ -1,8 +1,7 @@
-"""What a broker counts: messages in and out, by topic and by group, over a minute, hour and day.
+"""A broker's counters: messages in and out, by topic and by group, over a minute, hour and day.
 
-Job: hold the counters and take samples of them by a timer.  It must not cost a message anything:
-what came in is read off the ends of the queues when a sample is taken, what went out is counted
-once per pull.
+A timer takes samples of the counters.  A stored message costs nothing: new messages are counted
+from the ends of the queues when a sample is taken, and messages handed out once per pull.
 
 The windows are RocketMQ's (StatsItem): samples every 10 s for the minute, every 10 minutes for
 the hour, every hour for the day; a window is the growth between its oldest and its newest sample,
@@ -36,7 +35,7 @@ _TOTAL_SAMPLES: Final = 61
 """Ten minutes and one sample: the longest of the three rates of `rates`."""
 _TOPICS_AT_ONCE: Final = 500
 _COUNTERS_AT_ONCE: Final = 1000
-"""Topics and counters looked at in one turn of the loop, so that ten thousand stall nobody."""
+"""Topics and counters handled in one turn of the loop, so that ten thousand stall nobody."""
 
 
 class _Sample(NamedTuple):
@@ -59,13 +58,13 @@ class _Counter:
 
     def sample(self, now_ms: int, turn: int) -> None:
         """Take the samples that are due in the `turn`-th interval of 10 s."""
-        self._take(self._minute, now_ms, SAMPLE_INTERVAL_MS, _MINUTE_SAMPLES)
+        self._append(self._minute, now_ms, SAMPLE_INTERVAL_MS, _MINUTE_SAMPLES)
         if turn % 60 == 0:
-            self._take(self._hour, now_ms, 60 * SAMPLE_INTERVAL_MS, _HOUR_SAMPLES)
+            self._append(self._hour, now_ms, 60 * SAMPLE_INTERVAL_MS, _HOUR_SAMPLES)
         if turn % 360 == 0:
-            self._take(self._day, now_ms, 360 * SAMPLE_INTERVAL_MS, _DAY_SAMPLES)
+            self._append(self._day, now_ms, 360 * SAMPLE_INTERVAL_MS, _DAY_SAMPLES)
 
-    def _take(self, samples: list[_Sample], now_ms: int, interval_ms: int, most: int) -> None:
+    def _append(self, samples: list[_Sample], now_ms: int, interval_ms: int, most: int) -> None:
         if not samples:
             samples.append(_Sample(now_ms - interval_ms, 0, 0))
         samples.append(_Sample(now_ms, self.times, self.value))
@@ -92,7 +91,7 @@ def _growth(samples: list[_Sample]) -> StatsWindow:
 
 
 class _GroupGets:
-    """What a group got from a topic, and where its last pull of each queue ended."""
+    """The messages a group got from a topic, and where its last pull of each queue ended."""
 
     __slots__ = ("message_bytes", "messages", "pulled", "pulls")
 
@@ -103,13 +102,13 @@ class _GroupGets:
         self.pulled: dict[int, int] = {}
 
 
-class Totals(NamedTuple):
-    """Counters of the whole broker, as they stand at one moment."""
+class BrokerTotals(NamedTuple):
+    """The counters of the whole broker at one moment."""
 
     at_ms: int
     put_messages: int
     get_messages: int
-    found_pulls: int
+    successful_pulls: int
     missed_pulls: int
 
 
@@ -117,9 +116,9 @@ class BrokerStats:
     """The counters of one broker.
 
     Args:
-        store: whose queue ends tell what came in.
+        store: the ends of its queues tell how many messages came in.
         now_ms: the clock.
-        cluster: key of the broker's own counters, as RocketMQ has it.
+        cluster: the key of the broker's own counters, as in RocketMQ.
     """
 
     __slots__ = (
@@ -151,18 +150,18 @@ class BrokerStats:
         self._counters: dict[tuple[str, str], _Counter] = {}
         self._gets: dict[tuple[str, str], _GroupGets] = {}
         self._forgotten_messages = self._forgotten_pulls = 0
-        """Of groups and topics that are gone."""
+        """Counts of groups and topics that were deleted."""
         self._timer: asyncio.TimerHandle | None = None
         self._turn = 0
-        self._totals: list[Totals] = []
+        self._totals: list[BrokerTotals] = []
         self._day: date | None = None
         self.put_messages = 0
         """Messages stored since the start, up to the last sample."""
         self.put_messages_of_users = 0
-        """The same without system topics."""
+        """The same, without system topics."""
         self.missed_pulls = 0
         self.put_yesterday = self.put_today = 0
-        """What the totals were when the day before, and this one, began."""
+        """The totals at the begin of yesterday and of today."""
         self.get_yesterday = self.get_today = 0
         self._ends = {topic: store.message_count(topic) for topic in store.topics()}
 
@@ -187,8 +186,10 @@ class BrokerStats:
         gets.pulled[queue_id] = next_queue_offset
 
     def pulled_offset(self, topic: str, group: str, queue_id: int) -> int:
-        """Where the group's last pull of a queue ended: what lies between it and the committed
-        offset is in the consumers' hands.  0 where it got nothing since the start."""
+        """Give where the group's last pull of a queue ended; 0 if it got nothing since the start.
+
+        Consumers hold the messages between the committed offset and this one.
+        """
         gets = self._gets.get((topic, group))
         return 0 if gets is None else gets.pulled.get(queue_id, 0)
 
@@ -198,19 +199,19 @@ class BrokerStats:
         return self._forgotten_messages + sum(gets.messages for gets in self._gets.values())
 
     @property
-    def found_pulls(self) -> int:
+    def successful_pulls(self) -> int:
         """Pulls that brought messages since the start."""
         return self._forgotten_pulls + sum(gets.pulls for gets in self._gets.values())
 
     def sent_back(self, topic: str, group: str) -> None:
-        """Count a message a consumer gave back for another try."""
+        """Count a message that a consumer sent back for another try."""
         self._add(SEND_BACKS, f"{topic}@{group}", 1)
 
     def _counter(self, name: str, key: str) -> _Counter:
-        found = self._counters.get((name, key))
-        if found is None:
-            found = self._counters[name, key] = _Counter()
-        return found
+        counter = self._counters.get((name, key))
+        if counter is None:
+            counter = self._counters[name, key] = _Counter()
+        return counter
 
     def _add(self, name: str, key: str, count: int) -> None:
         counter = self._counter(name, key)
@@ -222,24 +223,24 @@ class BrokerStats:
         counter.value, counter.times = value, times
 
     def count_puts(self, topics: Iterable[str] | None = None) -> None:
-        """Read off the queues what came in since the last time; of all topics by default."""
+        """Count the messages that came into these topics, or all, since the last call."""
         store, ends = self._store, self._ends
-        grown = 0
+        new_messages = 0
         for topic in store.topics() if topics is None else topics:
             end = store.message_count(topic)
             growth = end - ends.get(topic, 0)
             if growth == 0:
                 continue
             ends[topic] = end
-            if growth < 0:  # deleted and made again since
+            if growth < 0:  # the topic was deleted and created again
                 growth = end
-            grown += growth
+            new_messages += growth
             self._add(TOPIC_PUTS, topic, growth)
             if not is_system_topic(topic):
                 self.put_messages_of_users += growth
-        if grown:
-            self.put_messages += grown
-            self._add(BROKER_PUTS, self._cluster, grown)
+        if new_messages:
+            self.put_messages += new_messages
+            self._add(BROKER_PUTS, self._cluster, new_messages)
 
     # -- samples --------------------------------------------------------------------------
 
@@ -254,7 +255,7 @@ class BrokerStats:
             self._timer = None
 
     def _due(self) -> None:
-        """Count and sample, a piece in each turn of the loop."""
+        """Count and sample, one piece in each turn of the loop."""
         now_ms = self._now_ms()
         self._run(self._pieces(now_ms), now_ms + SAMPLE_INTERVAL_MS)
 
@@ -267,8 +268,8 @@ class BrokerStats:
 
     def _pieces(self, now_ms: int) -> Iterator[None]:
         topics = self._store.topics()
-        for at in range(0, len(topics), _TOPICS_AT_ONCE):
-            self.count_puts(topics[at : at + _TOPICS_AT_ONCE])
+        for index in range(0, len(topics), _TOPICS_AT_ONCE):
+            self.count_puts(topics[index : index + _TOPICS_AT_ONCE])
             yield
         yield from self._samples(now_ms)
 
@@ -278,14 +279,14 @@ class BrokerStats:
             pass
 
     def _samples(self, now_ms: int) -> Iterator[None]:
-        self._set(BROKER_GETS, self._cluster, self.get_messages, self.found_pulls)
+        self._set(BROKER_GETS, self._cluster, self.get_messages, self.successful_pulls)
         for (topic, group), gets in self._gets.items():
             key = f"{topic}@{group}"
             self._set(GROUP_GETS, key, gets.messages, gets.pulls)
             self._set(GROUP_GET_BYTES, key, gets.message_bytes, gets.pulls)
         counters = list(self._counters.values())
-        for at in range(0, len(counters), _COUNTERS_AT_ONCE):
-            for counter in counters[at : at + _COUNTERS_AT_ONCE]:
+        for index in range(0, len(counters), _COUNTERS_AT_ONCE):
+            for counter in counters[index : index + _COUNTERS_AT_ONCE]:
                 counter.sample(now_ms, self._turn)
             yield
         self._turn += 1
@@ -297,15 +298,15 @@ class BrokerStats:
             self.get_yesterday, self.get_today = self.get_today, self.get_messages
         self._day = today
 
-    def _total(self, now_ms: int) -> Totals:
-        return Totals(
-            now_ms, self.put_messages, self.get_messages, self.found_pulls, self.missed_pulls
+    def _total(self, now_ms: int) -> BrokerTotals:
+        return BrokerTotals(
+            now_ms, self.put_messages, self.get_messages, self.successful_pulls, self.missed_pulls
         )
 
     # -- answers --------------------------------------------------------------------------
 
     def windows(self, name: str, key: str) -> StatsWindows | None:
-        """Give a counter's windows; None where nothing was ever counted."""
+        """Give the windows of a counter; None if it never counted anything."""
         if name == TOPIC_PUTS:
             self.count_puts((key,))
         elif name == BROKER_PUTS:
@@ -314,27 +315,27 @@ class BrokerStats:
             topic, _, group = key.partition("@")
             if (topic, group) in self._gets:
                 self._counter(name, key)
-        found = self._counters.get((name, key))
-        return None if found is None else found.windows()
+        counter = self._counters.get((name, key))
+        return None if counter is None else counter.windows()
 
     def put_tps(self, topic: str) -> float:
         """Messages a second into a topic over the last minute."""
-        found = self._counters.get((TOPIC_PUTS, topic))
-        return 0.0 if found is None else found.windows().minute.tps
+        counter = self._counters.get((TOPIC_PUTS, topic))
+        return 0.0 if counter is None else counter.windows().minute.tps
 
     def get_tps(self, topic: str, group: str) -> float:
         """Messages a second to a group over the last minute."""
-        found = self._counters.get((GROUP_GETS, f"{topic}@{group}"))
-        return 0.0 if found is None else found.windows().minute.tps
+        counter = self._counters.get((GROUP_GETS, f"{topic}@{group}"))
+        return 0.0 if counter is None else counter.windows().minute.tps
 
-    def rates(self, pick: Callable[[Totals], int]) -> str:
+    def rates(self, pick: Callable[[BrokerTotals], int]) -> str:
         """Three rates as RocketMQ writes them: over 10 s, a minute and ten minutes."""
         texts = []
         for count in (2, 7, 61):
             totals = self._totals[-count:]
             span_ms = totals[-1].at_ms - totals[0].at_ms if totals else 0
-            grown = pick(totals[-1]) - pick(totals[0]) if totals else 0
-            texts.append(f"{grown * 1000 / span_ms:.2f}" if span_ms > 0 else "0.0")
+            new_messages = pick(totals[-1]) - pick(totals[0]) if totals else 0
+            texts.append(f"{new_messages * 1000 / span_ms:.2f}" if span_ms > 0 else "0.0")
         return " ".join(texts)
 
     def forget_topic(self, topic: str) -> None:

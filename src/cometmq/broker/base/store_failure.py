@@ -1,8 +1,4 @@
-"""What a request is answered when the disk did not take what it asked for.
-
-Job: the code and the remark of a failed write, and answers that wait for ``topics.json``.  It must
-not write anything.
-"""
+"""Answers that depend on a write: the remark of a failed one, and waits for ``topics.json``."""
 
 from __future__ import annotations
 
@@ -13,11 +9,11 @@ from cometmq.errors import DiskFull, MessageIllegal, ResponseCode, StoreClosed, 
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command.command import RemotingCommand
 
-__all__ = ["answer_saved", "store_failure", "when_topic_kept"]
+__all__ = ["answer_saved", "store_failure", "when_topic_saved"]
 
 
 def store_failure(state: BrokerState, error: StoreError) -> tuple[int, str]:
-    """Give code and remark for what the store refused; a full disk is measured."""
+    """Give code and remark for an error of the store; for a full disk with the free space."""
     if isinstance(error, MessageIllegal):
         return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
     if isinstance(error, StoreClosed):
@@ -40,20 +36,20 @@ def answer_saved(
     frame: bytes,
     failure: StoreError | None,
 ) -> None:
-    """Send `frame`, the answer of a change that is on disk, or what kept it from there."""
+    """Answer a change: with `frame` once it is on disk, or with the error of its write."""
     if failure is not None:
         frame = answer(request, *store_failure(state, failure))
     connection.send(frame)
 
 
-def when_topic_kept(
+def when_topic_saved(
     state: BrokerState, topic: str, done: Callable[[tuple[int, str] | None], None]
 ) -> None:
-    """Tell `done` None when a restart would find the topic, and otherwise code and remark.
+    """Call `done` with None when a restart would find the topic, else with code and remark.
 
-    A message is acknowledged only then: after a kill it would lie in a topic nobody knows.
+    A message is acknowledged only then: after a kill it would lie in a topic that does not exist.
     """
-    if state.is_topic_kept(topic):
+    if state.would_topic_survive(topic):
         done(None)
         return
 

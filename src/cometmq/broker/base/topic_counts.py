@@ -1,7 +1,6 @@
-"""The files in which RocketMQ's broker keeps a figure for each topic.
+"""The JSON of the files that hold a number per topic.
 
-Job: read and write their JSON: ``config/transactionMetrics`` and ``config/timermetrics``, which
-differ in one key.  It must not count.
+They are ``config/transactionMetrics`` and ``config/timermetrics``, which differ in one key.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class _Metric(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class CountsFile(msgspec.Struct, frozen=True):
-    """What a file holds."""
+    """The content of such a file."""
 
     counts: dict[str, tuple[int, int]]
     """Topic to count and the time of its last change, in ms."""
@@ -32,14 +31,18 @@ class CountsFile(msgspec.Struct, frozen=True):
 
 
 def decode_counts(raw: bytes, key: str) -> CountsFile:
-    """Read a file whose counts stand at `key`; raises CodecError for what is none."""
+    """Read a file whose counts stand at `key`.
+
+    Raises:
+        CodecError: the bytes are no such file.
+    """
     try:
         data = msgspec.json.decode(raw, type=dict[str, Any])
-        found = msgspec.convert(data.get(key, {}), dict[str, _Metric])
+        metrics = msgspec.convert(data.get(key, {}), dict[str, _Metric])
         version = msgspec.convert(data.get("dataVersion", {}), dict[str, Any])
     except msgspec.MsgspecError as error:
         raise CodecError(f"a file of {key} does not decode: {error}") from None
-    counts = {topic: (one.count, one.time_stamp) for topic, one in found.items()}
+    counts = {topic: (metric.count, metric.time_stamp) for topic, metric in metrics.items()}
     return CountsFile(counts, data_version_from_json(version))
 
 

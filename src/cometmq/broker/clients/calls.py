@@ -1,11 +1,9 @@
-"""Calls to consumers on behalf of an operator: their state, one message, other offsets.
+"""Calls to consumers on behalf of an operator: show their state, consume one message, move offsets.
 
-Job: GET_CONSUMER_RUNNING_INFO (307) and CONSUME_MESSAGE_DIRECTLY (309), which the named consumer
-answers; INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223), which all of a group answer;
-INVOKE_BROKER_TO_RESET_OFFSET (222).  It must not wait: an answer is sent when the consumers' have
-come, or when their time is over.
-
-A consumer may stay silent (C++ clients know few of these codes), so every call has a timeout.
+The named consumer answers GET_CONSUMER_RUNNING_INFO (307) and CONSUME_MESSAGE_DIRECTLY (309); all
+members of a group answer INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223).
+INVOKE_BROKER_TO_RESET_OFFSET (222) moves a group's offsets.  The operator gets an answer when all
+consumers have answered or the timeout is over: C++ clients know few of these codes and stay silent.
 
 Source: AdminBrokerProcessor and Broker2Client of RocketMQ 5.4, captures of mqadmin.
 """
@@ -42,8 +40,8 @@ log = logging.getLogger("cometmq.broker")
 CALL_TIMEOUT_MS: Final = 10_000
 STATUS_TIMEOUT_MS: Final = 5_000
 _LIST_READERS: Final = frozenset({"CPP", "PYTHON"})
-"""Clients that read the offsets of a reset from a list (trap T21)."""
-_MOMENT_END: Final = -1
+"""Clients that read the offsets of a reset from a list."""
+_QUEUE_END: Final = -1
 """The timestamp that stands for the end of each queue."""
 
 
@@ -51,8 +49,7 @@ class ClientCallProcessor:
     """The processors of codes 222, 223, 307 and 309.
 
     Args:
-        state: the broker's.
-        offset_moved: told of group, topic and queue id when an offset was moved here.
+        offset_moved: called with group, topic and queue id after an offset was moved here.
     """
 
     __slots__ = ("_offset_moved", "_state")
@@ -70,12 +67,12 @@ class ClientCallProcessor:
             Code.INVOKE_BROKER_TO_RESET_OFFSET: refusing(self.reset),
         }
 
-    # -- one consumer is asked --------------------------------------------------------------
+    # -- calls to one consumer --------------------------------------------------------------
 
     def running_info(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> None:
-        """Serve GET_CONSUMER_RUNNING_INFO (307): the consumer's answer, as it comes."""
+        """Serve GET_CONSUMER_RUNNING_INFO (307): relay the consumer's answer."""
         header = RunningInfoHeader.from_command(request)
         consumer = self._consumer(header.consumer_group, header.client_id)
         command = RemotingCommand.request(request.code, dict(request.ext_fields), request.body)
@@ -84,7 +81,7 @@ class ClientCallProcessor:
     def consume_directly(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> None:
-        """Serve CONSUME_MESSAGE_DIRECTLY (309): the consumer gets the message and answers."""
+        """Serve CONSUME_MESSAGE_DIRECTLY (309): send the message, relay the consumer's answer."""
         header = ConsumeDirectlyHeader.from_command(request)
         group, client_id = header.consumer_group, header.client_id
         try:
@@ -95,10 +92,10 @@ class ClientCallProcessor:
         store = self._state.store
 
         def read() -> bytes | None:
-            found = store.message_at(physical_offset)
-            return None if found is None else bytes(found)
+            record = store.message_at(physical_offset)
+            return None if record is None else bytes(record)
 
-        def found(message: bytes | None) -> bytes | None:
+        def finish(message: bytes | None) -> bytes | None:
             if message is None:
                 return answer(
                     request,
@@ -115,10 +112,10 @@ class ClientCallProcessor:
             self._relay(request, connection, consumer, command, group, client_id)
             return None
 
-        in_worker(self._state, request, connection, read, found)
+        in_worker(self._state, request, connection, read, finish)
 
     def _flags(self, group: str, topic: str | None) -> dict[str, str]:
-        """Give what the broker adds to a 309."""
+        """Give the fields that the broker adds to a 309."""
         flags = {"brokerName": self._state.config.broker_name}
         config = self._state.topics.get(topic) if topic else None
         if config is not None:
@@ -130,12 +127,12 @@ class ClientCallProcessor:
 
     def _consumer(self, group: str, client_id: str | None) -> ServerConnection:
         online = self._state.consumers.get(group)
-        found = online.find_client(client_id) if online is not None and client_id else None
-        if found is None:
+        consumer = online.find_client(client_id) if online is not None and client_id else None
+        if consumer is None:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
             )
-        return found
+        return consumer
 
     def _relay(
         self,
@@ -170,10 +167,10 @@ class ClientCallProcessor:
 
         consumer.call(command, CALL_TIMEOUT_MS, answered)
 
-    # -- a whole group is asked -------------------------------------------------------------
+    # -- calls to a whole group -------------------------------------------------------------
 
     def status(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> None:
-        """Serve INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): offsets in each member's hands."""
+        """Serve INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): the offsets that each member has."""
         header = TopicGroupHeader.from_command(request)
         online = self._state.consumers.get(header.group)
         if online is None:
@@ -212,23 +209,27 @@ class ClientCallProcessor:
                 partial(answered, client_id),
             )
 
-    # -- offsets are moved ------------------------------------------------------------------
+    # -- reset of offsets -------------------------------------------------------------------
 
     def reset(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve INVOKE_BROKER_TO_RESET_OFFSET (222) in the way of 5.x, or in that of 4.x."""
+        """Serve INVOKE_BROKER_TO_RESET_OFFSET (222), as 5.x or as 4.x does it."""
         state = self._state
         header = ResetOffsetHeader.from_command(request)
         topic = state.topics.get(header.topic)
         if topic is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
-        is_here = state.config.use_server_side_reset_offset
-        queue_ids = self._queues_here(header, topic) if is_here else self._known(header, topic)
+        is_server_side = state.config.use_server_side_reset_offset
+        queue_ids = (
+            self._queues_here(header, topic)
+            if is_server_side
+            else self._consumed_queues(header, topic)
+        )
 
         def finish(targets: dict[int, int]) -> bytes:
             """Move the group, on the loop."""
-            if is_here:
+            if is_server_side:
                 for queue_id, target in targets.items():
                     state.offsets.reset(header.group, topic.topic, queue_id, target, now_ms)
                     self._offset_moved(header.group, topic.topic, queue_id)
@@ -237,7 +238,7 @@ class ClientCallProcessor:
             log.info("group %s in %s is reset to %s", header.group, header.topic, targets)
             return answer(request, body=self._table(header.topic, targets).encode())
 
-        names_queue = is_here and header.queue_id is not None and header.queue_id >= 0
+        names_queue = is_server_side and header.queue_id is not None and header.queue_id >= 0
         if names_queue and header.queue_offset is not None and header.queue_offset != -1:
             return finish(self._checked(topic, queue_ids[0], header.queue_offset))
         in_worker(
@@ -269,7 +270,7 @@ class ClientCallProcessor:
         return queue_ids
 
     def _checked(self, topic: TopicConfig, queue_id: int, target: int) -> dict[int, int]:
-        """Give one queue's new offset if the queue can have it."""
+        """Give one queue's new offset if it lies in the queue."""
         least = self._state.store.min_queue_offset(topic.topic, queue_id)
         most = self._state.store.max_queue_offset(topic.topic, queue_id)
         if not least <= target <= most + 1:
@@ -279,7 +280,7 @@ class ClientCallProcessor:
             )
         return {queue_id: target}
 
-    def _known(self, header: ResetOffsetHeader, topic: TopicConfig) -> list[int]:
+    def _consumed_queues(self, header: ResetOffsetHeader, topic: TopicConfig) -> list[int]:
         """List the topic's queues if the group has an offset in each, and members."""
         queue_ids = list(range(topic.write_queue_count))
         for queue_id in queue_ids:
@@ -311,16 +312,16 @@ class ClientCallProcessor:
     ) -> dict[int, int]:
         """Push RESET_CONSUMER_CLIENT_OFFSET (220), its body in the form each member reads.
 
-        They go on elsewhere and commit that; here nothing moves.
+        The members move and commit their new offsets; the broker moves none itself.
         """
         online = self._members(header)
         targets = dict(by_time)
         if not header.is_force:
             for queue_id, target in by_time.items():
-                known = self._state.offsets.query(header.group, topic.topic, queue_id)
-                targets[queue_id] = target if known is None else min(target, known)
+                stored = self._state.offsets.query(header.group, topic.topic, queue_id)
+                targets[queue_id] = target if stored is None else min(target, stored)
         body = self._table(header.topic, targets)
-        # Whether to force was decided here; a client takes what it is told.
+        # `isForce` was applied above; a client takes the offsets as they are.
         ext = {
             "topic": header.topic,
             "group": header.group,
@@ -341,7 +342,7 @@ def _by_time(
     store: MessageStore, topic: str, queue_ids: Sequence[int], timestamp_ms: int
 ) -> dict[int, int]:
     """Give each queue's first offset at or after a time, or its end; reads the disk."""
-    if timestamp_ms <= _MOMENT_END:
+    if timestamp_ms <= _QUEUE_END:
         return {queue_id: store.max_queue_offset(topic, queue_id) for queue_id in queue_ids}
     return {
         queue_id: max(0, store.queue_offset_by_time(topic, queue_id, timestamp_ms))
@@ -352,7 +353,7 @@ def _by_time(
 def _refusing_late(
     request: RemotingCommand, finish: Callable[[dict[int, int]], bytes]
 ) -> Callable[[dict[int, int]], bytes]:
-    """Turn a `Refusal` into its answer where no handler runs any more."""
+    """Turn a `Refusal` into its answer after the handler has returned."""
 
     def serve(targets: dict[int, int]) -> bytes:
         try:
@@ -364,13 +365,15 @@ def _refusing_late(
 
 
 def _table_of(client_id: str, response: RemotingCommand | None) -> dict[MessageQueue, int] | None:
-    """Give the offsets a consumer told of; None, with a log line, if it told none."""
+    """Give the offsets in a consumer's answer; None, with a log line, if there are none."""
     if response is None or response.code != ResponseCode.SUCCESS:
-        why = "did not answer" if response is None else f"answered {response.code}"
-        log.warning("the consumer %s was asked for its offsets and %s", client_id, why)
+        outcome = "did not answer" if response is None else f"answered {response.code}"
+        log.warning("the consumer %s was asked for its offsets and %s", client_id, outcome)
         return None
     try:
         return ConsumerStatusBody.decode(response.body).queue_table
     except CometError as error:
-        log.warning("the offsets that the consumer %s told are unreadable: %s", client_id, error)
+        log.warning(
+            "the offsets in the answer of the consumer %s are unreadable: %s", client_id, error
+        )
         return None

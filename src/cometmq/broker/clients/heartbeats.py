@@ -1,11 +1,11 @@
 """Clients: heartbeats, leaving, membership of groups, and the notices that follow from them.
 
-Job: HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP, CHECK_CLIENT_CONFIG; telling the
-members of a group to rebalance (NOTIFY_CONSUMER_IDS_CHANGED); dropping silent and lost clients.
-It must not decide membership (`cometmq.core.group.consumer_group` does).
+Serves HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP and CHECK_CLIENT_CONFIG, tells the
+members of a group to rebalance (NOTIFY_CONSUMER_IDS_CHANGED), and drops silent and lost clients.
+`cometmq.core.group.consumer_group` decides who is a member.
 
-The retry topic of a group has to be routable once its first heartbeat was answered (trap T11), so
-that answer waits until the name servers know the topic, at most a second.
+A client expects its group's retry topic in the routes once its first heartbeat is answered, so that
+answer waits, at most a second, until the name servers know the topic.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = ["ClientProcessor"]
 log = logging.getLogger("cometmq.broker")
 
 EXPIRY_SCAN_MS: Final = 10_000
-"""How often silent clients are looked for (ClientHousekeepingService)."""
+"""Time between two searches for silent clients (ClientHousekeepingService)."""
 _HAS_V2: Final = "IS_SUPPORT_HEART_BEAT_V2"
 _SUB_CHANGED: Final = "IS_SUB_CHANGE"
 _FEATURES: Final = ",".join([BULK_PULL_FEATURE, STAGING_FEATURE])
-"""What this broker does beyond RocketMQ; clients that do not know the field leave it alone."""
+"""What this broker does beyond RocketMQ; clients that do not know the field ignore it."""
 
 
 class ClientProcessor:
@@ -60,7 +60,7 @@ class ClientProcessor:
     def heartbeat(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve HEART_BEAT (34), both versions of it."""
+        """Serve HEART_BEAT (34), version 1 and 2."""
         data = HeartbeatData.decode(request.body)
         connection.client_id = data.client_id
         connection.language = request.language
@@ -112,7 +112,7 @@ class ClientProcessor:
             data.heartbeat_fingerprint,
         )
         if not data.without_sub:
-            # Should the clock have gone back: no bitmap of before speaks of a filter of now.
+            # If the clock went back, an older bitmap must not count for this filter.
             born_ms = max(now_ms, state.store.last_store_ms)
             self._filters.subscribed(consumer.group_name, consumer.subscriptions, born_ms)
         if outcome.is_changed and settings.notify_consumer_ids_changed_enable:
@@ -128,7 +128,7 @@ class ClientProcessor:
             self._state.producers.leave(connection, header.producer_group)
         group = header.consumer_group
         if group is not None and self._state.consumers.leave(connection, group):
-            self._left(group, now_ms)
+            self._check_left(group, now_ms)
             settings = self._state.groups.get(group)
             if settings is None or settings.notify_consumer_ids_changed_enable:
                 self._notify(group)
@@ -162,18 +162,18 @@ class ClientProcessor:
     # -- events ---------------------------------------------------------------------------
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Remove a lost client from its groups and tell the others."""
+        """Remove a lost client from its groups and have their other members rebalance."""
         self._state.producers.leave_all(connection)
         for group in self._state.consumers.leave_all(connection):
-            self._left(group, self._state.env.clock.now_ms())
+            self._check_left(group, self._state.env.clock.now_ms())
             self._notify(group)
 
-    def _left(self, group: str, now_ms: int) -> None:
+    def _check_left(self, group: str, now_ms: int) -> None:
         if self._state.consumers.get(group) is None:
-            self._filters.left(group, now_ms)
+            self._filters.group_left(group, now_ms)
 
     def drop_expired(self, now_ms: int) -> None:
-        """Cut clients without a heartbeat for channelExpiredTimeout, forget old filters."""
+        """Cut clients without a heartbeat for channelExpiredTimeout, and forget unused filters."""
         self._filters.forget(now_ms)
         timeout_ms = self._state.config.channel_expired_timeout
         silent = dict.fromkeys(self._state.consumers.expired(now_ms, timeout_ms))
@@ -200,9 +200,9 @@ class ClientProcessor:
 
 
 def _with_codes(subscription: SubscriptionData) -> SubscriptionData:
-    """Fix the tag codes once, so that a pull only looks them up.
+    """Compute the tag codes once, so that a pull only reads them.
 
-    A client may send the expression without the tags taken apart.
+    A client may send the expression alone, without its tags.
     """
     if not is_tag_type(subscription.expression_type):
         return subscription

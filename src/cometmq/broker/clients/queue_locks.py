@@ -1,18 +1,17 @@
-"""Queue locks of ordered consumers: asking, giving back, and telling those who wait.
+"""Queue locks of ordered consumers: lock, unlock, and a notice to clients that wait.
 
-Job: LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), and a notice (NOTIFY_CONSUMER_IDS_CHANGED, 40)
-to every client that was refused a queue which is free again; the file of who holds what
-(``config/cometmqQueueLocks.json``).  It must not decide who owns a queue
-(`cometmq.core.group.queue_locks` does).
+Serves LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), and writes the owners of queues into
+``config/cometmqQueueLocks.json``.  `cometmq.core.group.queue_locks` decides who owns a queue.
 
-The notice is the one every client answers by a rebalance at once, so a waiting client asks again
-in milliseconds, where RocketMQ's waits for its next turn.  A client is told only what it waits
-for: once for each refusal, and once for all that was given back within `NOTICE_PAUSE_S`.
+A client that was refused a queue gets a notice (NOTIFY_CONSUMER_IDS_CHANGED, 40) when the queue is
+free.  Every client answers this notice with a rebalance, so it asks again within milliseconds;
+RocketMQ's waits for its next rebalance.  A client gets one notice for each refusal, and one for all
+queues that are given back within `NOTICE_PAUSE_S`.
 
-A lock is answered when its owner is on disk, so that a broker which is killed and started again
-gives the queue to nobody else before its time; RocketMQ's forgets all locks.  Where the disk takes
-no file a queue gets no other owner: whoever asks is told that it is not theirs, and asks again.
-Owners that the file names go on, for as long as it takes.
+A lock is answered when its owner is on disk: a broker that is killed and started again gives the
+queue to nobody else before the lock expires, while RocketMQ's forgets all locks.  As long as the
+file cannot be written, no queue gets a new owner: the client is refused and asks again.  Owners
+that the file names renew their locks as usual.
 
 Source: AdminBrokerProcessor.lockBatchMQ of RocketMQ 5.4; the notices and the file are ours.
 """
@@ -37,11 +36,11 @@ from cometmq.wire.command.command import RemotingCommand
 __all__ = ["QueueLockFile", "QueueLockProcessor", "queue_lock_snapshot"]
 
 NOTICE_PAUSE_S: Final = 0.05
-"""Java gives back queue by queue, and at shutdown commits its offsets only after that."""
+"""Java unlocks queue by queue, and at shutdown commits its offsets only after that."""
 
 
 class _Owner(msgspec.Struct, rename="camel"):
-    """A held queue; ``broker_name`` is as the client named it."""
+    """The owner of a queue; ``broker_name`` is as the client wrote it."""
 
     topic: str
     broker_name: str
@@ -58,7 +57,7 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
 
     @classmethod
     def of(cls, held: HeldQueues) -> QueueLockFile:
-        """The file for these."""
+        """Make the file of these owners."""
         return cls(
             held.renewed_until_ms,
             {
@@ -79,18 +78,18 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
             CodecError: they are something else.
         """
         try:
-            found = msgspec.json.decode(raw, type=cls)
+            file = msgspec.json.decode(raw, type=cls)
         except msgspec.DecodeError as error:
             raise CodecError(f"no file of queue locks: {error}") from error
         owners = {
-            group: {MessageQueue(o.topic, o.broker_name, o.queue_id): o.client_id for o in held}
-            for group, held in found.locks.items()
+            group: {MessageQueue(o.topic, o.broker_name, o.queue_id): o.client_id for o in queues}
+            for group, queues in file.locks.items()
         }
-        return HeldQueues(owners, found.renewed_until, found.is_ended)
+        return HeldQueues(owners, file.renewed_until, file.is_ended)
 
 
 def queue_lock_snapshot(locks: QueueLocks) -> Callable[[], bytes]:
-    """Copy who holds what; the result encodes the copy."""
+    """Copy the owners; the result encodes the copy."""
     held = locks.held()
     return lambda: msgspec.json.encode(QueueLockFile.of(held))
 
@@ -108,7 +107,7 @@ class QueueLockProcessor:
         "_expiry_ms",
         "_notice",
         "_state",
-        "_to_tell",
+        "_to_notify",
         "_when_saved",
         "_written",
         "notice_pause_s",
@@ -120,7 +119,7 @@ class QueueLockProcessor:
         self._state = state
         self._written = written
         self._when_saved = when_saved
-        self._to_tell: dict[str, dict[str, None]] = {}
+        self._to_notify: dict[str, dict[str, None]] = {}
         self._notice: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_ms = 0
@@ -131,7 +130,7 @@ class QueueLockProcessor:
         return {Code.LOCK_BATCH_MQ: self.lock, Code.UNLOCK_BATCH_MQ: self.unlock}
 
     def stop(self) -> None:
-        """Tell nobody any more."""
+        """Send no more notices."""
         for timer in (self._notice, self._expiry):
             if timer is not None:
                 timer.cancel()
@@ -140,7 +139,7 @@ class QueueLockProcessor:
     def lock(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve LOCK_BATCH_MQ (41): the answer lists the queues that are the client's now."""
+        """Serve LOCK_BATCH_MQ (41): the answer lists the queues that the client owns now."""
         asked = LockBatchRequest.decode(request.body)
         granted = self._state.queue_locks.lock(
             asked.consumer_group, asked.client_id, asked.queues, now_ms
@@ -152,9 +151,11 @@ class QueueLockProcessor:
             return _granted(request, granted)
 
         def settle(_: StoreError | None) -> None:
-            # The client keeps what was given to it, and is told of it once the file has it.
-            told = [one for one in granted if self._are_written(asked.consumer_group, [one])]
-            connection.send(_granted(request, told))
+            # The client owns all granted queues, and hears of those that the file has.
+            written = [
+                queue for queue in granted if self._are_written(asked.consumer_group, [queue])
+            ]
+            connection.send(_granted(request, written))
 
         self._when_saved(settle)
         return None
@@ -163,24 +164,24 @@ class QueueLockProcessor:
         return self._state.queue_locks.are_written(group, queues, self._written())
 
     def unlock(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
-        """Serve UNLOCK_BATCH_MQ (42); what another client holds stays as it is."""
+        """Serve UNLOCK_BATCH_MQ (42); queues of another owner stay locked."""
         asked = LockBatchRequest.decode(request.body)
         waiting = self._state.queue_locks.unlock(
             asked.consumer_group, asked.client_id, asked.queues
         )
-        self._tell_soon(asked.consumer_group, waiting)
+        self._notify_soon(asked.consumer_group, waiting)
         self._when_saved(_nothing)
         return answer(request)
 
     def drop_expired(self, now_ms: int) -> None:
-        """Forget the locks of clients that stopped renewing; whoever waits for one is told."""
+        """Drop locks that were not renewed, and notify the clients that wait for them."""
         for group, clients in self._state.queue_locks.expire(now_ms).items():
-            self._tell_soon(group, clients)
+            self._notify_soon(group, clients)
 
-    # -- those who wait -------------------------------------------------------------------
+    # -- notices --------------------------------------------------------------------------
 
     def _watch_expiry(self, now_ms: int) -> None:
-        """Look at the locks when the first that somebody waits for expires unless renewed."""
+        """Set the timer to the expiry of the first lock that a client waits for."""
         expiry_ms = self._state.queue_locks.next_expiry_ms()
         if self._expiry is not None:
             if expiry_ms is not None and expiry_ms >= self._expiry_ms:
@@ -199,7 +200,7 @@ class QueueLockProcessor:
         self.drop_expired(now_ms)
         self._watch_expiry(now_ms)
 
-    def _tell_soon(self, group: str, clients: list[str]) -> None:
+    def _notify_soon(self, group: str, clients: list[str]) -> None:
         settings = self._state.groups.get(group)
         if (
             not clients
@@ -207,15 +208,15 @@ class QueueLockProcessor:
             or (settings is not None and not settings.notify_consumer_ids_changed_enable)
         ):
             return
-        self._to_tell.setdefault(group, {}).update(dict.fromkeys(clients))
+        self._to_notify.setdefault(group, {}).update(dict.fromkeys(clients))
         if self._notice is None:
-            self._notice = asyncio.get_running_loop().call_later(self.notice_pause_s, self._tell)
+            self._notice = asyncio.get_running_loop().call_later(self.notice_pause_s, self._notify)
 
-    def _tell(self) -> None:
-        """Have each waiting client rebalance; one that is gone needs no queue."""
+    def _notify(self) -> None:
+        """Have each waiting client rebalance, if it is still connected."""
         self._notice = None
-        to_tell, self._to_tell = self._to_tell, {}
-        for group, clients in to_tell.items():
+        to_notify, self._to_notify = self._to_notify, {}
+        for group, clients in to_notify.items():
             online = self._state.consumers.get(group)
             if online is None:
                 continue

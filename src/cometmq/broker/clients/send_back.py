@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from cometmq.broker.base.state import FAQ, BrokerState, answer, in_worker
-from cometmq.broker.base.store_failure import when_topic_kept
+from cometmq.broker.base.store_failure import when_topic_saved
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.intake import Fresh
 from cometmq.broker.delay.wheel.service import TimerService
@@ -225,12 +225,12 @@ class SendBackProcessor:
             connection.send(answer(request) if fault is None else answer(request, *fault))
 
         if state.config.flush_disk_type != "SYNC_FLUSH":
-            when_topic_kept(state, topic, tell)
+            when_topic_saved(state, topic, tell)
             return
 
         def settle(is_durable: bool) -> None:
             if is_durable:
-                when_topic_kept(state, topic, tell)
+                when_topic_saved(state, topic, tell)
             else:
                 tell((ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT"))
 

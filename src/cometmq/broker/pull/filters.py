@@ -1,11 +1,10 @@
-"""SQL92 filters in the broker: who has one, and what a pull is to be filtered by.
+"""SQL92 filters in the broker: which groups have one, and which filter applies to a pull.
 
-Job: keep the table of filters in step with heartbeats and with consumers that go, answer for a
-pull which filter holds and why there is none, compile an expression for CHECK_CLIENT_CONFIG.  It
-must not read messages (the store does, with what is given here) and must not write its file.
+`FilterService` follows heartbeats and leaving consumers, finds the filter of a pull or says why
+there is none, and compiles an expression for CHECK_CLIENT_CONFIG.  The store applies the filters.
 
-A pull without the flag SUBSCRIPTION is filtered by what its group's heartbeat brought; one with it
-brings its own text, and uses the group's bitmaps where that is the same text.
+A pull without the flag SUBSCRIPTION is filtered by the expression of its group's heartbeat.  A pull
+with the flag brings its own text, and uses the group's bitmaps if the text is the same.
 
 Source: PullMessageProcessor, ClientManageProcessor and ConsumerFilterManager of RocketMQ 5.4.
 """
@@ -47,14 +46,14 @@ class FilterService:
     """The filters of one broker.
 
     Args:
-        config: asked each time, as its values may change.
-        saved: what consumerFilter.json held, None for nothing.
+        config: gives the present configuration.
+        saved: the filters of consumerFilter.json; None if there is no such file.
         now_ms: the time of the start.
-        was_killed: the life before did not end in peace.  Its last filters may not be in the
-            file, and their bits are those of its groups; so bitmaps of before say nothing.
+        was_killed: the broker did not stop in order.  Its last filters may be missing in the file,
+            and other filters get their bits now, so older bitmaps prove nothing.
     """
 
-    __slots__ = ("_config", "_forget_due_ms", "_of", "table")
+    __slots__ = ("_compiled_filters", "_config", "_forget_due_ms", "table")
 
     def __init__(
         self,
@@ -65,16 +64,18 @@ class FilterService:
         was_killed: bool = False,
     ) -> None:
         self._config = config
-        given = config()
+        now = config()
         self.table = FilterTable(
-            BloomFilter(given.max_error_rate_of_bloom_filter, given.expect_consumer_num_use_filter)
+            BloomFilter(now.max_error_rate_of_bloom_filter, now.expect_consumer_num_use_filter)
         )
-        self._of: dict[tuple[str, str], tuple[ConsumerFilter, PropertyFilter | None]] = {}
+        self._compiled_filters: dict[
+            tuple[str, str], tuple[ConsumerFilter, PropertyFilter | None]
+        ] = {}
         self._forget_due_ms = 0
         saved = None if saved is None else list(saved)
-        for one in saved if saved is not None and was_killed else ():
-            one.born_ms = max(one.born_ms, now_ms)
-            one.dead_ms = one.born_ms
+        for consumer_filter in saved if saved is not None and was_killed else ():
+            consumer_filter.born_ms = max(consumer_filter.born_ms, now_ms)
+            consumer_filter.dead_ms = consumer_filter.born_ms
         if saved is not None and not self.table.load(saved, now_ms):
             log.warning(
                 "consumerFilter.json was written under other settings of maxErrorRateOfBloomFilter"
@@ -84,7 +85,7 @@ class FilterService:
 
     @property
     def count(self) -> int:
-        """How many filters there are, those without consumers included."""
+        """The number of filters, including those whose consumers are gone."""
         return sum(1 for _ in self.table)
 
     # -- consumers come and go --------------------------------------------------------------
@@ -92,30 +93,34 @@ class FilterService:
     def subscribed(
         self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int
     ) -> None:
-        """Take the subscriptions that a group has by its last heartbeat, all of them."""
+        """Register all subscriptions of a group, as its last heartbeat has them."""
         for fault in self.table.register_group(group, subscriptions, now_ms):
-            log.warning("group %s subscribes by what is no filter: %s", group, fault)
+            log.warning("group %s has a subscription that is no filter: %s", group, fault)
 
-    def left(self, group: str, now_ms: int) -> None:
-        """Note that the last consumer of a group went."""
+    def group_left(self, group: str, now_ms: int) -> None:
+        """Note that the last consumer of a group is gone."""
         self.table.unregister(group, now_ms)
 
     def forget(self, now_ms: int) -> None:
-        """Drop filters nobody has had for filterDataCleanTimeSpan; looks every ten seconds."""
+        """Drop filters unused for filterDataCleanTimeSpan; does so at most every ten seconds."""
         if now_ms < self._forget_due_ms:
             return
         self._forget_due_ms = now_ms + _FORGET_INTERVAL_MS
         if self.table.forget(now_ms, self._config().filter_data_clean_time_span):
-            self._of.clear()
+            self._compiled_filters.clear()
 
     # -- what a pull is filtered by ---------------------------------------------------------
 
     def of_request(self, header: PullMessageHeader) -> PropertyFilter:
-        """Give the filter a pull brings; Refusal where it is none."""
+        """Give the filter that a pull brings.
+
+        Raises:
+            Refusal: it is no filter, or filters are switched off.
+        """
         text = header.subscription or ""
         try:
             self._check_type(header.expression_type)
-            found = _filter_of_text(text)
+            own = _filter_of_text(text)
         except ExpressionIllegal as error:
             raise Refusal(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -124,14 +129,18 @@ class FilterService:
         self._check_enabled(header.expression_type)
         registered = self.table.get(header.topic, header.consumer_group)
         if registered is not None and registered.text == text:
-            return self._compiled(registered) or found
-        return found
+            return self._compiled(registered) or own
+        return own
 
     def of_group(self, header: PullMessageHeader, subscription: SubscriptionData) -> PropertyFilter:
-        """Give the filter that a group registered; Refusal where there is none, or an older one."""
+        """Give the filter that a group registered.
+
+        Raises:
+            Refusal: the group has none, or an older one than the pull asks for.
+        """
         registered = self.table.get(header.topic, header.consumer_group)
-        found = None if registered is None else self._compiled(registered)
-        if registered is None or found is None:
+        compiled = None if registered is None else self._compiled(registered)
+        if registered is None or compiled is None:
             raise Refusal(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong!"
@@ -143,10 +152,10 @@ class FilterService:
                 "the consumer's consumer filter data not latest",
             )
         self._check_enabled(subscription.expression_type)
-        return found
+        return compiled
 
     def of_retry(self, topic: str) -> RetryFilter | None:
-        """Give the filter of a retry topic; None unless filterSupportRetry and it is one."""
+        """Give the filter of a retry topic, where filterSupportRetry asks for one; else None."""
         if not self._config().filter_support_retry or not topic.startswith(RETRY_PREFIX):
             return None
         group, table = topic.removeprefix(RETRY_PREFIX), self.table
@@ -154,15 +163,19 @@ class FilterService:
 
     def _compiled(self, registered: ConsumerFilter) -> PropertyFilter | None:
         key = (registered.topic, registered.group)
-        known = self._of.get(key)
-        if known is None or known[0] is not registered:
-            known = self._of[key] = registered, PropertyFilter.of(registered)
-        return known[1]
+        entry = self._compiled_filters.get(key)
+        if entry is None or entry[0] is not registered:
+            entry = self._compiled_filters[key] = registered, PropertyFilter.of(registered)
+        return entry[1]
 
-    # -- what is asked before ---------------------------------------------------------------
+    # -- checks -----------------------------------------------------------------------------
 
     def check(self, subscription: SubscriptionData) -> None:
-        """Compile a subscription's expression; Refusal says what is wrong and where."""
+        """Compile a subscription's expression.
+
+        Raises:
+            Refusal: the remark says what is wrong and where.
+        """
         self._check_enabled(subscription.expression_type)
         try:
             self._check_type(subscription.expression_type)
@@ -187,28 +200,27 @@ class FilterService:
                 f" {expression_type!r:.80}, neither TAG nor SQL92",
             )
 
-    # -- what is made of messages and kept ---------------------------------------------------
+    # -- bitmaps and file --------------------------------------------------------------------
 
     def bitmaps(self, topic: str) -> Callable[[bytes], bytes | None] | None:
-        """Give what makes bitmaps of a topic's property strings; None where nobody filters it.
+        """Give the function that makes a bitmap of a property string of a topic.
 
-        Called in workers, and so is what it gives.
+        Gives None for a topic that nobody filters.  Workers call this method and its result.
         """
         table = self.table
         if not table.is_filtered(topic) or is_system_topic(topic):
             return None
-        # Of filters that come while the result is used, only these bits may be missing: their
-        # messages are older than they.
+        # A filter that comes while the result is in use lacks bits only for older messages.
         return table.bitmaps_of(topic)
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Give what encodes the filters as they are now."""
+        """Encode the filters as they are now; the result gives the bytes."""
         raw = encode_filter_file(self.table)
         return lambda: raw
 
 
 def _why(subscription: SubscriptionData) -> str:
-    """What is wrong with the expression, for the remark; empty where it is sound."""
+    """Say what is wrong with the expression, for the remark; empty if it compiles."""
     try:
         compile_expression(subscription.sub_string)
     except ExpressionIllegal as error:

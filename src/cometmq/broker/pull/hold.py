@@ -1,20 +1,19 @@
-"""Long polling: pulls that found nothing wait here for a message or for their time.
+"""Long polling: a pull that finds no message waits here for one, or until its time is up.
 
-Job: park pulls by queue and say which to run again.  It must not read the store or write answers;
-its owner passes a function that runs a parked pull once more.
+`PullHold` parks pulls by queue and decides which of them run again.  It neither reads the store
+nor writes answers: its owner passes the function that runs a parked pull.
 
 A pull runs again when
 
-- a message whose tag code it wants became visible in its queue (`arrived`); all wake-ups of one
-  turn of the loop run together at its end, so that a burst of sends is answered by one pull with
-  many messages, not by many pulls with one; a pull with an SQL92 filter goes on waiting when its
-  owner finds that nothing of the burst matches;
-- an operator moved its group's offset in its queue (`offset_moved`);
-- its time is up;
-- the sweep sees that its queue has grown past it, wanted or not, so that a filtered consumer
-  moves on, and a wake-up that was lost costs at most one sweep.
+- a message with a tag code it wants becomes visible in its queue (`arrived`).  All pulls woken in
+  one turn of the loop run at its end, so one pull answers a burst of sends with many messages.  A
+  pull with an SQL92 filter goes on waiting if nothing of the burst matches;
+- an operator moves its group's offset in its queue (`offset_moved`);
+- its deadline has come;
+- the sweep sees that its queue has grown past it, whether the pull wants the messages or not: a
+  filtered consumer moves on, and a lost wake-up costs at most one sweep.
 
-There is one timer for all of them: at the earliest of the deadlines and the next sweep.
+One timer serves all pulls; it is set to the earliest deadline or the next sweep.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = ["PARKED_PULLS_MAX", "PARKED_PULLS_PER_CONNECTION_MAX", "ParkedPull", 
 log = logging.getLogger("cometmq.broker")
 
 SWEEP_INTERVAL_MS: Final = 5000
-"""PullRequestHoldService of RocketMQ 5.4 re-checks at this pace."""
+"""PullRequestHoldService of RocketMQ 5.4 checks at this pace."""
 PARKED_PULLS_MAX: Final = 100_000
 """Java's pullThreadPoolQueueCapacity; each parked pull is about 1 KiB of memory."""
 PARKED_PULLS_PER_CONNECTION_MAX: Final = 16_384
@@ -44,7 +43,7 @@ PARKED_PULLS_PER_CONNECTION_MAX: Final = 16_384
 
 
 class ParkedPull:
-    """One waiting pull; `codes` None wants every message of the queue."""
+    """A waiting pull.  It wants messages with these tag `codes`; None means all."""
 
     __slots__ = (
         "codes",
@@ -85,10 +84,11 @@ class PullHold:
 
     Args:
         clock: for deadlines.
-        run: called with each pull that is to run again; it is no longer parked then.
+        run: runs a pull again, which is no longer parked then.
         max_queue_offset: gives the end of a queue, for the sweep.
-        watch: told of each queue that gets its first (True) or loses its last (False) pull.
-        has_wanted: says of a pull with a filter whether it is to run after an arrival.
+        watch: called when the first pull of a queue is parked (True) and when its last pull is
+            no longer parked (False).
+        has_wanted: says whether a pull with a filter runs after an arrival.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class PullHold:
         run: Callable[[ParkedPull], None],
         max_queue_offset: Callable[[str, int], int],
         watch: Callable[[str, int, bool], None],
-        has_wanted: Callable[[ParkedPull], bool] = lambda _: True,
+        has_wanted: Callable[[ParkedPull], bool],
     ) -> None:
         self._clock = clock
         self._run = run
@@ -139,7 +139,7 @@ class PullHold:
         return self._count
 
     def is_full(self, connection: ServerConnection) -> bool:
-        """Say whether no further pull may wait, of all or of this connection."""
+        """Say whether the broker or this connection has as many parked pulls as it may."""
         if self._count >= PARKED_PULLS_MAX:
             return True
         own = self._by_connection.get(connection)
@@ -169,7 +169,7 @@ class PullHold:
                 if pull.filter is not None:
                     self._examined[pull] = None
                     continue
-                self._take(pull)
+                self._remove(pull)
                 self._woken.append(pull)
         self._wake()
 
@@ -179,31 +179,31 @@ class PullHold:
             asyncio.get_running_loop().call_soon(self._run_woken)
 
     def grown(self, topic: str, queue_id: int) -> None:
-        """Run every pull of a queue whose readers see many messages at once, of whatever tags."""
+        """Run every pull of a queue in which many messages of any tag became visible at once."""
         for pull in list(self._by_queue.get((topic, queue_id), ())):
-            self._take(pull)
+            self._remove(pull)
             self._woken.append(pull)
         self._wake()
 
     def offset_moved(self, group: str, topic: str, queue_id: int) -> None:
         """Run the pulls of a group whose offset an operator moved, so that they learn of it."""
-        # The latest first: the first to run is told, and a client that has pulled anew (after a
-        # seek, say) no longer listens to what it asked before.
+        # The latest first: only the first to run carries the reset, and a client that has pulled
+        # again (after a seek, say) ignores the answer to its older pull.
         for pull in reversed(list(self._by_queue.get((topic, queue_id), ()))):
             if pull.header.consumer_group == group:
-                self._take(pull)
+                self._remove(pull)
                 self._run_one(pull)
 
     def drop_connection(self, connection: ServerConnection) -> None:
         """Forget the pulls of a lost connection."""
         for pull in list(self._by_connection.get(connection, {})):
-            self._take(pull)
+            self._remove(pull)
 
     def drop_topic(self, topic: str) -> None:
         """Run the pulls of a deleted topic, so that they learn of it."""
         for key in [key for key in self._by_queue if key[0] == topic]:
             for pull in list(self._by_queue[key]):
-                self._take(pull)
+                self._remove(pull)
                 self._run_one(pull)
 
     def stop(self) -> None:
@@ -218,7 +218,7 @@ class PullHold:
         self._examined.clear()
         self._count = 0
 
-    def _take(self, pull: ParkedPull) -> None:
+    def _remove(self, pull: ParkedPull) -> None:
         pull.is_waiting = False
         key = (pull.topic, pull.queue_id)
         waiting = self._by_queue[key]
@@ -240,11 +240,11 @@ class PullHold:
         examined, self._examined = self._examined, {}
         for pull in examined:
             if pull.is_waiting and self._has_wanted(pull):
-                self._take(pull)
+                self._remove(pull)
                 self._run_one(pull)
 
     def _run_one(self, pull: ParkedPull) -> None:
-        """Run a pull; a fault in one must not leave the others unanswered."""
+        """Run a pull; an error in one must not leave the others unanswered."""
         try:
             self._run(pull)
         except Exception:
@@ -252,7 +252,7 @@ class PullHold:
             pull.connection.close()
 
     def _arm(self) -> None:
-        """Set the timer to the earliest deadline or sweep; an earlier one set before stays."""
+        """Set the timer to the earliest deadline or sweep, unless it fires earlier already."""
         now_ms = self._clock.now_ms()
         if self._timer is None and self._next_sweep_ms <= now_ms:
             self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
@@ -272,7 +272,7 @@ class PullHold:
         while deadlines and (not deadlines[0][2].is_waiting or deadlines[0][0] <= now_ms):
             pull = heapq.heappop(deadlines)[2]
             if pull.is_waiting:
-                self._take(pull)
+                self._remove(pull)
                 self._run_one(pull)
         if now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
@@ -285,7 +285,7 @@ class PullHold:
             end = self._max_queue_offset(topic, queue_id)
             for pull in list(waiting):
                 if pull.is_waiting and pull.queue_offset < end:
-                    self._take(pull)
+                    self._remove(pull)
                     self._run_one(pull)
         if len(self._deadlines) > 2 * self._count + 64:
             self._deadlines = [entry for entry in self._deadlines if entry[2].is_waiting]

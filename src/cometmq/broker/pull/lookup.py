@@ -31,19 +31,19 @@ class LookupProcessor:
 
         def read() -> bytes | None:
             try:
-                found = store.message_at(offset)
+                record = store.message_at(offset)
             except CometError:
                 return None
-            return None if found is None else bytes(found)
+            return None if record is None else bytes(record)
 
-        def finish(found: bytes | None) -> bytes:
-            if found is None:
+        def finish(record: bytes | None) -> bytes:
+            if record is None:
                 return answer(
                     request,
                     ResponseCode.SYSTEM_ERROR,
                     f"can not find message by the offset, {offset}",
                 )
-            return answer(request, body=found)
+            return answer(request, body=record)
 
         in_worker(self._state, request, connection, read, finish)
 
@@ -58,9 +58,9 @@ class LookupProcessor:
         most = max(0, min(most, self._state.config.default_query_max_num * 2))
         kind = header.index_type or ("U" if header.unique_key_query else "K")
         store = self._state.store
-        # Two steps: what waits for the index belongs to the loop, the files to the worker.
+        # Two steps: entries that wait for the index are read on the loop, its files by a worker.
         try:
-            look_up = store.prepare_query_index(
+            search_index = store.prepare_query_index(
                 header.topic,
                 header.key,
                 most,
@@ -72,9 +72,9 @@ class LookupProcessor:
             return answer(request, ResponseCode.SYSTEM_ERROR, str(error))
 
         def read() -> tuple[bytes, int, int]:
-            found = look_up()
+            entries = search_index()
             records = []
-            for offset in found.physical_offsets:
+            for offset in entries.physical_offsets:
                 try:
                     record = store.message_at(offset)
                 except CometError:
@@ -82,11 +82,11 @@ class LookupProcessor:
                 if record is not None:
                     records.append(bytes(record))
             body = b"".join(records)
-            return body, found.last_update_timestamp_ms, found.last_update_physical_offset
+            return body, entries.last_update_timestamp_ms, entries.last_update_physical_offset
 
-        def finish(found: tuple[bytes, int, int]) -> bytes:
-            body, updated_ms, updated_offset = found
-            if not body:  # Java tells the state of the index only together with messages
+        def finish(result: tuple[bytes, int, int]) -> bytes:
+            body, updated_ms, updated_offset = result
+            if not body:  # Java gives the state of the index only together with messages
                 updated_ms = updated_offset = 0
             ext = {
                 "indexLastUpdatePhyoffset": str(updated_offset),

@@ -1,12 +1,10 @@
 """Offsets: the consumer offsets of groups, and the bounds of queues.
 
-Job: QUERY/UPDATE_CONSUMER_OFFSET, GET_MAX/MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and
-GET_EARLIEST_MSG_STORETIME.  It must not persist offsets (`cometmq.broker.files.persistence`
-does) nor
-read what may be cold on the loop: the last two look at old messages, so a worker does it.
+Serves QUERY/UPDATE_CONSUMER_OFFSET, GET_MAX/MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and
+GET_EARLIEST_MSG_STORETIME.  The last two read old messages, which may be cold, so a worker does it.
 
 QUERY_CONSUMER_OFFSET answers 0 or 22 and nothing else: clients of 4.x take any other code as "no
-offset" and may jump to the end of the queue (trap T12).
+offset" and may jump to the end of the queue.
 """
 
 from __future__ import annotations
@@ -65,8 +63,8 @@ class OffsetProcessor:
     def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
         """Say whether a new group begins a young queue at 0, whatever its ConsumeFromWhere.
 
-        Young means that offset 0 is still there and in memory: clients and tests rely on a
-        group that starts after the first messages to see them all.
+        A queue is young while offset 0 is still there and in memory: clients rely on seeing all
+        messages with a group that starts soon after the first of them.
         """
         if topic not in self._state.topics:
             return False
@@ -77,8 +75,8 @@ class OffsetProcessor:
             return False
         if isinstance(first, GetResult):
             return first.status is GetStatus.FOUND
-        # It is there, but a read could block just now. Java never looks: it calls what lies
-        # within this share of the machine's memory in memory, and so do we when we cannot tell.
+        # Offset 0 is there, but reading it could block. Java assumes that this share of the
+        # machine's memory holds the newest messages; so do we where we cannot tell.
         span_bytes = store.max_physical_offset - store.min_physical_offset
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return span_bytes * 100 <= memory_bytes * _IN_MEMORY_PERCENT
@@ -88,7 +86,7 @@ class OffsetProcessor:
         header = UpdateConsumerOffsetHeader.from_command(request)
         state = self._state
         group = header.consumer_group
-        if group not in state.groups:  # a commit makes no group, unlike a pull
+        if group not in state.groups:  # unlike a pull, a commit creates no group
             return answer(
                 request,
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -104,7 +102,7 @@ class OffsetProcessor:
             )
         if header.commit_offset < 0:
             # Go commits -1 for a queue it has read nothing from. Java stores it and then treats
-            # it as "no offset"; keeping what is known loses nothing.
+            # it as "no offset"; keeping the offset that is there loses nothing.
             return answer(request)
         if state.offsets.has_reset(group, header.topic, header.queue_id):
             return answer(request, remark="Offset has been previously reset")

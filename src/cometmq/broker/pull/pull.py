@@ -1,8 +1,8 @@
 """PULL_MESSAGE and LITE_PULL_MESSAGE: reading queues, with long polling.
 
-Job: check a pull in the order of store.md 9.5, read, answer with the status table of wire.md 3.4,
-or park the pull until there is something to answer.  It must not block: bytes that are not in
-memory are read by a worker, and the pull is answered when they are there.
+A pull is checked in the order of store.md 9.5, read, and answered by the status table of wire.md
+3.4, or parked until there is something to answer.  Nothing here blocks: a worker reads bytes that
+are not in memory, and the pull is answered when they are.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _CODE_OF_STATUS: Final = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-"""Two statuses are missing: NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE depend on the offset
-asked for (0: wait there, else: moved)."""
+"""The answers for NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE depend on the offset that the pull
+asks for: 0 waits there, any other has moved."""
 _BYTES_MAX: Final = 12 * 1024 * 1024
-"""What a client may ask for in maxMsgBytes: a frame ends at 16 MiB."""
+"""The most a client may ask for in maxMsgBytes: a frame ends at 16 MiB."""
 
 
 @lru_cache(maxsize=4096)
@@ -61,7 +61,7 @@ def _parsed_codes(topic: str, expression: str | None) -> frozenset[int] | None:
 
 
 class PullProcessor:
-    """The processors of codes 11 and 361 and the pulls that wait."""
+    """The processors of codes 11 and 361, and the pulls that wait."""
 
     __slots__ = ("_filters", "_state", "hold")
 
@@ -91,7 +91,7 @@ class PullProcessor:
         connection: ServerConnection,
         now_ms: int,
     ) -> Frame:
-        """The same for a header that was read already."""
+        """Serve a pull whose header was decoded already."""
         return self._serve(request, header, connection, now_ms, may_park=True)
 
     # -- checks ---------------------------------------------------------------------------
@@ -101,7 +101,8 @@ class PullProcessor:
     ) -> tuple[TopicConfig, SubscriptionGroupConfig, frozenset[int] | None, RecordFilter | None]:
         """Check in Java's order; give topic, group, the wanted tag codes (None: all), the filter.
 
-        Raises Refusal with the answer's code and remark.
+        Raises:
+            Refusal: the answer's code and remark.
         """
         state = self._state
         if not state.config.broker_permission & PERM_READ:
@@ -218,7 +219,7 @@ class PullProcessor:
         except Refusal as refusal:
             return answer(request, refusal.code, refusal.remark, refusal.ext)
         if may_park and header.sys_flag & PULL_COMMIT_OFFSET:
-            header.sys_flag &= ~PULL_COMMIT_OFFSET  # once, however often this pull runs
+            header.sys_flag &= ~PULL_COMMIT_OFFSET  # commit once, however often this pull runs
             key = header.consumer_group, header.topic, header.queue_id
             if not state.offsets.has_reset(*key):
                 state.offsets.commit(*key, header.commit_offset, now_ms)
@@ -330,16 +331,16 @@ class PullProcessor:
     # -- later ----------------------------------------------------------------------------
 
     def _has_wanted(self, pull: ParkedPull) -> bool:
-        """Say whether a parked pull with a filter has something to tell its consumer now.
+        """Say whether a parked pull with a filter can be answered now.
 
-        What does not match it is passed over: the next look begins behind, and so does the
-        consumer when the pull is answered.
+        Messages that do not match are passed over: the next check begins after them, and so does
+        the consumer when the pull is answered.
         """
         filtered, header = pull.filter, pull.header
         if filtered is None:
             return True
         try:
-            found = self._state.store.get(
+            result = self._state.store.get(
                 pull.topic,
                 pull.queue_id,
                 header.queue_offset,
@@ -350,13 +351,15 @@ class PullProcessor:
             )
         except StoreError:
             return True
-        if isinstance(found, ColdRead) or found.status is not GetStatus.NO_MATCHED_MESSAGE:
-            return isinstance(found, ColdRead) or found.status is not GetStatus.OFFSET_OVERFLOW_ONE
-        header.queue_offset = found.next_queue_offset
-        return found.next_queue_offset < found.max_queue_offset
+        if isinstance(result, ColdRead):
+            return True
+        if result.status is not GetStatus.NO_MATCHED_MESSAGE:
+            return result.status is not GetStatus.OFFSET_OVERFLOW_ONE
+        header.queue_offset = result.next_queue_offset
+        return result.next_queue_offset < result.max_queue_offset
 
     def _run_parked(self, pull: ParkedPull) -> None:
-        """Run a parked pull once more; this time it is answered whatever is found."""
+        """Run a parked pull again; this time it is answered, with or without messages."""
         self._serve_later(
             pull.request, pull.header, pull.connection, allow_cold=False, may_park=False
         )

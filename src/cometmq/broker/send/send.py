@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from cometmq.broker.base.state import BrokerState, Refusal
-from cometmq.broker.base.store_failure import store_failure, when_topic_kept
+from cometmq.broker.base.store_failure import store_failure, when_topic_saved
 from cometmq.broker.delay.levels.delayed_send import DelayedKind
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.waiting_items import WaitingItems
@@ -319,7 +319,7 @@ class SendProcessor:
             return self._refused(request, *store_failure(self._state, error))
         except (CodecError, LocalProtocolError) as error:
             return self._refused(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
-        if self._state.is_topic_kept(config.topic):
+        if self._state.would_topic_survive(config.topic):
             self._remember(config)
             return answered
         if answered is not None and not request.flag & _ONEWAY:
@@ -334,7 +334,7 @@ class SendProcessor:
         def settle(fault: tuple[int, str] | None) -> None:
             connection.send(frame if fault is None else self._refused(request, *fault))
 
-        when_topic_kept(self._state, topic, settle)
+        when_topic_saved(self._state, topic, settle)
 
     def _remember(self, config: TopicConfig) -> None:
         """Let the next plain message to this topic take the fast way."""

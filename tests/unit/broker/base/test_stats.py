@@ -94,7 +94,7 @@ def test_pulls_are_counted_by_group() -> None:
     assert windows_of(stats, "GROUP_GET_SIZE", "t@g")[0].sum == 5120
     assert windows_of(stats, SEND_BACKS, "t@g")[0].sum == 1
     assert windows_of(stats, BROKER_GETS, "cluster")[0] == StatsWindow(41, 4.1, 41 / 3)
-    assert (stats.get_messages, stats.found_pulls) == (41, 3)
+    assert (stats.get_messages, stats.successful_pulls) == (41, 3)
     assert stats.get_tps("t", "g") == 4.0
     assert stats.get_tps("t", "nobody") == 0.0
     assert stats.pulled_offset("t", "g", 0) == 7
@@ -150,7 +150,7 @@ def test_deleted_topics_and_groups_are_forgotten() -> None:
     stats.got("t", "g", 0, 2, 2, 7)
     stats.sample(T0_MS)
     stats.count_puts()
-    assert (stats.put_messages, stats.get_messages, stats.found_pulls) == (14, 5, 4)
+    assert (stats.put_messages, stats.get_messages, stats.successful_pulls) == (14, 5, 4)
     assert windows_of(stats, GROUP_GETS, "t@g")[0].sum == 2
 
 

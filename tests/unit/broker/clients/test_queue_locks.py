@@ -138,7 +138,7 @@ def test_who_wants_no_notices_gets_none(tmp_path: Path) -> None:
         assert await lock(client, "c1", Q0) == []
         await unlock(client, "c0", Q0)
         assert await lock(client, "c1", Q0) == [Q0]
-        assert broker.services.queue_locks._to_tell == {}
+        assert broker.services.queue_locks._to_notify == {}
         assert notice_count(client) == 0
 
     scenario(tmp_path, story, notifyConsumerIdsChangedEnable=False)

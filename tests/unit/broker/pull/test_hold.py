@@ -61,7 +61,11 @@ def story(
                 raise RuntimeError("a fault of ours")
 
         lot = PullHold(
-            SystemClock(), serve, lambda topic, queue: end, lambda *what: watched.append(what)
+            SystemClock(),
+            serve,
+            lambda topic, queue: end,
+            lambda *call: watched.append(call),
+            lambda _: True,
         )
         result = run(lot, ran, watched)
         if asyncio.iscoroutine(result):

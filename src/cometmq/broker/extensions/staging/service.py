@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
-from cometmq.broker.base.store_failure import store_failure, when_topic_kept
+from cometmq.broker.base.store_failure import store_failure, when_topic_saved
 from cometmq.broker.delay.waiting_items import WaitingItems
 from cometmq.broker.extensions.staging.items import check_block
 from cometmq.broker.extensions.staging.ledger import (
@@ -300,14 +300,14 @@ class StagingService:
             self._put(header, request.body, connection, now_ms)
             self.publisher.at("staged")
         staged = answer(request, ext=StageResponseHeader(PublishStatus.STAGED).to_ext())
-        if self._state.is_topic_kept(header.topic):
+        if self._state.would_topic_survive(header.topic):
             return staged
         # Otherwise a kill in this moment leaves a batch for a topic nobody knows.
 
         def settle(fault: tuple[int, str] | None) -> None:
             connection.send(staged if fault is None else answer(request, *fault))
 
-        when_topic_kept(self._state, header.topic, settle)
+        when_topic_saved(self._state, header.topic, settle)
         return None
 
     def _check_names(self, header: StageHeader) -> None:
