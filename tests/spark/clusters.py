@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
 
 from cometmq.model.message import Message
 from cometmq.model.queue import MessageQueue
 from cometmq.sync import Admin, Producer
 
 _NUMBERS = itertools.count()
+QUERY_S = 200
+STARTS_MAX = 4
+
+
+def run_query(start: Callable[[], Any]) -> None:
+    """Start a query and wait for its end.
+
+    Spark gives the process of a streaming source 10 s to connect, and no setting changes that.  On
+    a busy machine a query may end for this reason before it has read anything: it starts again
+    from its checkpoint, as `cometmq.spark.pipelines.base.following` starts one again.
+    """
+    for number in range(1, STARTS_MAX + 1):
+        query = start()
+        try:
+            assert query.awaitTermination(QUERY_S)
+            return
+        except StreamingQueryException as error:
+            is_slow_start = "Python worker failed to connect back" in str(error)
+            if number == STARTS_MAX or not is_slow_start:
+                raise
 
 
 def new_topic(prefix: str = "Topic") -> str:

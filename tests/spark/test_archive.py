@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from tests.interop.waiting import wait_until
 from tests.spark.clusters import Cluster, new_topic
 
 from cometmq.arrow import scan
@@ -60,19 +60,17 @@ def flights(cluster: Cluster) -> str:
 
 def wait_for_files(cluster: Cluster, topic: str) -> None:
     """A running broker writes its queue files about a second behind its log."""
-    deadline = time.monotonic() + 30
-    while True:
+
+    def rows() -> int:
         try:
-            rows = sum(
+            return sum(
                 batch.num_rows
                 for batch in scan(cluster.store_path, topic=topic, columns=["queueOffset"])
             )
         except StoreError:
-            rows = 0
-        if rows == FLIGHTS:
-            return
-        assert time.monotonic() < deadline, rows
-        time.sleep(0.1)
+            return 0
+
+    wait_until(lambda: rows() == FLIGHTS, lambda: f"the queue files hold {rows()} of {FLIGHTS}")
 
 
 def run(spark: SparkSession, cluster: Cluster, folder: Path, topic: str, **options: Any) -> Any:
@@ -110,6 +108,7 @@ def test_a_live_topic_is_archived_and_verified(
     assert (outcome.rows, outcome.compared_rows) == (FLIGHTS, FLIGHTS)
 
 
+@pytest.mark.full
 def test_archives_of_topic_and_store_are_equal(
     spark: SparkSession, cluster: Cluster, flights: str, tmp_path: Path
 ) -> None:
@@ -130,6 +129,7 @@ def test_archives_of_topic_and_store_are_equal(
     assert left.count() == right.count() == FLIGHTS
 
 
+@pytest.mark.full
 def test_a_slice_is_counted_and_replayed_in_order(
     spark: SparkSession, cluster: Cluster, flights: str, tmp_path: Path
 ) -> None:

@@ -7,13 +7,13 @@ import os
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pyarrow.dataset
 import pytest
+from tests.interop.waiting import wait_until
 from tests.spark.clusters import Cluster
 from tests.spark.commands import Ran, run_command
 from tests.unit.arrow.made_stores import MadeStore
@@ -62,6 +62,7 @@ def follow(
     return run_command(capsys, "pipeline", "cdc", f"topic:{topic}", "--to", to, *common, *more)
 
 
+@pytest.mark.full
 def test_a_followed_canal_binlog_survives_restarts(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_followed_canal_binlog_survives_restarts(
     assert table_rows(to) == log.rows
 
 
+@pytest.mark.full
 def test_a_followed_debezium_binlog_in_a_delta_table(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +196,7 @@ def errors(ran: Ran) -> list[str]:
     return [line for line in ran.err.splitlines() if not line.startswith("cdc: ")]
 
 
+@pytest.mark.full
 def test_wrong_input_leaves_no_table(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,6 +245,7 @@ def test_wrong_input_leaves_no_table(
         current_snapshot(to)
 
 
+@pytest.mark.full
 def test_rows_are_told_while_a_followed_batch_runs(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -257,9 +261,7 @@ def test_rows_are_told_while_a_followed_batch_runs(
     def take(batch: DataFrame, stream: str, batch_id: int) -> None:
         merger.take(batch, stream, batch_id, counter=counter)
         # The query still takes this batch for unfinished: only the counter can tell of it.
-        deadline_s = time.monotonic() + 60
-        while progress.rows < counter.value and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        wait_until(lambda: progress.rows >= counter.value)
         told.append(progress.rows)
 
     messages = open_input(
@@ -324,6 +326,7 @@ def test_a_source_that_starts_too_slowly_is_started_again(
     assert table_rows(tmp_path / "orders") == log.rows
 
 
+@pytest.mark.full
 def test_an_interrupt_lets_the_running_batch_finish(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.interop.waiting import wait_until
 from tests.spark.clusters import Cluster
 
 from cometmq.arrow import scan
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-spark.md"
-WAIT_S = 30.0
 
 
 def rows_on_disk(store: str) -> int:
@@ -28,6 +27,7 @@ def rows_on_disk(store: str) -> int:
         return 0
 
 
+@pytest.mark.full
 def test_page_works_from_top_to_bottom(
     spark: SparkSession,
     cluster: Cluster,
@@ -42,9 +42,7 @@ def test_page_works_from_top_to_bottom(
     names: dict[str, object] = {}
     for block in blocks:
         if "cometmq-store" in block:
-            deadline_s = time.monotonic() + WAIT_S
-            while rows_on_disk(cluster.store_path) < 1000 and time.monotonic() < deadline_s:
-                time.sleep(0.1)
+            wait_until(lambda: rows_on_disk(cluster.store_path) >= 1000)
         text = block.replace("127.0.0.1:9876", cluster.name_server)
         text = text.replace("/var/lib/cometmq/store", cluster.store_path)
         text = text.replace("checkpoint-orders", str(tmp_path / "checkpoint"))

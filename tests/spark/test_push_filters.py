@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -43,6 +45,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(Queues)
 
 
+@pytest.mark.full
 def test_pushed_filter_still_leaks_into_other_uses(spark: SparkSession) -> None:
     """One DataFrame used twice: the first use's filter cuts the second one's rows.
 

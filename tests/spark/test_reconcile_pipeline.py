@@ -92,20 +92,6 @@ def test_every_kind_of_difference_between_a_topic_and_files(
     assert (ran.json["left_records"], ran.json["right_records"]) == (100, 100)
     assert ran.json["equal_keys"] == 95
     assert ran.json["offsets"] == [f"{topic}: 100 of 100 in 2 queues"]
-    # A stream of two topics: both sides' offsets, and rows in all.
-    other = cluster.create(1, "Booked")
-    cluster.send_json(other, [{**row, "at": row["at"].isoformat()} for row in right], queues=1)
-    json_columns = "id bigint, at timestamp, amount double"
-    streamed = compare(
-        capsys,
-        *(f"topic:{topic}", f"topic:{other}", "-n", cluster.name_server, "--json"),
-        *("--left-json", json_columns, "--right-json", json_columns),
-        *("--stream", "--once", "--checkpoint", tmp_path / "state"),
-    )
-    assert streamed.json["offsets"] == [
-        f"{other}: 100 of 100 in 1 queue",
-        f"{topic}: 100 of 100 in 2 queues",
-    ], streamed.err
     kept = pyarrow.dataset.dataset(out, format="parquet").to_table().to_pylist()
     assert {(row["kind"], row["key"]) for row in kept} == {
         ("MISSING_LEFT", "3"),
@@ -125,6 +111,29 @@ def test_every_kind_of_difference_between_a_topic_and_files(
     assert "DIFFERENT" in page.read_text()
 
 
+@pytest.mark.full
+def test_a_stream_of_two_topics_shows_the_offsets_of_both(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each topic has its own line in the summary."""
+    left, right = two_sides()
+    topic, other = cluster.create(2, "Payments"), cluster.create(1, "Booked")
+    cluster.send_json(topic, [{**row, "at": row["at"].isoformat()} for row in left], queues=2)
+    cluster.send_json(other, [{**row, "at": row["at"].isoformat()} for row in right], queues=1)
+    json_columns = "id bigint, at timestamp, amount double"
+    streamed = compare(
+        capsys,
+        *(f"topic:{topic}", f"topic:{other}", "-n", cluster.name_server, "--json"),
+        *("--left-json", json_columns, "--right-json", json_columns),
+        *("--stream", "--once", "--checkpoint", tmp_path / "state"),
+    )
+    assert streamed.json["offsets"] == [
+        f"{other}: 100 of 100 in 1 queue",
+        f"{topic}: 100 of 100 in 2 queues",
+    ], streamed.err
+
+
+@pytest.mark.full
 def test_equal_sides_end_with_0_also_a_database(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +161,7 @@ def test_equal_sides_end_with_0_also_a_database(
     assert (missing.code, missing.err.count("\n")) == (2, 1)
 
 
+@pytest.mark.full
 def test_a_stream_finds_the_same_and_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

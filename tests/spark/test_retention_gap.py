@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.interop.waiting import wait_until
 from tests.raw_client import RawClient
 from tests.spark.clusters import Cluster
 
@@ -23,7 +24,6 @@ DELETE_EXPIRED_COMMITLOG = 329
 MIN_OFFSET = 31
 MESSAGES = 3_000
 SETTINGS = {"mappedFileSizeCommitLog": 1 << 20, "fileReservedTime": 1}
-WAIT_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +47,18 @@ def forget_oldest(cluster: Cluster, topic: str, store: Path) -> int:
     two_hours_ago = time.clock_gettime(time.CLOCK_REALTIME) - 7_200
     for path in files[:2]:
         os.utime(path, (two_hours_ago, two_hours_ago))
-    deadline_s = time.monotonic() + WAIT_S
+    first = 0
     with RawClient(cluster.broker_address) as client:
-        while True:
+
+        def has_deleted() -> bool:
+            nonlocal first
             client.call(DELETE_EXPIRED_COMMITLOG, {})
             answer = client.call(MIN_OFFSET, {"topic": topic, "queueId": "0"})
             first = int(answer.ext_fields["offset"])
-            if first > 0 and not files[1].exists():
-                return first
-            assert time.monotonic() < deadline_s, "retention did not delete the oldest files"
-            time.sleep(0.05)
+            return first > 0 and not files[1].exists()
+
+        wait_until(has_deleted, lambda: "retention did not delete the oldest files")
+    return first
 
 
 def options(cluster: Cluster, topic: str, **more: str) -> LiveOptions:

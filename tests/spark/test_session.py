@@ -148,6 +148,7 @@ def test_java_of_the_wheel_runs_spark_quietly(tmp_path: Path) -> None:
     assert list(tmp_path.glob("cometmq-java-*")) == []
 
 
+@pytest.mark.full
 def test_masters_and_settings_that_spark_refuses_are_named() -> None:
     """One sentence each, with what was given; the JVM's own words stand before it on stderr."""
     tries: list[tuple[str, dict[str, str]]] = [

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
-from tests.spark.clusters import Cluster, new_topic
+from tests.interop.waiting import wait_until
+from tests.spark.clusters import Cluster, new_topic, run_query
 
 from cometmq.arrow import scan
 from cometmq.client.extensions.staging.sync import PartWriter, Staging
@@ -61,7 +62,7 @@ class Copy:
 
     def __call__(self) -> None:
         """Everything available now."""
-        query = (
+        writer = (
             self.spark.readStream.format("cometmq")
             .option("nameServer", self.cluster.name_server)
             .option("subscribe", self.source)
@@ -75,9 +76,8 @@ class Copy:
             .options(**self.options)
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(120)
+        run_query(writer.start)
 
     def forget_newest_commit(self) -> None:
         """As a crash after the publish and before Spark wrote that the batch is done."""
@@ -156,6 +156,7 @@ def test_query_writes_each_row_once(spark: SparkSession, cluster: Cluster, tmp_p
     assert read(spark, cluster, target) == sorted(str(n) for n in range(60))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("batches", [1, 2])
 def test_new_checkpoint_under_an_old_name_is_refused(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, batches: int
@@ -185,6 +186,7 @@ def test_mistake_is_one_clear_error(spark: SparkSession, cluster: Cluster) -> No
     assert "did you mean 'body'?" in str(raised.value)
 
 
+@pytest.mark.full
 def test_rows_with_a_delivery_time_come_at_that_time(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -205,16 +207,15 @@ def test_rows_with_a_delivery_time_come_at_that_time(
             .option("startingOffsets", "earliest")
             .load()
         )
-        query = (
+        writer = (
             frame.selectExpr("body", f"cast(case {cases} end as bigint) as deliverTime")
             .writeStream.format("cometmq")
             .option("nameServer", cluster.name_server)
             .option("topic", target)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(120)
+        run_query(writer.start)
 
     def rows() -> dict[str, int]:
         found = scan(
@@ -227,10 +228,7 @@ def test_rows_with_a_delivery_time_come_at_that_time(
 
     copy()
     assert {"at once", "past"} <= rows().keys()
-    deadline = time.monotonic() + 60
-    while "late" not in rows():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: "late" in rows(), lambda: f"only {sorted(rows())} were delivered")
     assert rows()["late"] >= due_ms
     frame = spark.createDataFrame(
         [("x", datetime(9000, 1, 1, tzinfo=UTC))], "body string, deliverTime timestamp"

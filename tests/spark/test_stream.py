@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from tests.spark.clusters import Cluster, new_topic
+from tests.spark.clusters import Cluster, new_topic, run_query
 
 from cometmq.arrow.options import COLUMNS
 from cometmq.errors import NoRoute, OffsetOutOfRange
@@ -48,25 +48,24 @@ class Run:
         self.spark = spark
         self.checkpoint = folder / "checkpoint"
         self.options = {"nameServer": cluster.name_server, **options}
-        self.batches: list[tuple[int, list[int]]] = []
+        self.batches: dict[int, list[int]] = {}
 
     def __call__(self) -> list[list[int]]:
         """Everything available now; the batches' bodies, empty ones left out."""
         self.batches.clear()
         stream = self.spark.readStream.format("cometmq").options(**self.options)
-        query = (
+        writer = (
             stream.load()
             .select("body")
             .writeStream.foreachBatch(self._take)
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(120)
-        return [numbers for _, numbers in self.batches if numbers]
+        run_query(writer.start)
+        return [numbers for numbers in self.batches.values() if numbers]
 
     def _take(self, frame: DataFrame, batch_id: int) -> None:
-        self.batches.append((batch_id, sorted(int(row.body) for row in frame.collect())))
+        self.batches[batch_id] = sorted(int(row.body) for row in frame.collect())
 
     def forget_newest_commit(self) -> None:
         """As a crash between the sink's work and Spark's word about it."""
@@ -237,6 +236,7 @@ def test_query_reads_each_message_once(
     assert run() == []
 
 
+@pytest.mark.full
 def test_query_from_latest_misses_nothing_after_its_start(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -250,6 +250,7 @@ def test_query_from_latest_misses_nothing_after_its_start(
     assert run() == [[2, 3]]
 
 
+@pytest.mark.full
 def test_query_with_a_wrong_option_does_not_start(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_topic_without_bodies_is_refused(spark: SparkSession) -> None:
         trace_steps(spark.range(1))
 
 
+@pytest.mark.full
 def test_command_on_a_live_topic(
     spark: SparkSession,
     cluster: Cluster,

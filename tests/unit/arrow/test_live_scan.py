@@ -64,7 +64,7 @@ def fill(name_server: str, topic: str = TOPIC, count: int = COUNT) -> None:
                 body,
                 tags=chance.choice([None, "A", "B"]),
                 keys=f"k{number}",
-                properties={"queue_rows": f"Ärmel {number}"} if number % 7 == 0 else {},
+                properties={"place": f"Ärmel {number}"} if number % 7 == 0 else {},
             )
             producer.send(message, queue=MessageQueue(topic, "broker-a", number % QUEUES))
 
@@ -222,7 +222,7 @@ def test_brokers_evaluate_a_filter(filled: EmbeddedCluster) -> None:
     expected = [
         row["queueOffset"]
         for row in rows
-        if dict(row["properties"]).get("queue_rows", "").endswith("7")
+        if dict(row["properties"]).get("place", "").endswith("7")
         or (row["tags"] == "A" and row["keys"] == "k3")
     ]
     assert 5 < len(expected) < 30

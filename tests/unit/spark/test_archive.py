@@ -195,6 +195,7 @@ run(store, Path(root), on_point=on_point)
 """
 
 
+@pytest.mark.timeout(240)  # it starts an interpreter
 @pytest.mark.parametrize("point", ["files-written", "committed", "one-moved"])
 def test_a_killed_process_leaves_what_the_next_completes(point: str, tmp_path: Path) -> None:
     """The same with SIGKILL: the lock goes with the process, and no row is lost or repeated."""
@@ -206,7 +207,7 @@ def test_a_killed_process_leaves_what_the_next_completes(point: str, tmp_path: P
         env=environment,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
         check=False,
     )
     assert died.returncode == -signal.SIGKILL, died.stderr
