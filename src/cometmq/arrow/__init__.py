@@ -1,7 +1,7 @@
-"""A topic as Arrow record batches, for pandas, Polars, DuckDB and whoever reads Arrow.
+"""A topic as Arrow record batches, for pandas, Polars, DuckDB and any other reader of Arrow.
 
-Job: `scan`, its report and its column names.  It must not know Spark, and it imports numpy and
-pyarrow (extra ``arrow``) only when a scan begins.
+`scan` reads a store directory or a running cluster.  numpy and pyarrow (extra ``arrow``) are
+imported only when a scan begins.
 """
 
 from __future__ import annotations
@@ -62,43 +62,47 @@ def scan(
     """A `pyarrow.RecordBatchReader` over a store directory, RocketMQ's or ours, or a live topic.
 
     With `name_server` (``"127.0.0.1:9876"``) a topic is read from its brokers, RocketMQ's or ours:
-    queue by queue, from what is there when the scan begins to where it ended then.  What retention
-    takes in between is counted in `report.expired`.  Further keywords are those of `LiveCluster`:
-    `timeout_ms`, `retry_ms`, `group`, `access_key`, `secret_key`, `tls`.
+    queue by queue, between the first and last offset that each queue has when the scan begins.
+    Messages that retention deletes meanwhile are counted in `report.expired`.  Further keywords
+    are those of `LiveCluster`: `timeout_ms`, `retry_ms`, `group`, `access_key`, `secret_key`,
+    `tls`.
 
-    Else `path` names a store directory.  It may belong to a running broker: files are opened for
-    reading only, no lock is taken, and the scan ends where the store ended when it began.  A
-    running CometMQ broker writes its queues about a second behind its log; a scan of a topic sees
-    what is written.
+    Otherwise `path` names a store directory.  It may belong to a running broker: the scan opens
+    files for reading only, takes no lock, and ends where the store ended when the scan began.  A
+    running CometMQ broker writes its queue files about a second behind its log; a scan of a topic
+    sees only written units.
 
-    With `topic` the consume queues lead: queue by queue, by queue offset.  Without it the commit
-    log is walked and every record of every topic comes in log order, system topics included.
-    Bodies come decompressed.  Only the columns asked for are decoded; a map of all properties is
-    made only with `include_properties` (the column is null otherwise).
+    With `topic` the scan reads the consume queues: queue by queue, by queue offset.  Without it
+    the scan walks the commit log and returns every record of every topic in log order, system
+    topics included.  Bodies are decompressed.  Only the requested columns are decoded; the map of
+    all properties is built only with `include_properties` (otherwise the column is null).
 
-    - `queues`: queue ids. `starting_offsets` (inclusive) and `ending_offsets` (exclusive):
+    - `queues`: queue ids.
+    - `starting_offsets` (inclusive) and `ending_offsets` (exclusive):
       ``"earliest"``, ``"latest"``, ``{0: 1500}``, ``{"Topic": {"broker-a:0": 1500}}`` or JSON.
-      An offset below what the queue still holds begins at its first.
+      A start below the queue's first offset becomes the first offset.
     - `starting_timestamp` (inclusive), `ending_timestamp` (exclusive): store time, ms since 1970
       or a datetime with a time zone.
-    - `tags`: ``"A || B"`` or a list; hashes select in the queue, the tags themselves decide.
-    - `columns`: names out of `ALL_COLUMNS`, in the order wanted; default all.
-    - `mode`, for records that do not decode: PERMISSIVE gives a row with the reason in
-      ``_corrupt_record`` (name the column when you name columns), DROPMALFORMED leaves them out
-      and counts them, FAILFAST raises StoreCorrupt naming file and position.  A record that a
-      crash cut off at the end of the log is never a row: recovery cuts it off too.
-    - `check_crc` compares body CRCs and CRC tails: without it a changed byte inside a body is
-      not seen, with it a scan is several times slower.
-    - `batch_rows`: rows of a batch at most; batches also end with a log file and at 64 MiB.
-    - `broker`: what stands in that column, since a store does not know its broker's name; in a
-      live scan only this broker's queues are read.
-    - `sql92`: a filter over properties for the brokers of a live scan to evaluate; RocketMQ's do
-      where ``enablePropertyFilter=true`` is set.
+    - `tags`: ``"A || B"`` or a list.  The queue's tag hashes preselect; the tags decide.
+    - `columns`: names from `ALL_COLUMNS`, in the desired order; default all.
+    - `mode`, for records that do not decode: PERMISSIVE returns a row with the reason in
+      ``_corrupt_record`` (name this column when you name columns), DROPMALFORMED leaves the
+      record out and counts it, FAILFAST raises StoreCorrupt with file and position.  A record
+      that a crash cut off at the end of the log is never a row: recovery truncates it too.
+    - `check_crc` compares body CRCs and CRC tails.  Without it the scan does not notice a changed
+      byte inside a body; with it the scan is several times slower.
+    - `batch_rows`: the most rows of a batch; a batch also ends with a log file and at 64 MiB.
+    - `broker`: the value of that column, since a store does not know its broker's name; a live
+      scan reads only this broker's queues.
+    - `sql92`: a filter over properties that the brokers of a live scan evaluate; RocketMQ's
+      brokers do so with ``enablePropertyFilter=true``.
     - `report` is filled while batches are read.
 
-    Raises ConfigError for a wrong argument or a missing pyarrow, StoreError for a directory
-    without a store, an unknown topic or queue, or an offset beyond a queue's end; of a cluster
-    NoRoute, OffsetOutOfRange, ConnectFailed or what a broker answered (RemoteError).
+    Raises:
+        ConfigError: an argument is wrong, or pyarrow is missing.
+        StoreError: the directory holds no store, a topic or queue is unknown, or an offset is
+            beyond its queue's end.
+        NoRoute, OffsetOutOfRange, ConnectFailed, RemoteError: the same faults of a cluster.
     """
     _check_names(cluster)
     options = parse_options(
@@ -143,15 +147,15 @@ def scan(
     return scan_store(path, options, report)
 
 
-def _check_names(given: Iterable[str]) -> None:
-    """Refuse keywords nobody knows, with Spark's names of the same things told as ours."""
-    known = [*_CLUSTER_SETTINGS, *inspect.signature(scan).parameters]
-    known.remove("cluster")
-    for name in given:
+def _check_names(keywords: Iterable[str]) -> None:
+    """Refuse unknown keywords; translate the names of Spark's options into ours."""
+    names = [*_CLUSTER_SETTINGS, *inspect.signature(scan).parameters]
+    names.remove("cluster")
+    for name in keywords:
         if name in _CLUSTER_SETTINGS:
             continue
         ours = _NAMES_IN_SPARK.get(name) or re.sub("[A-Z]", _with_underscore, name)
-        hint = f"; it is called {ours!r} here" if ours in known else nearest(name, known)
+        hint = f"; it is called {ours!r} here" if ours in names else nearest(name, names)
         raise ConfigError(f"scan has no argument {name!r}{hint}")
 
 

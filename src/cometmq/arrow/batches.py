@@ -1,7 +1,4 @@
-"""From decoded columns and faults to record batches of one schema.
-
-Job: what the three modes make of records that do not decode.  It must not decode or read.
-"""
+"""Record batches of one schema from decoded columns and faults, as the scan's mode asks."""
 
 from __future__ import annotations
 
@@ -20,15 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchMaker", "Damage"]
 
-_KEPT_BYTES: Final = 16 << 20
+_HEAP_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A record or stretch that does not decode."""
+    """A record, or a stretch of a log, that does not decode."""
 
     row: int
-    """Its number among the records decoded together."""
+    """Its row among the records that are decoded together."""
     where: str
     """File and position, or queue and offset."""
     physical_offset: int | None
@@ -40,38 +37,41 @@ class Damage:
 
 
 class BatchMaker:
-    """Makes the batches of one scan and counts in its report."""
+    """Builds the batches of one scan and counts faults in its report."""
 
     def __init__(self, options: ScanOptions, report: ScanReport, schema: Any) -> None:
         self._options = options
         self._report = report
         self._schema = schema
-        # Memory that was given back once is what glibc keeps from then on (twice as much at its
-        # heap's end): without it each batch's numbers go back and come again page by page.
-        np.empty(_KEPT_BYTES, np.uint8)
+        # glibc raises its limits when a large block is freed: from then on it keeps freed memory
+        # instead of returning each batch's arrays to the system page by page.
+        np.empty(_HEAP_BYTES, np.uint8)
 
     def batch(self, decoded: Decoded, damages: list[Damage], queue_rows: QueueRows | None) -> Any:
-        """One batch: what decoded and, in its places, what the mode makes of the rest."""
+        """One batch: the decoded rows, and rows for the damaged records in their positions."""
         if decoded.columns:
             arrays = [decoded.columns[name] for name in self._options.columns]
             batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         else:
-            batch = self._nothing()
+            batch = self._empty()
         if not damages:
             return batch
-        more = self.damaged(damages, queue_rows)
-        if not more.num_rows:
+        damaged = self.damaged(damages, queue_rows)
+        if not damaged.num_rows:
             return batch
         order = np.concatenate(
             (decoded.rows, np.array([damage.row for damage in damages], np.int64))
         )
-        both = pa.Table.from_batches([batch, more]).take(pa.array(np.argsort(order)))
+        both = pa.Table.from_batches([batch, damaged]).take(pa.array(np.argsort(order)))
         return both.combine_chunks().to_batches()[0]
 
     def damaged(self, damages: list[Damage], queue_rows: QueueRows | None) -> Any:
-        """Rows for what does not decode; none where it is dropped, an error where it must not be.
+        """Rows for damaged records; no rows in mode DROPMALFORMED.
 
-        A queue still knows topic, queue and offset of such a record; the log only its position.
+        A consume queue gives topic, queue id and queue offset; the log gives the position only.
+
+        Raises:
+            StoreCorrupt: the mode is FAILFAST.
         """
         options, report = self._options, self._report
         report.corrupt += len(damages)
@@ -79,23 +79,25 @@ class BatchMaker:
             raise StoreCorrupt(f"{damages[0].text}; mode PERMISSIVE or DROPMALFORMED reads on")
         if options.mode == "DROPMALFORMED":
             report.dropped += len(damages)
-            return self._nothing()
-        known: dict[str, list[Any]] = {
+            return self._empty()
+        values: dict[str, list[Any]] = {
             "broker": [options.broker] * len(damages),
             "physicalOffset": [damage.physical_offset for damage in damages],
             CORRUPT_COLUMN: [damage.text for damage in damages],
         }
         if queue_rows is not None:
-            known["topic"] = [queue_rows.topic] * len(damages)
-            known["queueId"] = [queue_rows.queue_id] * len(damages)
-            known["queueOffset"] = [int(queue_rows.queue_offsets[damage.row]) for damage in damages]
+            values["topic"] = [queue_rows.topic] * len(damages)
+            values["queueId"] = [queue_rows.queue_id] * len(damages)
+            values["queueOffset"] = [
+                int(queue_rows.queue_offsets[damage.row]) for damage in damages
+            ]
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(known.get(name, [None] * len(damages)), TYPES[name])
+                pa.array(values.get(name, [None] * len(damages)), TYPES[name])
                 for name in options.columns
             ],
             schema=self._schema,
         )
 
-    def _nothing(self) -> Any:
+    def _empty(self) -> Any:
         return pa.RecordBatch.from_pylist([], schema=self._schema)

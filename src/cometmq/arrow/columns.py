@@ -1,8 +1,7 @@
-"""The columns of a scan as Arrow types, and what turns plain values into them.
+"""The columns of a scan as Arrow types, and arrays of these types from byte ranges and numbers.
 
-Job: schema, byte ranges to arrays, host fields and message ids to text.  It must not know where
-the bytes came from.  The types are those Spark wants of a Python source: string, binary, map of
-strings, timestamps in microseconds UTC, everything nullable.
+The types are those that Spark accepts from a Python source: string, binary, map of strings,
+timestamps in microseconds UTC, all nullable.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ TYPES: Final[dict[str, Any]] = {
     "sysFlag": pa.int32(),
     CORRUPT_COLUMN: pa.string(),
 }
-# Beyond these the microseconds leave 64 bits.
+# Beyond this the microseconds do not fit into 64 bits.
 TIME_MAX_MS: Final = (2**63 - 1) // 1000
 _HEX: Final = np.frombuffer(
     b"".join(f"{value:02X}".encode() for value in range(256)), dtype=np.uint16
 )
 _ID_CHARACTERS: Final = 32
-#: Above this an array of equal texts is too big to be kept for the next batch.
+#: A longer array of equal texts is too big to keep for the next batch.
 _SHARED_ROWS_MAX: Final = 1 << 16
 _OFFSET_MAX: Final = 2**31 - 1
 
@@ -69,8 +68,9 @@ def schema_of(columns: tuple[str, ...]) -> Any:
 def slices(buffer: Any, start: NDArray[Any], end: NDArray[Any], kind: Any) -> Any:
     """The byte ranges `start[i]:end[i]` of a buffer as one array, copied once, in C++.
 
-    Ranges ascend, do not overlap and stay below 2**31 (at most a log file).  One array lies over
-    the buffer with ranges in its even places and gaps in its odd ones; `take` gathers the even.
+    Ranges ascend, do not overlap and stay below 2**31 (at most a log file).  An array over the
+    buffer has the ranges as its even elements and the gaps between them as its odd elements;
+    `take` gathers the even ones.
     """
     count = len(start)
     if not count:
@@ -78,16 +78,16 @@ def slices(buffer: Any, start: NDArray[Any], end: NDArray[Any], kind: Any) -> An
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0:-1:2] = start
     offsets[1::2] = end
-    # `take` makes room for rows of the mean length of all places, gaps included, and copies once
-    # more when that was far too much. The last gap, which nobody takes, makes the mean right.
+    # `take` reserves memory for the mean length of all elements, gaps included, and copies again
+    # when that is far too much. The last gap, which is never taken, corrects the mean.
     room = 2 * int((end - start).sum()) + 1
     offsets[-1] = min(int(start[0]) + room, buffer.size, _OFFSET_MAX)
-    places = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), buffer])
-    return pc.take(places, _even(count), boundscheck=False)
+    elements = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), buffer])
+    return pc.take(elements, _even(count), boundscheck=False)
 
 
 def _even(count: int) -> Any:
-    """0, 2, 4 and on."""
+    """The even numbers 0, 2, 4, ..."""
     return _shared_even(count) if count <= _SHARED_ROWS_MAX else _made_even(count)
 
 
@@ -102,7 +102,7 @@ def _made_even(count: int) -> Any:
 
 def constant(value: str | None, count: int) -> Any:
     """The same text in every row."""
-    # Arrays are never changed: batches of one size share theirs.
+    # Arrow arrays are immutable, so batches of one size share this one.
     return _constant(value, count) if count <= _SHARED_ROWS_MAX else _repeated(value, count)
 
 
@@ -118,7 +118,7 @@ def _repeated(value: str | None, count: int) -> Any:
 
 
 def timestamps(milliseconds: NDArray[np.int64]) -> Any:
-    """Milliseconds since 1970 as timestamps; what does not fit becomes null."""
+    """Milliseconds since 1970 as timestamps; null where the value does not fit."""
     mask = None
     if len(milliseconds) and (
         milliseconds.max() > TIME_MAX_MS or milliseconds.min() < -TIME_MAX_MS
@@ -129,32 +129,32 @@ def timestamps(milliseconds: NDArray[np.int64]) -> Any:
 
 
 def hosts(raw: NDArray[Any]) -> Any:
-    """8-byte host fields as ``ip:port``; there are few, so each is written once."""
+    """8-byte host fields as ``ip:port``; each distinct host is formatted once."""
     fields = np.ascontiguousarray(raw).view(np.int64)
     if len(fields) and (fields == fields[0]).all():
         return constant(decode_host(fields[:1].tobytes()), len(fields))
     packed = pa.array(fields).dictionary_encode()
     words = packed.dictionary.to_numpy().tobytes()
     names = [
-        decode_host(words[place : place + HOST_V4_BYTES])
-        for place in range(0, len(words), HOST_V4_BYTES)
+        decode_host(words[position : position + HOST_V4_BYTES])
+        for position in range(0, len(words), HOST_V4_BYTES)
     ]
     return pa.array(names, pa.string()).take(packed.indices)
 
 
 def message_ids(store_hosts: NDArray[Any], physical_offsets: NDArray[Any]) -> Any:
-    """Offset message ids: hex of the 8-byte store host and of the physical offset."""
+    """Offset message ids: hex of the 8-byte store host and the physical offset."""
     count = len(store_hosts)
     text = np.empty((count, 16), np.uint16)
     fields = np.ascontiguousarray(store_hosts).view(np.int64)
-    # Nearly always one broker's address: written once.
-    is_one = count and bool((fields == fields[0]).all())
-    hosts_raw = fields[:1] if is_one else fields
+    # Nearly always one broker's address: formatted once.
+    is_same_host = count and bool((fields == fields[0]).all())
+    hosts_raw = fields[:1] if is_same_host else fields
     text[:, :8] = _HEX[hosts_raw.view(np.uint8).reshape(-1, 8)]
     offsets_raw = np.ascontiguousarray(physical_offsets, ">i8").view(np.uint8).reshape(count, 8)
     upper = offsets_raw.view(np.int32)[:, 0]
     if count and (upper == upper[0]).all():
-        # Of one log file, which nearly always lies within 4 GiB.
+        # Offsets of one log file nearly always share their upper 4 bytes.
         text[:, 8:12] = _HEX[offsets_raw[0, :4]]
     else:
         text[:, 8:12] = _HEX[offsets_raw[:, :4]]

@@ -1,9 +1,8 @@
-"""Records of one log file as columns: the vectorised decoder.
+"""The vectorised decoder: positions and sizes of records in, columns out.
 
-Job: positions and sizes in, arrays out.  A record that is plainly right (version 1 or 2, IPv4
-hosts, lengths that add up, standing where it says) is decoded with all others of its batch by
-numpy and Arrow; every other one goes to the row decoder of codec, which either decodes it or says
-what is wrong.  So the two cannot disagree about a fault.  It must not choose records.
+numpy and Arrow decode all plain records of a batch together: version 1 or 2, IPv4 hosts, lengths
+that add up, at the position that the record names.  Every other record goes to the row decoder in
+`codec`, which decodes it or says what is wrong.  So only one of the two ever reports a fault.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _HEAD: Final = np.dtype(
     ]
 )
 assert _HEAD.itemsize == BODY_POSITION_V4
-#: The same bytes with four-byte fields as this machine reads them, not turned.
+#: The same bytes with four-byte fields in this machine's byte order, not swapped.
 _WORDS: Final = np.dtype(
     {
         "names": ["size", "magic", "queue_id", "sys_flag"],
@@ -79,9 +78,9 @@ _WORDS: Final = np.dtype(
 
 
 def _swapped(value: int) -> np.int32:
-    """A number as it reads on this machine where the record holds it big-endian.
+    """The number that this machine reads where a record holds ``value`` big-endian.
 
-    Comparing raw words with it spares turning every record's.
+    Raw words are compared with it, which is faster than swapping the word of every record.
     """
     return np.array([value], ">i4").view(np.int32)[0]  # type: ignore[no-any-return]
 
@@ -94,32 +93,32 @@ _Properties = PropertyBatch | UniformProperties
 
 
 class RecordBytes(Protocol):
-    """Bytes with records in them."""
+    """Bytes that hold records: a log file or a broker's answer."""
 
     @property
     def start(self) -> int | None:
-        """Physical offset of the first byte; None where only the records know theirs."""
+        """Physical offset of the first byte; None where only the records say theirs."""
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """The number of bytes."""
 
     @property
     def map(self) -> Any:
-        """The bytes, to be cut by slices."""
+        """The bytes, for slicing."""
 
     @property
     def bytes(self) -> NDArray[np.uint8]:
-        """The same as an array."""
+        """The bytes as an array."""
 
     @property
     def buffer(self) -> Any:
-        """The same as an Arrow buffer."""
+        """The bytes as an Arrow buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRows:
-    """What a consume queue says of the records it points to."""
+    """What a consume queue says about the records that its units point to."""
 
     topic: str
     queue_id: int
@@ -127,13 +126,13 @@ class QueueRows:
 
     @property
     def is_own(self) -> bool:
-        """Whether its records name this queue; a light queue points to those of others."""
+        """Whether the records name this queue; a light queue points to records of other queues."""
         return not self.topic.startswith(_LMQ_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A record that does not decode: its number in the batch, and why."""
+    """A record that does not decode: its row in the batch, and the reason."""
 
     row: int
     reason: str
@@ -141,17 +140,17 @@ class Fault:
 
 @dataclass(slots=True)
 class Decoded:
-    """Arrays by column, rows in the order asked for; rows with a fault are left out."""
+    """Arrays by column, rows in the requested order without those that have a fault."""
 
     rows: NDArray[Any]
-    """Number in the batch of each row that is there."""
+    """Position in the batch of each row in `columns`."""
     columns: dict[str, Any]
     faults: list[Fault] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Plain:
-    """The records decoded together."""
+    """The plain records of a batch."""
 
     rows: NDArray[Any]
     start: NDArray[Any]
@@ -162,7 +161,7 @@ class _Plain:
     topic_end: NDArray[Any]
 
     def keep(self, mask: NDArray[np.bool_]) -> _Plain:
-        """Those of the mask."""
+        """The records that the mask selects."""
         return _Plain(
             self.rows[mask],
             self.start[mask],
@@ -181,7 +180,7 @@ def decode_records(
     options: ScanOptions,
     queue_rows: QueueRows | None,
 ) -> Decoded:
-    """Decode the records at these positions of a file; time and tag limits are applied."""
+    """Decode the records at these file positions and apply the limits of time and tags."""
     plain = _plain_records(file, start, size, queue_rows)
     if "body" in options.columns and _has_flag(plain.head, COMPRESSED_FLAG):
         plain = plain.keep((plain.head["sys_flag"] & COMPRESSED_FLAG) == 0)
@@ -209,7 +208,7 @@ def decode_records(
     )
 
 
-# -- all at once -------------------------------------------------------------------------
+# -- all records at once -------------------------------------------------------------------------
 
 
 def _plain_records(
@@ -218,7 +217,7 @@ def _plain_records(
     size: NDArray[np.int64],
     queue_rows: QueueRows | None,
 ) -> _Plain:
-    """The records that need no second look."""
+    """The records that numpy decodes."""
     data = file.bytes
     rows, start, end = _inside(data, start, size)
     if len(rows):
@@ -245,7 +244,7 @@ def _plain_records(
         is_good &= heads["physical_offset"] == start + file.start
     if queue_rows is not None and queue_rows.is_own:
         is_good &= words["queue_id"] == _swapped(queue_rows.queue_id)
-        is_good &= heads["queue_offset"] == _taken(queue_rows.queue_offsets, rows)
+        is_good &= heads["queue_offset"] == _at_rows(queue_rows.queue_offsets, rows)
     plain = _Plain(rows, start, end, heads, body_end, topic_start, topic_start)
     if not is_good.all():
         plain = plain.keep(is_good)
@@ -261,9 +260,10 @@ def _usual_records(
     heads: NDArray[Any],
     queue_rows: QueueRows | None,
 ) -> _Plain | None:
-    """All of them, when all are right, of version 1 and with topics of one length; else None.
+    """All records, if each is plain, of version 1 and with a topic of the same length; else None.
 
-    The same checks as those below, with one answer for the batch instead of one for each record.
+    The checks are those of `_plain_records`, with one result for the batch instead of one for
+    each record.
     """
     words = heads.view(_WORDS)
     data = file.bytes
@@ -275,7 +275,7 @@ def _usual_records(
     ):
         return None
     if queue_rows is not None and queue_rows.is_own:
-        queue_offsets = _taken(queue_rows.queue_offsets, rows)
+        queue_offsets = _at_rows(queue_rows.queue_offsets, rows)
         if (words["queue_id"] != _swapped(queue_rows.queue_id)).any() or (
             heads["queue_offset"] != queue_offsets
         ).any():
@@ -283,17 +283,17 @@ def _usual_records(
     body_bytes = heads["body_bytes"].astype(np.int64)
     body_end = start + BODY_POSITION_V4
     body_end += body_bytes
-    # A length that leads out of the record must not be followed.
-    if body_bytes.min() < 0 or (left := end - body_end).min() <= 0:
+    # Do not follow a body length that points outside the record.
+    if body_bytes.min() < 0 or (tail_bytes := end - body_end).min() <= 0:
         return None
     topic_bytes = int(data[body_end[0]])
-    # Length of the topic, topic, length of the properties: one look at each.
+    # Topic length, topic and properties length, gathered once per record.
     width = 1 + topic_bytes + 2
-    if topic_bytes > TOPIC_BYTES_MAX_V1 or left.min() < width:
+    if topic_bytes > TOPIC_BYTES_MAX_V1 or tail_bytes.min() < width:
         return None
     view = np.ndarray((len(data) - width + 1,), f"V{width}", file.map, strides=(1,))
     tails = view[body_end].view(np.uint8).reshape(-1, width)
-    property_bytes = left - width
+    property_bytes = tail_bytes - width
     if (
         (tails[:, 0] != topic_bytes).any()
         or property_bytes.max() > PROPERTIES_BYTES_MAX
@@ -313,9 +313,9 @@ def _has_flag(heads: NDArray[Any], flag: int) -> bool:
 def _inside(
     data: NDArray[np.uint8], start: NDArray[np.int64], size: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """Rows, starts and ends of the ranges that lie in the data, one behind the other.
+    """Rows, starts and ends of the ranges that lie in the data and ascend.
 
-    Ranges must ascend to be gathered in one pass; anything else is a damaged queue.
+    One pass gathers ascending ranges; a queue whose ranges do not ascend is damaged.
     """
     end = start + size
     if not len(start):
@@ -334,16 +334,16 @@ def _inside(
     return rows, start[rows], end[rows]
 
 
-def _taken(values: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:
-    """`values[rows]`; ascending rows that are all there are need no copy."""
+def _at_rows(values: NDArray[np.int64], rows: NDArray[Any]) -> NDArray[np.int64]:
+    """`values[rows]`, without a copy when all rows are selected."""
     return values if len(rows) == len(values) else values[rows]
 
 
 def _plain_tails(data: NDArray[np.uint8], plain: _Plain, is_v2: NDArray[np.bool_] | None) -> _Plain:
-    """Those of them whose topic and properties fill the record to its end.
+    """The records whose topic and properties end where the record ends.
 
-    Lengths are gathered byte by byte: numpy takes single bytes several times faster than words
-    that lie at odd places, and the second byte is in the cache already.
+    Lengths are gathered byte by byte: numpy gathers single bytes several times faster than
+    unaligned words, and the second byte is already in the cache.
     """
     length = data[plain.body_end].astype(np.int64)
     is_good = length <= TOPIC_BYTES_MAX_V1
@@ -362,18 +362,18 @@ def _plain_tails(data: NDArray[np.uint8], plain: _Plain, is_v2: NDArray[np.bool_
 
 
 def _is_crc_right(file: RecordBytes, plain: _Plain) -> NDArray[np.bool_]:
-    """Whether body CRC and CRC tail hold; the one check that looks at each record by itself."""
+    """Whether body CRC and CRC tail are right; the only check that visits each record."""
     view = memoryview(file.map)
     crc32 = zlib.crc32
     body_start = plain.start + BODY_POSITION_V4
-    found = np.array(
+    crcs = np.array(
         [
             crc32(view[begin:end])
             for begin, end in zip(body_start.tolist(), plain.body_end.tolist(), strict=True)
         ],
         np.int64,
     )
-    right: NDArray[np.bool_] = ((found & 0x7FFFFFFF) == plain.head["crc"]) | (
+    right: NDArray[np.bool_] = ((crcs & 0x7FFFFFFF) == plain.head["crc"]) | (
         body_start == plain.body_end
     )
     for row, (begin, end) in enumerate(zip(plain.start.tolist(), plain.end.tolist(), strict=True)):
@@ -397,7 +397,7 @@ def _in_time(plain: _Plain, options: ScanOptions) -> _Plain:
 def _properties(
     file: RecordBytes, plain: _Plain, options: ScanOptions, is_slow: NDArray[np.bool_]
 ) -> tuple[_Properties | None, _Plain]:
-    """Parsed properties if a column or the tags want them; odd rows become slow ones."""
+    """Parsed properties if a column or the tags need them; odd rows become slow rows."""
     columns = options.columns
     is_wanted = (
         options.tags is not None
@@ -406,13 +406,13 @@ def _properties(
     )
     if not is_wanted:
         return None, plain
-    found = parse_properties(file.buffer, plain.topic_end + 2, plain.end)
-    # More than once: what is odd in one way hides what is odd in another.
-    while found.odd.any():
-        is_slow[plain.rows[found.odd]] = True
-        plain = plain.keep(~found.odd)
-        found = parse_properties(file.buffer, plain.topic_end + 2, plain.end)
-    return found, plain
+    parsed = parse_properties(file.buffer, plain.topic_end + 2, plain.end)
+    # Repeated, since a row that is odd in one way hides rows that are odd in another.
+    while parsed.odd.any():
+        is_slow[plain.rows[parsed.odd]] = True
+        plain = plain.keep(~parsed.odd)
+        parsed = parse_properties(file.buffer, plain.topic_end + 2, plain.end)
+    return parsed, plain
 
 
 def _topics(
@@ -423,7 +423,7 @@ def _topics(
     queue_rows: QueueRows | None,
     is_slow: NDArray[np.bool_],
 ) -> tuple[Any, _Plain, _Properties | None]:
-    """The records' own topics, when no queue names them; each is checked to be UTF-8 once."""
+    """The records' own topics, if no queue names the topic; each name is checked to be UTF-8."""
     if queue_rows is not None:
         return None, plain, properties
     same = same_text(file.bytes, plain.topic_start, plain.topic_end)
@@ -470,7 +470,7 @@ def _columns(
             own = (
                 head["queue_offset"]
                 if queue_rows is None
-                else _taken(queue_rows.queue_offsets, plain.rows)
+                else _at_rows(queue_rows.queue_offsets, plain.rows)
             )
             made[name] = pa.array(own.astype(np.int64))
         elif name == "physicalOffset":
@@ -515,7 +515,7 @@ def _head_column(name: str, head: NDArray[Any]) -> Any:
     return pa.array(head["sys_flag"].astype(np.int32))
 
 
-# -- one by one --------------------------------------------------------------------------
+# -- record by record --------------------------------------------------------------------------
 
 
 def _with_slow_rows(
@@ -527,24 +527,24 @@ def _with_slow_rows(
     decoded: Decoded,
     slow: NDArray[Any],
 ) -> Decoded:
-    """The same with the rows that were left to the row decoder, in their places."""
+    """Add the slow rows, decoded one by one, in their positions."""
     rows: list[int] = []
     values: dict[str, list[Any]] = {name: [] for name in options.columns}
     for row in slow.tolist():
-        found = _decode_row(file, int(start[row]), int(size[row]), options, queue_rows, row)
-        if isinstance(found, Fault):
-            decoded.faults.append(found)
-        elif found is not None:
+        decoded_row = _decode_row(file, int(start[row]), int(size[row]), options, queue_rows, row)
+        if isinstance(decoded_row, Fault):
+            decoded.faults.append(decoded_row)
+        elif decoded_row is not None:
             rows.append(row)
             for name in options.columns:
-                values[name].append(found[name])
+                values[name].append(decoded_row[name])
     if rows:
         order = np.concatenate((decoded.rows, np.array(rows, np.int64)))
         take = np.argsort(order)
         decoded.rows = order[take]
         for name in options.columns:
-            more = pa.array(values[name], TYPES[name])
-            decoded.columns[name] = pa.concat_arrays([decoded.columns[name], more]).take(
+            slow_values = pa.array(values[name], TYPES[name])
+            decoded.columns[name] = pa.concat_arrays([decoded.columns[name], slow_values]).take(
                 pa.array(take)
             )
     return decoded
@@ -558,11 +558,11 @@ def _decode_row(
     queue_rows: QueueRows | None,
     row: int,
 ) -> dict[str, Any] | Fault | None:
-    """One record's values; None when time or tags leave it out."""
+    """One record's values; None when the limits of time or tags exclude it."""
     if start < 0 or size < RECORD_BYTES_MIN or start + size > file.size:
-        return Fault(row, f"a record of {size} bytes cannot stand here in {file.size} bytes")
+        return Fault(row, f"a record of {size} bytes does not fit here into {file.size} bytes")
     try:
-        # From its own bytes only, so that a size that is too large is seen.
+        # From the record's own bytes only, so that a size that is too large is noticed.
         message = decode_message(file.map[start : start + size], 0, check_crc=options.check_crc)
     except CodecError as error:
         return Fault(row, str(error).removeprefix("record at position 0: "))

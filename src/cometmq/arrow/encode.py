@@ -1,9 +1,8 @@
-"""Columns of bodies, tags and keys as the body of a batch, all rows at once.
+"""Columns of bodies, tags and keys encoded as the bodies of batch messages, all rows at once.
 
-Job: what `cometmq.client` lays out message by message (`SendCodec.batch_item`, `codec.batch`), made
-of whole columns by Arrow.  It must not guess or send: rows that are not plainly right (nothing to
-send, a separator in a tag, keys with a space) give None and go the other way, which has the rules
-and the error texts.
+Arrow encodes whole columns into the bytes that `cometmq.client` writes message by message
+(`SendCodec.batch_item`, `codec.batch`).  For rows that need the client's rules and error texts
+(an empty body, a separator in a tag, keys with a space) the result is None.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ def encode_rows(
     message_bytes_max: int,
     block_bytes: int,
 ) -> Iterator[tuple[bytes, int]] | None:
-    """Batch bodies of at most ``block_bytes``, with their row counts; None for rows that are odd.
+    """Batch bodies of at most ``block_bytes``, with their row counts; None if a row is odd.
 
     Args:
         bodies: a binary array.
         ids: the unique id of each row, ASCII.
         tags, keys: string arrays, null or empty where there is none.
-        message_bytes_max: of one row, laid out.
+        message_bytes_max: the most bytes of one encoded row.
     """
     if bodies.null_count or (tags is not None and not _is_free_of_separators(tags)):
         return None
@@ -77,7 +76,7 @@ def encode_rows(
 
 
 def _blocks(items: Any, block_bytes: int) -> Iterator[tuple[bytes, int]]:
-    """Runs of rows that stay below a size; a row that is larger is a run by itself."""
+    """Runs of rows of at most ``block_bytes``; a larger row is a run by itself."""
     _, offsets, data = items.buffers()
     ends = np.frombuffer(offsets, np.int32)[items.offset : items.offset + len(items) + 1]
     view = memoryview(data)
@@ -94,14 +93,14 @@ def _text(value: bytes) -> Any:
 
 
 def _named(name: bytes, values: Any) -> Any:
-    """``name 0x01 value 0x02``, nothing where there is no value."""
+    """``name 0x01 value 0x02``; empty where there is no value."""
     values = pc.fill_null(values.cast(pa.binary()), _EMPTY)
     entry = pc.binary_join_element_wise(_text(name + b"\x01"), values, _text(b"\x02"), _EMPTY)
     return pc.if_else(pc.greater(pc.binary_length(values), 0), entry, _EMPTY)
 
 
 def _fixed(values: NDArray[Any]) -> Any:
-    """Rows of numbers as a binary array."""
+    """A matrix of numbers as a binary array, one element per row."""
     count, width = len(values), values.itemsize * values.shape[1]
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
@@ -109,12 +108,12 @@ def _fixed(values: NDArray[Any]) -> Any:
 
 
 def _lengths(values: Any) -> NDArray[np.int64]:
-    found: NDArray[Any] = pc.binary_length(values).to_numpy(zero_copy_only=False)
-    return found.astype(np.int64)
+    lengths: NDArray[Any] = pc.binary_length(values).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)
 
 
 def _bytes_of(values: Any) -> NDArray[np.uint8]:
-    """All characters of a string array, those of null rows too."""
+    """The bytes of a string array, those of null rows included."""
     _, offsets, data = values.buffers()
     if data is None:
         return np.zeros(0, np.uint8)
@@ -128,6 +127,6 @@ def _is_free_of_separators(values: Any) -> bool:
 
 
 def _is_graphic(values: Any) -> bool:
-    """Whether nothing but visible ASCII is there, so that no rule about spaces applies."""
-    found = _bytes_of(values)
-    return bool(((found >= _GRAPHIC[0]) & (found <= _GRAPHIC[1])).all())
+    """Whether all bytes are visible ASCII, so that no rule about spaces applies."""
+    data = _bytes_of(values)
+    return bool(((data >= _GRAPHIC[0]) & (data <= _GRAPHIC[1])).all())

@@ -1,11 +1,10 @@
-"""A running cluster as Arrow readers see it: topics, queues, bounds, progress.
+"""A running cluster as Arrow readers see it: topics, queues, bounds, consumer offsets.
 
-Job: `LiveCluster`, which finds the brokers of a topic, asks them and asks again when a connection
-is lost or a broker has moved, for a limited time; and `read_span`, the records between two offsets
-of a queue as record batches.  It must not know Spark, need an event loop or decode a record.
+`LiveCluster` finds the brokers of a topic and sends them requests without an event loop.  When a
+connection is lost or a broker has moved, it repeats the request for a limited time.
 
-It works in processes that were forked or that unpickled it: nothing is opened before it is used,
-a child process leaves its parent's connections alone, and what is pickled is how it was made.
+A `LiveCluster` survives fork and pickle: it opens a connection on first use, a forked child
+leaves its parent's connections alone, and a pickle holds only the constructor's arguments.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ T = TypeVar("T")
 
 TIMEOUT_MS: Final = 10_000
 RETRY_MS: Final = 30_000
-"""How long a broker that does not answer is asked again: longer than one needs to restart."""
+"""How long requests to a silent broker are repeated: longer than a broker takes to restart."""
 _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 1.0
 _PASSING: Final = (ConnectFailed, RequestTimeout, BrokerBusy, ServiceNotAvailable)
-"""Faults that may be gone a moment later."""
+"""Faults that may have passed a moment later."""
 
 
 class QueueId(NamedTuple):
@@ -76,14 +75,17 @@ class QueueId(NamedTuple):
 
 
 class LiveCluster:
-    """The brokers a name server knows, asked over blocking connections, one per broker and thread.
+    """A client of a cluster's brokers with blocking connections, one per broker and thread.
 
-    A broker that does not answer is looked up and asked again for `retry_ms`; then the last fault
-    is raised.  Every single wait ends after `timeout_ms`.  A name server that has never answered
-    is an error at once.
+    When a broker does not answer, its address is looked up again and the request repeated for
+    `retry_ms`; then the last fault is raised.  Each wait ends after `timeout_ms`.  A name server
+    that has never answered is an error at once.
 
-    - `group` is the consumer group that pulls name; by default one that every broker has.
+    - `group` is the consumer group of the pulls; the default exists on every broker.
     - `access_key`, `secret_key`, `security_token`, `tls`: as for every client of CometMQ.
+
+    Raises:
+        ConfigError: an argument is wrong.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class LiveCluster:
         self._lock = threading.Lock()
         self._is_closed = False
         self.plain_brokers: set[str] = set()
-        """Brokers that were found not to know the bulk pull."""
+        """Brokers that have refused the bulk pull as unknown."""
         fork.register(self)
 
     def __reduce__(self) -> tuple[Callable[..., LiveCluster], tuple[str, dict[str, Any]]]:
@@ -156,7 +158,7 @@ class LiveCluster:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; safe to repeat."""
+        """Close the connections; a second call does nothing."""
         self._is_closed = True
         self._io.close()
         with self._lock:
@@ -166,10 +168,12 @@ class LiveCluster:
                 channel.close()
 
     def after_fork(self) -> None:
-        """In a child process: leave the parent's connections alone, make new ones."""
+        """Abandon the parent's connections in a forked child; the next use opens new ones."""
         self._io.after_fork()
         channels = [channel for free in self._free.values() for channel in free]
-        fork.abandon_descriptors([-1 if one.is_closed else one.fileno() for one in channels])
+        fork.abandon_descriptors(
+            [-1 if channel.is_closed else channel.fileno() for channel in channels]
+        )
         fork.keep_forever(channels)
         self._free = {}
         self._lock = threading.Lock()
@@ -177,18 +181,18 @@ class LiveCluster:
     # -- connections for spans --------------------------------------------------------------
 
     def take_channel(self, address: str) -> PipelinedChannel:
-        """A connection nobody else uses; give it back with `give_channel`."""
+        """Return a connection for exclusive use; `give_channel` takes it back."""
         with self._lock:
             free = self._free.get(address)
             while free:
                 channel = free.pop()
-                # What a broker that restarted has closed is not worth a request.
+                # `poll` notices a connection that a restarted broker has closed.
                 if not channel.is_closed and channel.poll():
                     return channel
         return PipelinedChannel(address, self.timeout_ms, self.security.tls)
 
     def give_channel(self, channel: PipelinedChannel) -> None:
-        """Keep a connection for the next span; a closed one is dropped."""
+        """Keep a connection for the next span, unless it is closed."""
         if channel.is_closed:
             return
         with self._lock:
@@ -197,40 +201,49 @@ class LiveCluster:
                 return
         channel.close()
 
-    # -- what there is ----------------------------------------------------------------------
+    # -- topics and queues ------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """Sorted names of all topics but RocketMQ's own."""
+        """Sorted names of all topics except RocketMQ's own.
+
+        Raises:
+            ClientError, RemoteError: no name server answers.
+        """
         return self._patiently(self._admin.topic_list)
 
     def queues(self, topic: str) -> list[QueueId]:
-        """The readable queues of a topic, as its brokers' masters have them now.
+        """The queues of a topic that can be read from its masters now.
 
-        Raises NoRoute for a topic nobody knows, and when its brokers have no master left.
+        Raises:
+            NoRoute: the topic is unknown, or none of its brokers has a master.
         """
         route = self._patiently(lambda: self._admin.topic_route(topic))
         masters = {
             data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs
         }
-        found = [QueueId(*queue) for queue in subscribe_queues(topic, route)]
-        queues = [queue for queue in found if queue.broker in masters]
+        readable = [QueueId(*queue) for queue in subscribe_queues(topic, route)]
+        queues = [queue for queue in readable if queue.broker in masters]
         if not queues:
             raise NoRoute(
-                f"no master of topic {topic} lets its queues be read: {len(found)} queues on"
+                f"no master of topic {topic} lets its queues be read: {len(readable)} queues on"
                 f" {len(route.broker_datas)} brokers, {len(masters)} masters"
             )
         return queues
 
     def bounds(self, queues: Iterable[QueueId]) -> dict[QueueId, tuple[int, int]]:
-        """The first offset of each queue and the one behind its last, as the store has them.
+        """The first offset of each queue and the offset after its last, as the store has them.
 
-        One request per broker and topic.  NoRoute for a queue that its broker does not have.
+        Sends one request per broker and topic.
+
+        Raises:
+            NoRoute: a broker does not have the queue.
+            RemoteError: a broker refused the request.
         """
         wanted = list(queues)
         parts: dict[tuple[str, str], list[QueueId]] = defaultdict(list)
         for queue in wanted:
             parts[queue.topic, queue.broker].append(queue)
-        found: dict[QueueId, tuple[int, int]] = {}
+        bounds: dict[QueueId, tuple[int, int]] = {}
         for (topic, _), part in parts.items():
             command = RemotingCommand.request(
                 RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic).to_ext()
@@ -247,18 +260,26 @@ class LiveCluster:
                         f"{queue.broker} has no queue {queue.queue_id} of topic {topic}, only"
                         f" {sorted(ranges)}"
                     )
-                # An empty queue: Java says -1 where there was never a message.
-                found[queue] = max(0, item.min_offset), max(0, item.max_offset)
-        return {queue: found[queue] for queue in wanted}
+                # Java answers -1 for a queue that never had a message.
+                bounds[queue] = max(0, item.min_offset), max(0, item.max_offset)
+        return {queue: bounds[queue] for queue in wanted}
 
     def offset_at(self, queue: QueueId, time_ms: int) -> int:
-        """The first offset stored at or after a time, ms since 1970; the end if there is none."""
+        """The first offset stored at or after a time (ms since 1970); the queue's end if none is.
+
+        Raises:
+            ClientError, RemoteError: the broker does not answer or refuses.
+        """
         return self._at(queue, lambda at: self._calls.search_offset(at, _wire(queue), time_ms))
 
     # -- progress of groups -----------------------------------------------------------------
 
     def commit(self, group: str, offsets: Mapping[QueueId, int]) -> None:
-        """Store a group's next offsets and wait for the brokers' word; an unknown group is made."""
+        """Store a group's next offsets and wait for the brokers; creates an unknown group.
+
+        Raises:
+            ClientError, RemoteError: a broker does not answer or refuses.
+        """
         for queue, queue_offset in offsets.items():
 
             async def commit(at: str, queue: QueueId = queue, value: int = queue_offset) -> None:
@@ -280,11 +301,15 @@ class LiveCluster:
                 self._at(queue, commit)
 
     def committed(self, group: str, queues: Iterable[QueueId]) -> dict[QueueId, int | None]:
-        """A group's stored offset of each queue, None where it has none."""
+        """A group's stored offset of each queue; None where it has stored none.
+
+        Raises:
+            ClientError, RemoteError: a broker does not answer or refuses.
+        """
         return {queue: self._committed(group, queue) for queue in queues}
 
     def _committed(self, group: str, queue: QueueId) -> int | None:
-        # Without the last field a broker says 0 for a young queue, stored or not.
+        # Without the last field a broker answers 0 for a young queue, even if none is stored.
         header = QueryConsumerOffsetHeader(group, queue.topic, queue.queue_id, False)
         command = RemotingCommand.request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
         answer = self.ask(queue, command)
@@ -294,14 +319,22 @@ class LiveCluster:
             raise remote_error(answer.code, answer.remark)
         return OffsetResponseHeader.from_command(answer).queue_offset
 
-    # -- asking -----------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------
 
     def ask(self, queue: QueueId, command: RemotingCommand) -> RemotingCommand:
-        """The answer of the queue's broker, whatever its code."""
+        """Send a request to the queue's broker and return the answer, whatever its code.
+
+        Raises:
+            ClientError, RemoteError: the broker does not answer in time.
+        """
         return self._at(queue, lambda at: self._io.request(at, command, self.timeout_ms))
 
     def address(self, queue: QueueId, *, is_fresh: bool = False) -> str:
-        """Where the queue's broker listens; `is_fresh` asks the name server again."""
+        """The address of the queue's broker; `is_fresh` asks the name server again.
+
+        Raises:
+            NoRoute: no name server knows the broker.
+        """
         at = None if is_fresh else self._routes.address(queue.broker)
         if at is None:
             run_inline(self._admin.topic_route(queue.topic))
@@ -314,19 +347,23 @@ class LiveCluster:
         return at
 
     def patience(self) -> Patience:
-        """Says how long to ask again, from now on."""
+        """A retry policy that starts now."""
         return Patience(self, self._retry_ms)
 
     def pause(self, seconds: float) -> None:
-        """Let time pass."""
+        """Sleep."""
         run_inline(self._io.sleep(seconds))
 
     def now_s(self) -> float:
-        """Seconds that never go back."""
+        """Seconds of the monotonic clock."""
         return self._clock.monotonic()
 
     def check_open(self) -> None:
-        """Raise ClientClosed after `close`."""
+        """Check that `close` was not called.
+
+        Raises:
+            ClientClosed: it was.
+        """
         if self._is_closed:
             raise ClientClosed("this LiveCluster is closed; make another")
 
@@ -335,7 +372,7 @@ class LiveCluster:
         return self._routes.has_answered
 
     def _at(self, queue: QueueId, call: Callable[[str], Coroutine[Any, Any, T]]) -> T:
-        """Call the broker of a queue, looked up anew after each passing fault."""
+        """Call the broker of a queue; look its address up again after each passing fault."""
         self.check_open()
         patience = self.patience()
         while True:
@@ -345,7 +382,7 @@ class LiveCluster:
                 patience.wait_after(error)
 
     def _patiently(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask the name servers; again, if they once answered and now do not."""
+        """Ask the name servers; repeat the call if they answered once and are silent now."""
         self.check_open()
         patience = self.patience()
         while True:
@@ -356,26 +393,30 @@ class LiveCluster:
 
 
 class Patience:
-    """How often one thing is tried: until its time is up, with growing pauses."""
+    """Repeats of one call: until a deadline, with growing pauses."""
 
     def __init__(self, cluster: LiveCluster, retry_ms: int) -> None:
         self._cluster = cluster
         self._deadline_s = cluster.now_s() + retry_ms / 1000
         self._pause_s = _PAUSE_S
         self.is_tried = False
-        """Whether it failed once."""
+        """Whether the call has failed before."""
 
     def wait_after(self, error: ClientError | RemoteError) -> None:
-        """Wait before the next try, or raise the error: it is permanent, or the time is up."""
+        """Wait before the next try, or raise the error: it is permanent, or time is up.
+
+        Raises:
+            ClientError, RemoteError: the given error.
+        """
         cluster = self._cluster
-        left_s = self._deadline_s - cluster.now_s()
-        if left_s <= 0 or not cluster.has_answered():
+        remaining_s = self._deadline_s - cluster.now_s()
+        if remaining_s <= 0 or not cluster.has_answered():
             raise error
         if isinstance(error, NoRoute) and not self.is_tried:
-            # Not after a lost connection: the topic or broker is unknown, not on its way back.
+            # The first try found no route: the topic or broker is unknown, not restarting.
             raise error
         self.is_tried = True
-        cluster.pause(min(self._pause_s, left_s))
+        cluster.pause(min(self._pause_s, remaining_s))
         self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
 
 

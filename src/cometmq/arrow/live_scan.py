@@ -1,7 +1,4 @@
-"""A topic of a running cluster as one RecordBatchReader.
-
-Job: which queues and offsets a live scan reads; the rest is `read_span`.  It must not decode.
-"""
+"""A topic of a running cluster as one RecordBatchReader: chooses queues and offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +24,14 @@ _NAMES_MAX: Final = 5
 def scan_live(
     name_server: str, options: ScanOptions, report: ScanReport, settings: dict[str, Any]
 ) -> Any:
-    """A RecordBatchReader over a topic; see `cometmq.arrow.scan`.  `settings` are LiveCluster's."""
+    """A RecordBatchReader over a topic; see `cometmq.arrow.scan`.
+
+    Args:
+        settings: keyword arguments of LiveCluster.
+
+    Raises:
+        ConfigError, NoRoute, OffsetOutOfRange, ConnectFailed: see `cometmq.arrow.scan`.
+    """
     if options.topic is None:
         raise ConfigError("a scan of a cluster needs a topic: topic='Orders'")
     schema = schema_of(options.columns)
@@ -45,12 +49,12 @@ def _batches(
 ) -> Iterator[Any]:
     with live:
         for queue, start, end in spans:
-            # Retention may pass a start that was the first offset a moment ago.
+            # Retention may delete messages after the bounds were read.
             yield from read_span(live, queue, start, end, options, report, skip_expired=True)
 
 
 def _spans(live: LiveCluster, topic: str, options: ScanOptions) -> Spans:
-    """The queues asked for, each with its first offset and the one behind its last."""
+    """The chosen queues, each with its first offset and the offset after its last."""
     queues = _chosen(_queues(live, topic), topic, options)
     spans: Spans = []
     for queue, (first, end_there) in live.bounds(queues).items():
@@ -89,7 +93,7 @@ def _queues(live: LiveCluster, topic: str) -> list[QueueId]:
 
 
 def _chosen(queues: list[QueueId], topic: str, options: ScanOptions) -> list[QueueId]:
-    """Those of the options; an error for one that is named and not there."""
+    """The queues that the options choose; NoRoute for a named queue or broker that is missing."""
     brokers = sorted({queue.broker for queue in queues})
     wanted_brokers = {broker for broker, _ in options.starting_by_broker}
     wanted_brokers |= {broker for broker, _ in options.ending_by_broker}
@@ -101,11 +105,11 @@ def _chosen(queues: list[QueueId], topic: str, options: ScanOptions) -> list[Que
             f"topic {topic!r} is not on a broker {unknown[0]!r}, only on"
             f" {', '.join(brokers[:_NAMES_MAX])}{nearest(unknown[0], brokers)}"
         )
-    known = {queue.queue_id for queue in queues}
+    queue_ids = {queue.queue_id for queue in queues}
     named = {*(options.queues or ()), *options.starting_offsets, *options.ending_offsets}
-    missing = sorted(named - known)
+    missing = sorted(named - queue_ids)
     if missing:
-        raise NoRoute(f"topic {topic!r} has no queue {missing[0]}, only {sorted(known)}")
+        raise NoRoute(f"topic {topic!r} has no queue {missing[0]}, only {sorted(queue_ids)}")
     return [
         queue
         for queue in queues
@@ -120,7 +124,7 @@ def _offset_of(
     by_id: dict[int, int],
     by_broker: dict[tuple[str, int], int],
 ) -> int:
-    """What is said of this queue: of this broker's, of all with its id, of all."""
+    """The option's offset for this queue: by broker and id, else by id, else the default."""
     if key in by_broker:
         return by_broker[key]
     if any(queue_id == key[1] for _, queue_id in by_broker):

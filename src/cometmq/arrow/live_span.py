@@ -1,7 +1,4 @@
-"""The records of one queue between two offsets, read from its broker.
-
-Job: `read_span`: answers of pulls in, record batches out.  It must not choose offsets or queues.
-"""
+"""The records of one queue between two offsets, pulled from its broker as record batches."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["WireRecords", "read_span", "walk_sizes"]
 
 _PULL_COUNT: Final = 32
-"""More than this a broker does not give in one answer to an ordinary pull."""
+"""The most records that a broker returns for an ordinary pull."""
 _COUNT_MAX: Final = 1 << 20
 _PULL_ANSWERS: Final = (
     ResponseCode.SUCCESS,
@@ -77,14 +74,14 @@ class WireRecords:
 
 @dataclass(slots=True)
 class Chunk:
-    """Consecutive records of a queue, as they came."""
+    """Consecutive records of a queue, as the broker sent them."""
 
     data: bytes | bytearray | memoryview
     sizes: NDArray[np.int64]
     first: int
-    """Queue offset asked for."""
+    """Queue offset of the request."""
     following: int
-    """Queue offset behind the last that was looked at."""
+    """Queue offset after the last unit that the broker examined."""
 
 
 def read_span(
@@ -99,12 +96,15 @@ def read_span(
 ) -> Iterator[Any]:
     """The records of a queue from offset `start` up to, not including, `end`, as record batches.
 
-    Columns, tags, times, mode and batch size are those of the options; its topic, queues and
-    offsets are not looked at.  The report is filled while batches are taken.
+    The options give columns, tags, times, mode and batch size; their topic, queues and offsets
+    are ignored.  The report is filled while the caller takes batches.  With `skip_expired` the
+    read passes over messages that retention has deleted, before or during the read, and counts
+    them in `report.expired`.
 
-    Raises OffsetOutOfRange when the broker does not hold `start` to `end`; with `skip_expired`
-    what retention has taken (also while the span is read) is passed over and counted in
-    `report.expired`.
+    Raises:
+        OffsetOutOfRange: the broker does not hold `start` to `end`.
+        RemoteProtocolError: an answer makes no sense.
+        ClientError, RemoteError: the broker does not answer in time or refuses.
     """
     if options.broker is None:
         options = replace(options, broker=queue.broker)
@@ -120,7 +120,7 @@ def _decoded(
     chunk: Chunk, queue: QueueId, end: int, options: ScanOptions, maker: BatchMaker
 ) -> Iterator[Any]:
     if not len(chunk.sizes):
-        # The broker looked at many and none has a tag that was asked for.
+        # The broker examined units and none has a requested tag.
         return
     records = WireRecords(chunk.data)
     size = chunk.sizes
@@ -152,7 +152,7 @@ def _decoded(
 
 
 class _Puller:
-    """Asks for a span, each answer's successor before the answer is looked at."""
+    """Pulls a span; sends the next request before the caller decodes the last answer."""
 
     def __init__(
         self, cluster: LiveCluster, queue: QueueId, start: int, end: int, options: ScanOptions
@@ -164,22 +164,22 @@ class _Puller:
         self._expression = "*" if tags is None else " || ".join(tags)
         self._channel: PipelinedChannel | None = None
         self._opaque = -1
-        self.here = start
-        """Where the request on the way begins."""
+        self.position = start
+        """Queue offset of the outstanding request."""
 
-    def ask(self, here: int) -> None:
-        """Send the request for what begins here, if a connection stands."""
-        self.here = here
-        if self._channel is None or self._channel.is_closed or here >= self._end:
+    def ask(self, position: int) -> None:
+        """Send the request for this queue offset, if a connection is open."""
+        self.position = position
+        if self._channel is None or self._channel.is_closed or position >= self._end:
             return
         try:
             (self._opaque,) = self._channel.post([self._command()], self._cluster.timeout_ms)
         except ConnectFailed:
-            # `answer` will notice and begin anew.
+            # `answer` notices the lost connection and reconnects.
             return
 
     def answer(self) -> tuple[RemotingCommand, memoryview]:
-        """The answer to the request on the way, asked again as long as the cluster allows."""
+        """The answer to the outstanding request, repeated as long as the cluster's retries last."""
         cluster = self._cluster
         cluster.check_open()
         patience = cluster.patience()
@@ -188,7 +188,7 @@ class _Puller:
                 if self._channel is None or self._channel.is_closed:
                     address = cluster.address(self._queue, is_fresh=patience.is_tried)
                     self._channel = cluster.take_channel(address)
-                    self.ask(self.here)
+                    self.ask(self.position)
                 answer, body = self._channel.take(self._opaque, cluster.timeout_ms)
                 if answer.code in _BUSY:
                     raise BrokerBusy(answer.code, answer.remark)
@@ -197,15 +197,15 @@ class _Puller:
                 if self._queue.broker in cluster.plain_brokers:
                     raise remote_error(answer.code, answer.remark)
                 cluster.plain_brokers.add(self._queue.broker)
-                self.ask(self.here)
+                self.ask(self.position)
             except (ConnectFailed, RequestTimeout, NoRoute) as error:
                 patience.wait_after(error)
             except BrokerBusy as error:
                 patience.wait_after(error)
-                self.ask(self.here)
+                self.ask(self.position)
 
     def close(self, *, is_done: bool) -> None:
-        """Give the connection back; an answer that is still to come would spoil it."""
+        """Give the connection back; close it first if an answer is still outstanding."""
         channel, self._channel = self._channel, None
         if channel is not None:
             if not is_done:
@@ -214,14 +214,14 @@ class _Puller:
 
     def _command(self) -> RemotingCommand:
         cluster, queue = self._cluster, self._queue
-        # An expression is evaluated record by record: a bulk pull would be answered as a plain one.
+        # A broker evaluates SQL92 record by record, so it would answer a bulk pull as a plain one.
         is_plain = queue.broker in cluster.plain_brokers or self._sql92 is not None
         header = BulkPullHeader(
             cluster.group,
             queue.topic,
             queue.queue_id,
-            self.here,
-            min(_PULL_COUNT if is_plain else _COUNT_MAX, self._end - self.here),
+            self.position,
+            min(_PULL_COUNT if is_plain else _COUNT_MAX, self._end - self.position),
             PULL_SUBSCRIPTION,
             0,
             0,
@@ -248,39 +248,39 @@ def _pulled(
     *,
     skip_expired: bool,
 ) -> Iterator[Chunk]:
-    """What the answers hold, in order."""
+    """The chunks of all answers, in order."""
     puller = _Puller(cluster, queue, start, end, options)
     small = _SmallAnswers(options.batch_rows)
-    here = start
+    position = start
     try:
-        puller.ask(here)
-        while here < end:
+        puller.ask(position)
+        while position < end:
             answer, body = puller.answer()
             if answer.code not in _PULL_ANSWERS:
                 raise remote_error(answer.code, answer.remark)
             header = BulkPullResponseHeader.from_command(answer)
             if answer.code in (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND):
-                if not (skip_expired and here < header.min_offset):
-                    raise out_of_range(queue, here, end, header.min_offset, header.max_offset)
-                report.expired += min(end, header.min_offset) - here
-                yield from small.rest()
-                here = header.min_offset
-                puller.ask(here)
+                if not (skip_expired and position < header.min_offset):
+                    raise out_of_range(queue, position, end, header.min_offset, header.max_offset)
+                report.expired += min(end, header.min_offset) - position
+                yield from small.flush()
+                position = header.min_offset
+                puller.ask(position)
                 continue
-            first, here = here, header.next_begin_offset
-            if here <= first:
+            first, position = position, header.next_begin_offset
+            if position <= first:
                 raise RemoteProtocolError(
-                    f"{queue}: a pull of offset {first} was answered with next offset {here}"
+                    f"{queue}: a pull of offset {first} was answered with next offset {position}"
                 )
-            puller.ask(here)
+            puller.ask(position)
             if header.msg_count is None:
-                yield from small.add(queue, body, first, here)
+                yield from small.add(queue, body, first, position)
             else:
-                yield from small.rest()
+                yield from small.flush()
                 yield _span_chunk(queue, body, header, first)
-        yield from small.rest()
+        yield from small.flush()
     finally:
-        puller.close(is_done=here >= end)
+        puller.close(is_done=position >= end)
 
 
 def _span_chunk(
@@ -302,7 +302,7 @@ def _span_chunk(
 
 
 class _SmallAnswers:
-    """Answers of ordinary pulls, put together until they are a batch."""
+    """Joins the answers of ordinary pulls until they make a batch."""
 
     def __init__(self, batch_rows: int) -> None:
         self._batch_rows = batch_rows
@@ -311,10 +311,10 @@ class _SmallAnswers:
         self._first = self._following = -1
 
     def add(self, queue: QueueId, body: memoryview, first: int, following: int) -> Iterator[Chunk]:
-        """Take an answer; gives a chunk when there is enough for a batch."""
+        """Add an answer; yields a chunk when there are enough rows for a batch."""
         if not self._parts:
             self._first = first
-        # A copy: the buffer is that of the connection.
+        # The connection reuses its buffer, so copy the bytes.
         data = bytes(body)
         sizes, walked = walk_sizes(data)
         if walked != len(data):
@@ -326,10 +326,10 @@ class _SmallAnswers:
         self._sizes += sizes
         self._following = following
         if len(self._sizes) >= self._batch_rows:
-            yield from self.rest()
+            yield from self.flush()
 
-    def rest(self) -> Iterator[Chunk]:
-        """What has not been given yet."""
+    def flush(self) -> Iterator[Chunk]:
+        """Yields the rows added since the last chunk."""
         if self._sizes:
             data = b"".join(self._parts)
             yield Chunk(data, np.array(self._sizes, np.int64), self._first, self._following)
@@ -339,11 +339,11 @@ class _SmallAnswers:
 def out_of_range(
     queue: QueueId, queue_offset: int, end: int, min_offset: int, max_offset: int
 ) -> OffsetOutOfRange:
-    """The error for a span that the broker does not hold."""
-    what = "has expired" if queue_offset < min_offset else "is not written yet"
+    """The error for a span that the broker does not hold completely."""
+    reason = "has expired" if queue_offset < min_offset else "is not written yet"
     return OffsetOutOfRange(
         f"{queue} holds offsets {min_offset} up to {max_offset}: {queue_offset}, of the span up"
-        f" to {end}, {what}",
+        f" to {end}, {reason}",
         queue_offset,
         min_offset,
         max_offset,
@@ -351,9 +351,9 @@ def out_of_range(
 
 
 def walk_sizes(data: bytes | bytearray | memoryview) -> tuple[list[int], int]:
-    """Sizes of the records that stand one after the other, and where that ends.
+    """Sizes of consecutive records, and the position after the last of them.
 
-    It ends before the end of the data where a size leads nowhere.
+    The walk stops before the end of the data at a size that is not a record's.
     """
     sizes: list[int] = []
     unpack = _SIZE.unpack_from

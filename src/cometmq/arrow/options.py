@@ -1,7 +1,7 @@
-"""What a scan is asked for, checked before a file is opened.
+"""The arguments of a scan, checked before a file is opened.
 
-Job: turn keywords into one frozen value, or say which one is wrong and what was meant.  It must
-not touch files or import pyarrow, so that a mistake is named even where pyarrow is missing.
+`parse_options` turns keywords into one frozen value, or names the wrong one and the right one.
+It imports no pyarrow, so a mistake is reported even where pyarrow is missing.
 
 Offsets are written as Spark's Kafka source writes them: ``earliest``, ``latest``, or per queue
 ``{0: 1500, 1: 900}``, ``{"Topic": {"0": 1500}}`` or ``{"Topic": {"broker-a:0": 1500}}``, also as
@@ -65,7 +65,7 @@ _NAMED_OFFSETS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """A checked scan. Offsets: of every queue (None), or by queue id; times are ms."""
+    """The checked arguments of a scan; times are ms since 1970."""
 
     topic: str | None
     broker: str | None
@@ -83,31 +83,31 @@ class ScanOptions:
     batch_rows: int
     check_crc: bool
     starting_by_broker: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Those of the starting offsets that name a broker, by broker and queue id."""
+    """The starting offsets that name a broker, by broker and queue id."""
     ending_by_broker: dict[tuple[str, int], int] = field(default_factory=dict)
     sql92: str | None = None
-    """For a broker to evaluate; only a live scan has one."""
+    """A filter for the brokers; only a live scan has one."""
 
 
 @dataclass(slots=True)
 class ScanReport:
-    """What a scan met, filled while it is read."""
+    """Counts of a scan, filled while its batches are read."""
 
     rows: int = 0
-    """Rows handed out, damaged ones included."""
+    """Rows returned, damaged ones included."""
     corrupt: int = 0
-    """Records that did not decode: rows with a reason (PERMISSIVE) or dropped."""
+    """Records that did not decode: rows with a reason (PERMISSIVE), or dropped."""
     dropped: int = 0
-    """Those of them that were dropped (DROPMALFORMED)."""
+    """Corrupt records that were dropped (DROPMALFORMED)."""
     torn: int = 0
-    """Records a crash cut off at the log's end; no mode hands them out."""
+    """Records that a crash cut off at the end of the log; no mode returns them."""
     expired: int = 0
     """Units whose records retention has deleted."""
 
 
-def nearest(value: object, known: Iterable[str]) -> str:
-    """`; did you mean X?` when one of `known` is close, otherwise nothing."""
-    names = list(known)
+def nearest(value: object, candidates: Iterable[str]) -> str:
+    """`; did you mean X?` when a candidate is close, otherwise nothing."""
+    names = list(candidates)
     folded = {name.casefold(): name for name in names}
     close = get_close_matches(str(value).casefold(), folded, n=1, cutoff=0.5)
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
@@ -130,7 +130,11 @@ def parse_options(
     check_crc: bool = False,
     sql92: str | None = None,
 ) -> ScanOptions:
-    """Check every keyword of `scan`; ConfigError names the wrong one and the nearest right one."""
+    """Check every keyword of `scan`.
+
+    Raises:
+        ConfigError: a keyword is wrong; the text gives the nearest right value.
+    """
     if mode not in MODES:
         raise ConfigError(
             f"mode {mode!r} is unknown: expected {', '.join(MODES)}{nearest(mode, MODES)}"
@@ -182,7 +186,7 @@ def parse_options(
 
 
 def _check_kinds(broker: object, **flags: object) -> None:
-    """A text such as ``"false"`` is not taken for true."""
+    """Refuse texts such as ``"false"``, which Python takes for true."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise ConfigTypeError(f"{name} must be True or False, got {flag!r}")
@@ -223,9 +227,11 @@ def _queues(queues: Iterable[int] | None) -> frozenset[int] | None:
     return frozenset(chosen)
 
 
-def _listed(name: str, value: Iterable[Any], what: str) -> list[Any]:
+def _listed(name: str, value: Iterable[Any], plural: str) -> list[Any]:
     if not isinstance(value, Iterable):
-        raise ConfigTypeError(f"{name} must be a list of {what}, got {value!r}: write [{value!r}]")
+        raise ConfigTypeError(
+            f"{name} must be a list of {plural}, got {value!r}: write [{value!r}]"
+        )
     return list(value)
 
 
@@ -261,7 +267,7 @@ def _timestamp(name: str, value: int | datetime | None) -> int | None:
 def _offsets(
     name: str, value: Any, topic: str | None, default: int
 ) -> tuple[int, dict[int, int], dict[tuple[str, int], int]]:
-    """The offset of every queue, those of single queues, and of these those of one broker."""
+    """(default offset, offsets by queue id, offsets by broker and queue id)."""
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         if value not in _NAMED_OFFSETS:
             raise ConfigError(
@@ -311,7 +317,7 @@ def _by_queue(
 
 
 def _check_order(starts: Mapping[Any, int], ends: Mapping[Any, int]) -> None:
-    """Refuse a queue whose numbers say to end before it begins."""
+    """Refuse a queue whose ending offset is before its starting offset."""
     for queue, end in ends.items():
         if 0 <= end < starts.get(queue, EARLIEST):
             where = queue if isinstance(queue, int) else f"{queue[0]}:{queue[1]}"

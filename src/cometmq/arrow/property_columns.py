@@ -1,9 +1,8 @@
-"""Property strings of many records at once, as key and value arrays.
+"""The property strings of a batch, parsed by numpy into arrays of names and values.
 
-Job: ``name 0x01 value 0x02`` repeated, the last 0x02 optional, for a whole batch in numpy.  It
-must not guess: a row that is not plainly of that form (an empty name or value, a stray separator,
-a name twice, bytes that are not UTF-8) is marked `odd` and left to codec.properties, which has
-the rules for it.
+A string is ``name 0x01 value 0x02`` repeated; the last 0x02 is optional.  A row of another form
+(an empty name or value, a stray separator, a repeated name, bytes that are not UTF-8) is marked
+`odd`: `codec.properties` has the rules for it.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from cometmq.arrow.uniform_properties import UniformProperties, uniform_properti
 __all__ = ["PropertyBatch", "parse_properties"]
 
 _ONES: Final = np.uint64(1)
-# Names of a batch that fit one bit each; with more, twins are found by sorting.
+# A batch with at most this many names has one bit for each; otherwise sorting finds repeats.
 _BITS: Final = 63
 
 
 @dataclass(slots=True)
 class PropertyBatch:
-    """Entries of all rows in order; row r has entries `offsets[r]:offsets[r + 1]`."""
+    """The entries of all rows in order; row r has entries `offsets[r]:offsets[r + 1]`."""
 
     count: int
     odd: NDArray[np.bool_]
@@ -41,29 +40,31 @@ class PropertyBatch:
     """Row of each entry."""
 
     def as_map(self) -> Any:
-        """Every row's properties as a map."""
+        """The properties of every row as a map."""
         values = slices(self.buffer, self.value_start, self.value_end, pa.string())
         keys = self.names.dictionary.take(self.names.indices)
         return pa.MapArray.from_arrays(pa.array(self.offsets), keys, values)
 
     def column(self, name: str) -> Any:
         """One property as a column, null where it is absent."""
-        place = self.names.dictionary.index(name).as_py()
-        if place < 0:
+        code = self.names.dictionary.index(name).as_py()
+        if code < 0:
             return pa.nulls(self.count, pa.string())
-        found = np.flatnonzero(self.names.indices.to_numpy() == place)
-        values = slices(self.buffer, self.value_start[found], self.value_end[found], pa.string())
-        if len(found) == self.count:
+        entries = np.flatnonzero(self.names.indices.to_numpy() == code)
+        values = slices(
+            self.buffer, self.value_start[entries], self.value_end[entries], pa.string()
+        )
+        if len(entries) == self.count:
             return values
         index = np.full(self.count, -1, np.int64)
-        index[self.rows[found]] = np.arange(len(found))
+        index[self.rows[entries]] = np.arange(len(entries))
         return values.take(pa.array(index, mask=index < 0))
 
 
 def parse_properties(
     buffer: Any, start: NDArray[Any], end: NDArray[Any]
 ) -> PropertyBatch | UniformProperties:
-    """The properties at `start[i]:end[i]` of a buffer; rows marked odd must not be used."""
+    """The properties at `start[i]:end[i]` of a buffer; the caller must not use odd rows."""
     count = len(start)
     lengths = end - start
     gathered = slices(buffer, start, end, pa.binary())
@@ -75,20 +76,20 @@ def parse_properties(
         raw = pa.py_buffer(b"")
     data = np.frombuffer(raw, np.uint8, total)
     # 1 and 2 only: 0 wraps around to 255.
-    places = np.flatnonzero((data - np.uint8(1)) < 2)
-    uniform = uniform_properties(raw, data, bounds, places)
+    separators = np.flatnonzero((data - np.uint8(1)) < 2)
+    uniform = uniform_properties(raw, data, bounds, separators)
     if uniform is not None:
         return uniform
-    is_name_end = data[places] == 1
-    first = np.searchsorted(places, bounds)
-    # A last 0x02 that was left out is put in, behind the row's last byte.
+    is_name_end = data[separators] == 1
+    first = np.searchsorted(separators, bounds)
+    # Insert a missing last 0x02 after the row's last byte.
     is_cut = np.zeros(count, np.bool_)
     filled = np.flatnonzero(lengths)
     is_cut[filled] = data[bounds[filled + 1] - 1] != 2
-    step = np.ones(len(places), np.int64)
+    step = np.ones(len(separators), np.int64)
     if is_cut.any():
         cut = np.flatnonzero(is_cut)
-        places = np.insert(places, first[cut + 1], bounds[cut + 1])
+        separators = np.insert(separators, first[cut + 1], bounds[cut + 1])
         is_name_end = np.insert(is_name_end, first[cut + 1], False)
         step = np.insert(step, first[cut + 1], 0)
         first = first + np.concatenate(([0], np.cumsum(is_cut)))
@@ -96,8 +97,8 @@ def parse_properties(
     odd |= _odd_text(data, bounds, is_cut)
     if odd.any():
         return _only_odd(odd)
-    name_end = places[0::2]
-    value_end = places[1::2]
+    name_end = separators[0::2]
+    value_end = separators[1::2]
     name_start = np.empty(len(name_end), np.int64)
     name_start[:1] = 0
     name_start[1:] = value_end[:-1] + step[1::2][:-1]
@@ -109,23 +110,23 @@ def parse_properties(
         odd[rows[empty]] = True
         return _only_odd(odd)
     names = slices(raw, name_start, name_end, pa.string()).dictionary_encode()
-    odd |= _has_twins(names, rows, offsets, count)
+    odd |= _has_repeats(names, rows, offsets, count)
     return PropertyBatch(
         count, odd, offsets.astype(np.int32), names, raw, value_start, value_end, rows
     )
 
 
 def _only_odd(odd: NDArray[np.bool_]) -> PropertyBatch:
-    nothing = np.zeros(0, np.int64)
+    empty = np.zeros(0, np.int64)
     names = pa.array([], pa.string()).dictionary_encode()
     offsets = np.zeros(len(odd) + 1, np.int32)
-    return PropertyBatch(len(odd), odd, offsets, names, None, nothing, nothing, nothing)
+    return PropertyBatch(len(odd), odd, offsets, names, None, empty, empty, empty)
 
 
 def _odd_separators(
     count: int, first: NDArray[Any], is_name_end: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Rows whose separators do not take turns, beginning with 0x01 and ending with 0x02."""
+    """Rows whose separators do not alternate from a first 0x01 to a last 0x02."""
     odd = (np.diff(first) & 1).astype(np.bool_)
     if not odd.any() and is_name_end[0::2].all() and not is_name_end[1::2].any():
         return odd
@@ -138,7 +139,7 @@ def _odd_separators(
 def _odd_text(
     data: NDArray[np.uint8], bounds: NDArray[Any], is_cut: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Rows that may not be UTF-8; those that are cut must be ASCII where others are not."""
+    """Rows that may not be UTF-8; a row without its last 0x02 counts unless it is ASCII."""
     count = len(is_cut)
     if not len(data) or data.max() < 128:
         return np.zeros(count, np.bool_)
@@ -146,7 +147,7 @@ def _odd_text(
     np.cumsum(data >= 128, out=high[1:])
     has_high: NDArray[np.bool_] = high[bounds[1:]] > high[bounds[:-1]]
     try:
-        # Separators are ASCII, so what is right as a whole is right in each name and value.
+        # Separators are ASCII, so if the whole is UTF-8, each name and value is.
         str(data.data, "utf-8")
     except UnicodeDecodeError:
         odd = has_high.copy()
@@ -161,10 +162,10 @@ def _odd_text(
     return has_high
 
 
-def _has_twins(
+def _has_repeats(
     names: Any, rows: NDArray[Any], offsets: NDArray[Any], count: int
 ) -> NDArray[np.bool_]:
-    """Rows in which a name stands twice: there the last counts."""
+    """Rows in which a name is repeated: there the last value counts."""
     odd = np.zeros(count, np.bool_)
     if not len(rows):
         return odd
@@ -173,7 +174,7 @@ def _has_twins(
         bits = _ONES << codes.astype(np.uint64)
         filled = np.flatnonzero(np.diff(offsets))
         starts = offsets[filled]
-        # Bits that stand once add up to what they are together.
+        # The sum of the bits equals their union only if no bit is repeated.
         odd[filled] = np.add.reduceat(bits, starts) != np.bitwise_or.reduceat(bits, starts)
         return odd
     order = np.sort(rows * len(names.dictionary) + codes)

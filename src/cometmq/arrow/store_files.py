@@ -1,11 +1,10 @@
-"""The files of a store directory, mapped for reading.
+"""The files of a store directory: log files as buffers, consume queues as arrays of units.
 
-Job: log files as buffers, consume queues as arrays of units, where the log's data end.  It opens
-files for reading only, takes no lock and keeps what it saw when it opened: a broker may write on.
-It must not judge records.
+Files are opened for reading only and without a lock.  Sizes and bounds are those of the moment of
+opening: a broker may go on writing.
 
-A queue's files are full-size and zero where nothing was written yet; a lost head is zeros or
-pre-blank units (size 0x7FFFFFFF).  Both ends are cut off, and what lies between is units.
+A queue's files have their full size and are zero where nothing was written yet; a lost head is
+zeros or pre-blank units (size 0x7FFFFFFF).  Both ends are cut off.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _BLOCK_UNITS: Final = 1 << 14
 
 
 class LogFileView:
-    """One file of the log, mapped when first looked at."""
+    """One file of the log, mapped on first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,7 +50,7 @@ class LogFileView:
 
     @property
     def end(self) -> int:
-        """Physical offset behind the file."""
+        """Physical offset after the file."""
         return self.start + self.size
 
     @property
@@ -64,16 +63,16 @@ class LogFileView:
 
     @property
     def bytes(self) -> NDArray[np.uint8]:
-        """The same as an array."""
+        """The file's bytes as an array."""
         return np.frombuffer(self.map, np.uint8)
 
     @property
     def buffer(self) -> Any:
-        """The same as an Arrow buffer."""
+        """The file's bytes as an Arrow buffer."""
         return pa.py_buffer(self.map)
 
     def has_data(self, position: int) -> bool:
-        """Whether a byte at or behind this position is not zero; holes are skipped, not read."""
+        """Whether a byte at or after this position is not zero; holes are skipped, not read."""
         if position <= self._last_data:
             return True
         if position >= self._first_empty:
@@ -88,9 +87,9 @@ class LogFileView:
                         raise
                     break
                 block = np.frombuffer(os.pread(file.fileno(), _BLOCK_BYTES, here), np.uint8)
-                found = np.flatnonzero(block)
-                if len(found):
-                    self._last_data = here + int(found[-1])
+                nonzero = np.flatnonzero(block)
+                if len(nonzero):
+                    self._last_data = here + int(nonzero[-1])
                     return True
                 here += _BLOCK_BYTES
         self._first_empty = position
@@ -98,7 +97,11 @@ class LogFileView:
 
 
 class LogView:
-    """The commit log of a directory."""
+    """The commit log of a store directory.
+
+    Raises:
+        StoreError: the directory holds no store, or a file is too large.
+    """
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
@@ -110,7 +113,7 @@ class LogView:
         self.files = [
             file
             for file in (LogFileView(path) for path in _numbered(folder))
-            # Made ahead and then given up: nothing to map.
+            # A broker that ends while it allocates a file leaves it empty.
             if file.size
         ]
         self._starts = np.array([file.start for file in self.files], np.int64)
@@ -121,16 +124,16 @@ class LogView:
         return self.files[0].start if self.files else 0
 
     def find(self, physical_offsets: NDArray[np.int64]) -> NDArray[Any]:
-        """Number of the file each offset lies in; -1 where there is none."""
+        """Index of the file that holds each physical offset; -1 where there is none."""
         if not self.files:
             return np.full(len(physical_offsets), -1, np.int64)
-        found = np.searchsorted(self._starts, physical_offsets, "right") - 1
+        indexes = np.searchsorted(self._starts, physical_offsets, "right") - 1
         ends = np.array([file.end for file in self.files], np.int64)
-        found[(found < 0) | (physical_offsets >= ends[found])] = -1
-        return found
+        indexes[(indexes < 0) | (physical_offsets >= ends[indexes])] = -1
+        return indexes
 
     def is_behind_data(self, physical_end: int) -> bool:
-        """Whether the log holds nothing at or behind this physical offset."""
+        """Whether the log holds no data at or after this physical offset."""
         for file in reversed(self.files):
             if physical_end <= file.start:
                 if file.has_data(0):
@@ -142,7 +145,7 @@ class LogView:
 
 @dataclass(frozen=True, slots=True)
 class QueueFiles:
-    """A consume queue: `units` of queue offsets `start` and up."""
+    """A consume queue with the queue offsets from `start` up to, not including, `end`."""
 
     topic: str
     queue_id: int
@@ -152,32 +155,36 @@ class QueueFiles:
     """(first queue offset, path), oldest first."""
 
     def units(self, start: int, end: int) -> NDArray[Any]:
-        """Units of these queue offsets, a copy."""
+        """A copy of the units of these queue offsets."""
         parts = []
         for first, path in self.files:
             count = path.stat().st_size // CQ_UNIT_BYTES
             begin, stop = max(start, first), min(end, first + count)
             if begin < stop:
-                place = (begin - first) * CQ_UNIT_BYTES
-                parts.append(np.fromfile(path, UNIT, stop - begin, offset=place))
+                position = (begin - first) * CQ_UNIT_BYTES
+                parts.append(np.fromfile(path, UNIT, stop - begin, offset=position))
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.zeros(0, UNIT)
 
 
 def queues_of(root: Path, topic: str) -> list[QueueFiles]:
-    """The queues of a topic by id; StoreError names the nearest topic when there is none."""
+    """The queues of a topic, sorted by id.
+
+    Raises:
+        StoreError: the store has no such topic; the text names the nearest one.
+    """
     base = root / "consumequeue"
     topics = sorted(path.name for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
     if topic not in topics:
         hint = nearest(topic, topics)
         raise StoreError(f"{base} holds no topic {topic!r}, but {len(topics)} others{hint}")
-    found = []
+    queues = []
     for path in (base / topic).iterdir():
         queue_id = queue_id_of(path.name)
         if queue_id is not None:
-            found.append(_open_queue(topic, queue_id, path))
-    return sorted(found, key=lambda queue: queue.queue_id)
+            queues.append(_open_queue(topic, queue_id, path))
+    return sorted(queues, key=lambda queue: queue.queue_id)
 
 
 def _open_queue(topic: str, queue_id: int, folder: Path) -> QueueFiles:
@@ -197,18 +204,18 @@ def _open_queue(topic: str, queue_id: int, folder: Path) -> QueueFiles:
 
 
 def _written(path: Path, *, is_last: bool = False) -> int | None:
-    """Number of the first or last unit in a file that was written; read from that end."""
+    """Index of the first or last written unit of a file, searched from that end."""
     blocks = range(0, path.stat().st_size // CQ_UNIT_BYTES, _BLOCK_UNITS)
     for block in reversed(blocks) if is_last else blocks:
         size = np.fromfile(path, UNIT, _BLOCK_UNITS, offset=block * CQ_UNIT_BYTES)["size"]
-        found = np.flatnonzero((size != 0) & (size != PRE_BLANK_SIZE))
-        if len(found):
-            return block + int(found[-1 if is_last else 0])
+        written = np.flatnonzero((size != 0) & (size != PRE_BLANK_SIZE))
+        if len(written):
+            return block + int(written[-1 if is_last else 0])
     return None
 
 
 def _numbered(folder: Path) -> list[Path]:
-    """Files named by 20 digits, in order."""
+    """The files whose names are 20 digits, in order."""
     return sorted(
         path
         for path in folder.iterdir()

@@ -1,13 +1,12 @@
 """A store directory as a stream of record batches.
 
-Job: which records, in which order, and what becomes of those that do not decode.  With a topic
-its consume queues lead (queue by queue, by queue offset), without one the commit log is walked
-(file by file, every topic, also system topics and half messages).  It must not write, lock, or
-wait for more: it ends where the store ended when it began.
+With a topic the scan follows its consume queues (queue by queue, by queue offset).  Without one it
+walks the commit log (file by file, every topic, also system topics and half messages).  It ends
+where the store ended when it began.
 
-The walk finds where records begin by a loop over their sizes: chaining through sizes is
-sequential by nature, and the loop (4 million records a second) outran a search for magics in
-numpy (3.2-3.6 million).  Everything after it is vectorised.
+The walk finds the start of each record by a loop over the sizes.  Following sizes is sequential by
+nature, and the loop (4 million records a second) was faster than a search for magic codes in numpy
+(3.2-3.6 million).  Everything after it is vectorised.
 """
 
 from __future__ import annotations
@@ -48,16 +47,20 @@ __all__ = ["StoreScan", "chosen_queues", "next_record", "scan_store"]
 _LOGGER: Final = logging.getLogger(__name__)
 _LENGTH_AND_MAGIC: Final = struct.Struct(">ii")
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
-# A batch takes rows until its records reach this, so that big bodies do not fill the memory.
+# A batch ends when its records reach this size, so that big bodies do not fill the memory.
 _BATCH_BYTES_MAX: Final = 64 << 20
-#: Units of a queue read at once: a call costs as much as some hundred of them.
+#: Units read at once: a read call costs as much as a hundred units.
 _UNITS_READ: Final = 1 << 16
 _INT_MIN: Final = -(2**31)
 _INT_MAX: Final = 2**31 - 1
 
 
 def scan_store(path: str | Path, options: ScanOptions, report: ScanReport) -> Any:
-    """A RecordBatchReader over a store directory; see `cometmq.arrow.scan`."""
+    """A RecordBatchReader over a store directory; see `cometmq.arrow.scan`.
+
+    Raises:
+        StoreError: the directory, the topic, a queue or an offset does not exist.
+    """
     log = LogView(Path(path))
     schema = schema_of(options.columns)
     scan = StoreScan(log, options, report, schema)
@@ -71,14 +74,18 @@ def scan_store(path: str | Path, options: ScanOptions, report: ScanReport) -> An
 def chosen_queues(
     root: Path, topic: str, options: ScanOptions
 ) -> list[tuple[QueueFiles, int, int]]:
-    """(queue, first offset, offset behind the last) of the queues asked for."""
+    """(queue, first offset, offset after the last) of each chosen queue.
+
+    Raises:
+        StoreError: the topic, a queue or an offset does not exist.
+    """
     _check_brokers(options)
     queues = queues_of(root, topic)
-    known = {queue.queue_id for queue in queues}
+    queue_ids = {queue.queue_id for queue in queues}
     named = {*(options.queues or ()), *options.starting_offsets, *options.ending_offsets}
-    unknown = sorted(named - known)
+    unknown = sorted(named - queue_ids)
     if unknown:
-        raise StoreError(f"topic {topic!r} has no queue {unknown[0]}, only {sorted(known)}")
+        raise StoreError(f"topic {topic!r} has no queue {unknown[0]}, only {sorted(queue_ids)}")
     chosen = []
     for queue in queues:
         if options.queues is not None and queue.queue_id not in options.queues:
@@ -97,7 +104,7 @@ def chosen_queues(
 
 
 def _check_brokers(options: ScanOptions) -> None:
-    """A store is one broker's: offsets that name two, or another than `broker`, are of another."""
+    """Refuse offsets that name two brokers: a store belongs to one."""
     named = {broker for broker, _ in (*options.starting_by_broker, *options.ending_by_broker)}
     named |= {options.broker} if options.broker is not None else set()
     if len(named) > 1:
@@ -108,7 +115,7 @@ def _check_brokers(options: ScanOptions) -> None:
 
 
 class StoreScan:
-    """One scan under way, or the part of one that a span holds (see `store_spans`)."""
+    """One running scan, or one part of a scan that is divided into spans (`store_spans`)."""
 
     def __init__(self, log: LogView, options: ScanOptions, report: ScanReport, schema: Any) -> None:
         self.log = log
@@ -117,7 +124,7 @@ class StoreScan:
         self.maker = BatchMaker(options, report, schema)
 
     def counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches that have rows; at the end a warning if something was wrong."""
+        """Yield batches that have rows and count them; warn about corrupt records at the end."""
         report = self.report
         for batch in batches:
             if batch.num_rows:
@@ -131,22 +138,22 @@ class StoreScan:
                 report.dropped,
             )
 
-    # -- led by queues -------------------------------------------------------------------
+    # -- by consume queue -------------------------------------------------------------------
 
     def queue_batches(self, queues: list[tuple[QueueFiles, int, int]]) -> Iterator[Any]:
-        """Queue by queue."""
+        """The batches of these queues, queue by queue."""
         for queue, start, end in queues:
             for first in range(start, end, _UNITS_READ):
                 last = min(end, first + _UNITS_READ)
                 yield from self._unit_batches(queue, first, queue.units(first, last))
 
     def _unit_batches(self, queue: QueueFiles, first: int, units: NDArray[Any]) -> Iterator[Any]:
-        """The records of some units, split where another log file or too many bytes begin."""
+        """The records of these units; a batch ends with its log file or when it is full."""
         offsets = np.arange(first, first + len(units), dtype=np.int64)
         position = units["position"].astype(np.int64)
         size = units["size"].astype(np.int64)
         keep = size != PRE_BLANK_SIZE
-        # Expired: retention took the file, the unit waits for its turn.
+        # Retention has deleted the log file; the queue's files follow later.
         if len(units) and position.min() < self.log.start:
             expired = keep & (size > 0) & (position >= 0) & (position + size <= self.log.start)
             self.report.expired += int(expired.sum())
@@ -154,7 +161,7 @@ class StoreScan:
         if self.options.tags is not None and queue.topic != SCHEDULE_TOPIC:
             code = units["code"].astype(np.int64)
             wanted = np.array([tags_code(tag) for tag in self.options.tags], np.int64)
-            # Beyond 32 bits it is an address of an extension unit, which says no more.
+            # A code beyond 32 bits is the address of an extension unit, not a tag hash.
             keep &= np.isin(code, wanted) | (code < _INT_MIN) | (code > _INT_MAX) | (size <= 0)
         if not keep.all():
             offsets, position, size = offsets[keep], position[keep], size[keep]
@@ -167,7 +174,7 @@ class StoreScan:
     def _parts(
         self, position: NDArray[np.int64], size: NDArray[np.int64]
     ) -> Iterator[tuple[int, int, int]]:
-        """(first, behind the last, number of the log file) of what is decoded together."""
+        """(first row, row after the last, index of the log file) of each batch."""
         if not len(position):
             return
         rows = self.options.batch_rows
@@ -177,17 +184,17 @@ class StoreScan:
                 yield begin, min(begin + rows, len(position)), lowest
             return
         files = self.log.find(position)
-        room = np.cumsum(np.clip(size, 0, _BATCH_BYTES_MAX)) // _BATCH_BYTES_MAX
-        is_split = (np.diff(files) != 0) | (np.diff(room) != 0)
+        filled = np.cumsum(np.clip(size, 0, _BATCH_BYTES_MAX)) // _BATCH_BYTES_MAX
+        is_split = (np.diff(files) != 0) | (np.diff(filled) != 0)
         is_split[rows - 1 :: rows] = True
         split = np.flatnonzero(is_split) + 1
         for begin, end in pairwise([0, *split.tolist(), len(files)]):
             yield begin, end, int(files[begin])
 
-    # -- led by the log ------------------------------------------------------------------
+    # -- by commit log ------------------------------------------------------------------
 
     def log_batches(self) -> Iterator[Any]:
-        """File by file."""
+        """The batches of all log files, in order."""
         for number, file in enumerate(self.log.files):
             following = self.log.files[number + 1 :]
             if self._is_too_old(following[:1]):
@@ -195,11 +202,11 @@ class StoreScan:
             yield from self.file_batches(file, 0, file.size, is_last=self.is_last(number))
 
     def is_last(self, number: int) -> bool:
-        """Whether no later file of the log holds anything."""
+        """Whether no later file of the log holds data."""
         return not any(any(later.map[:8]) for later in self.log.files[number + 1 :])
 
     def _is_too_old(self, following: list[LogFileView]) -> bool:
-        """Whether the next file begins before the time asked for, so that this one is not."""
+        """Whether the next file begins before `starting_ms`, so that this one has no match."""
         starting_ms = self.options.starting_ms
         if starting_ms is None or not following:
             return False
@@ -212,10 +219,10 @@ class StoreScan:
     def file_batches(
         self, file: LogFileView, position: int, until: int, *, is_last: bool
     ) -> Iterator[Any]:
-        """The records that begin in these file positions; `position` is where one begins."""
+        """The records that begin between two file positions; a record begins at `position`."""
         while position < until:
             starts, position, is_astray = self._walk(file, position, until)
-            is_done, damage, following = self._look_at_stop(
+            is_done, damage, following = self._examine_stop(
                 file, position, is_astray=is_astray, is_last=is_last
             )
             if starts:
@@ -229,7 +236,7 @@ class StoreScan:
             position = following
 
     def _walk(self, file: LogFileView, position: int, until: int) -> tuple[list[int], int, bool]:
-        """Where records begin, where the next would, and whether one stands there that misleads."""
+        """(starts of records, position after them, whether the record there has a bad size)."""
         data, end = file.map, file.size
         unpack = _LENGTH_AND_MAGIC.unpack_from
         starts: list[int] = []
@@ -246,17 +253,17 @@ class StoreScan:
                 or size > end - position
             ):
                 if magic != MAGIC_BLANK and starts and not _is_record(file, starts[-1]):
-                    # The record before led astray: its size is what is wrong.
+                    # The size of the previous record is wrong.
                     return starts, starts.pop(), True
                 break
             append(position)
             position += size
         return starts, position, False
 
-    def _look_at_stop(
+    def _examine_stop(
         self, file: LogFileView, position: int, *, is_astray: bool, is_last: bool
     ) -> tuple[bool, Damage | None, int]:
-        """Why the walk stopped: (the file is done, what is damaged, where to go on)."""
+        """Why the walk stopped: (whether the file is done, the damage, the next position)."""
         if position + 8 > file.size:
             return True, None, file.size
         size, magic = _LENGTH_AND_MAGIC.unpack_from(file.map, position)
@@ -271,17 +278,17 @@ class StoreScan:
         if following is None and is_last:
             self.report.torn += 1
             return True, None, file.size
-        what = f"no record begins here (size {size}, magic {magic & 0xFFFFFFFF:#010x})"
+        reason = f"no record begins here (size {size}, magic {magic & 0xFFFFFFFF:#010x})"
         end = file.size if following is None else following
         damage = Damage(
             0,
             f"{file.path}, position {position}",
             file.start + position,
-            f"{what}; the next is at {end}",
+            f"{reason}; the next is at {end}",
         )
         return following is None, damage, end
 
-    # -- both ----------------------------------------------------------------------------
+    # -- decoding ----------------------------------------------------------------------------
 
     def _decode(
         self,
@@ -290,7 +297,7 @@ class StoreScan:
         size: NDArray[np.int64],
         queue_rows: QueueRows | None,
     ) -> Any:
-        """One batch: what decodes, and what the mode makes of the rest."""
+        """One batch: the decoded rows, and what the mode makes of damaged records."""
         if file is None:
             reason = "no log file holds this position"
             decoded = Decoded(
@@ -301,20 +308,20 @@ class StoreScan:
         damages = []
         for fault in decoded.faults:
             offset = int(position[fault.row])
-            # What a crash left of the last records: recovery cuts it off, so does a scan.
+            # The remains of the last records after a crash: recovery truncates them too.
             end = offset + max(0, int(size[fault.row]))
             if offset >= self.log.start and self.log.is_behind_data(end):
                 self.report.torn += 1
                 continue
             path = self.log.root / "commitlog" if file is None else file.path
-            place_in_file = offset if file is None else offset - file.start
-            where = f"{path}, position {place_in_file}"
+            position_in_file = offset if file is None else offset - file.start
+            where = f"{path}, position {position_in_file}"
             damages.append(Damage(fault.row, where, offset, fault.reason))
         return self.maker.batch(decoded, damages, queue_rows)
 
 
 def _is_record(file: LogFileView, position: int) -> bool:
-    """Whether a record stands here, in its own right."""
+    """Whether a sound record begins here."""
     if position + RECORD_BYTES_MIN > file.size:
         return False
     size, _ = _LENGTH_AND_MAGIC.unpack_from(file.map, position)
@@ -328,8 +335,8 @@ def _is_record(file: LogFileView, position: int) -> bool:
 
 
 def next_record(file: LogFileView, position: int) -> int | None:
-    """Where the next sound record begins; None when none does."""
-    for found in _MAGIC.finditer(file.map, position + 4):
-        if _is_record(file, found.start() - 4):
-            return found.start() - 4
+    """The position of the next sound record; None if there is none."""
+    for match in _MAGIC.finditer(file.map, position + 4):
+        if _is_record(file, match.start() - 4):
+            return match.start() - 4
     return None

@@ -1,11 +1,9 @@
-"""A store directory cut into parts that are read in parallel, each by a process of its own.
+"""A store directory divided into spans of about equal bytes, which processes read in parallel.
 
-Job: spans of about equal bytes, planned without looking at records, and the batches of one span.
-It must not decode, and it must not know who runs the parts.
-
-Spans of queues come from the queues' lengths and the sizes of some of their records; spans of the
-log begin at the first sound record behind their mark and end where the next span begins.  Both
-are fixed when they are planned: what a broker writes meanwhile belongs to the next scan.
+Spans of queues are planned from the queues' lengths and the sizes in a sample of their units.
+Spans of the log begin at the first sound record after their mark and end where the next span
+begins.  Both are fixed when they are planned: messages that a broker writes later belong to the
+next scan.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class LogSpan:
 
     @property
     def size_bytes(self) -> int:
-        """How much of the log that is."""
+        """Bytes of the log in this span."""
         return self.end - self.start
 
 
@@ -61,9 +59,12 @@ Span = QueueSpan | LogSpan
 def plan_spans(
     path: str | Path, options: ScanOptions, *, parts: int, part_bytes_max: int
 ) -> list[list[Span]]:
-    """What each part reads; about `parts` or a multiple of it, none much above `part_bytes_max`.
+    """The spans of each part: about `parts` parts or a multiple of it.
 
-    Raises StoreError as `cometmq.arrow.scan` does.
+    No part is much larger than `part_bytes_max`.
+
+    Raises:
+        StoreError: as for `cometmq.arrow.scan`.
     """
     log = LogView(Path(path))
     whole: list[Span]
@@ -91,7 +92,11 @@ def plan_spans(
 def read_spans(
     path: str | Path, spans: list[Span], options: ScanOptions, report: ScanReport
 ) -> Iterator[Any]:
-    """The record batches of one part, as `cometmq.arrow.scan` would give them."""
+    """The record batches of one part, as `cometmq.arrow.scan` returns them.
+
+    Raises:
+        StoreError: as for `cometmq.arrow.scan`.
+    """
     log = LogView(Path(path))
     scan = StoreScan(log, options, report, schema_of(options.columns))
 
@@ -110,14 +115,14 @@ def _log_batches(scan: StoreScan, span: LogSpan) -> Iterator[Any]:
         if not file.start <= span.start < file.end:
             continue
         begin = span.start - file.start
-        found = next_record(file, begin) if begin else 0
+        first = next_record(file, begin) if begin else 0
         until = min(span.end - file.start, file.size)
-        if found is not None and found < until:
-            yield from scan.file_batches(file, found, until, is_last=scan.is_last(number))
+        if first is not None and first < until:
+            yield from scan.file_batches(file, first, until, is_last=scan.is_last(number))
 
 
 def _log_spans(log: LogView) -> list[Span]:
-    """The log's files, as far as they hold data."""
+    """One span per log file, up to the end of its data."""
     spans: list[Span] = []
     for file in log.files:
         end = _data_end(file)
@@ -127,7 +132,7 @@ def _log_spans(log: LogView) -> list[Span]:
 
 
 def _data_end(file: Any) -> int:
-    """A file position behind which nothing is written, within a block or two."""
+    """A file position after which nothing is written, exact to a block or two."""
     low, high = 0, file.size
     while high - low > 1 << 20:
         middle = (low + high) // 2
@@ -153,11 +158,11 @@ def _queue_bytes(queue: QueueFiles, start: int, end: int) -> int:
 
 
 def _layers(spans: list[Span], count: int) -> list[list[Span]]:
-    """A part of every queue for each of `count` parts.
+    """`count` parts, each with one piece of every queue.
 
-    Queues are mostly written side by side: their parts with the same number lie in the same part
-    of the log.  Each process then maps a part of the log once, where one that reads a whole queue
-    maps all of the log for it.
+    Queues are mostly written at the same time, so pieces with the same number lie in the same
+    region of the log.  A process then maps one region of the log; a process that reads a whole
+    queue maps all of it.
     """
     layers: list[list[Span]] = [[] for _ in range(count)]
     for span in spans:
@@ -167,7 +172,7 @@ def _layers(spans: list[Span], count: int) -> list[list[Span]]:
 
 
 def _cut(span: Span, count: int) -> list[Span]:
-    """A span in `count` pieces, fewer where a queue has fewer records."""
+    """A span in `count` pieces, fewer if a queue has fewer records."""
     if count == 1:
         return [span]
     if isinstance(span, LogSpan):
@@ -185,7 +190,7 @@ def _cut(span: Span, count: int) -> list[Span]:
 
 
 def _packed(spans: list[Span], target: int) -> list[list[Span]]:
-    """Spans in their order, small ones together."""
+    """Parts of about `target` bytes, spans in their order."""
     parts: list[list[Span]] = []
     filled = target
     for span in spans:

@@ -1,11 +1,11 @@
-"""Property strings of a batch whose rows all have the same names in the same order.
+"""The property strings of a batch whose rows all have the same names in the same order.
 
-Job: the usual batch, several times faster than `property_columns` takes: names are compared with
-those of the first row, not looked up.  It must not guess: a batch that is not plainly so (another
-name, an empty value, bytes that are not ASCII) gives None and goes the general way.
+This is the usual batch, and several times faster than the general way in `property_columns`:
+names are compared with the first row's instead of looked up.  For any other batch (another name,
+an empty value, bytes that are not ASCII) the result is None and the general way applies.
 
-Rows are compared by words: a name of 8 bytes or more by the words at its start, in its middle and
-at its end, a shorter one by two words of 4, 2 or 1 bytes that overlap.
+Names are compared word by word: 8 bytes at a time and the last 8, a shorter name by two
+overlapping words of 4, 2 or 1 bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UniformProperties:
     value_end: NDArray[Any]
 
     def as_map(self) -> Any:
-        """Every row's properties as a map."""
+        """The properties of every row as a map."""
         width = len(self.names)
         start, end = self.value_start.reshape(-1), self.value_end.reshape(-1)
         values = slices(self.buffer, start, end, pa.string())
@@ -49,14 +49,14 @@ class UniformProperties:
         """One property as a column, null where it is absent."""
         if name not in self.names:
             return pa.nulls(self.count, pa.string())
-        place = self.names.index(name)
-        start, end = self.value_start[:, place], self.value_end[:, place]
+        column = self.names.index(name)
+        start, end = self.value_start[:, column], self.value_end[:, column]
         return slices(self.buffer, start, end, pa.string())
 
 
 @lru_cache(maxsize=4)
 def _keys(names: tuple[str, ...], count: int) -> Any:
-    """The names, as often as there are rows; batches of one topic share theirs."""
+    """The names repeated for each row; batches of one topic share the array."""
     raw = [name.encode() for name in names]
     row = b"".join(raw)
     ends = np.cumsum([len(name) for name in raw])
@@ -69,28 +69,28 @@ def _keys(names: tuple[str, ...], count: int) -> Any:
 
 
 def uniform_properties(
-    raw: Any, data: NDArray[np.uint8], bounds: NDArray[np.int64], places: NDArray[Any]
+    raw: Any, data: NDArray[np.uint8], bounds: NDArray[np.int64], separators: NDArray[Any]
 ) -> UniformProperties | None:
-    """The properties of rows `bounds[i]:bounds[i + 1]`; None when they are not uniform.
+    """The properties of the rows `bounds[i]:bounds[i + 1]`; None when they are not uniform.
 
-    `raw` and `data` are the gathered strings, `places` of their separators.
+    `raw` and `data` are the gathered strings; `separators` are the positions of 0x01 and 0x02.
     """
     count = len(bounds) - 1
-    each, rest = divmod(len(places), max(1, count))
-    if rest or not each:
+    each, remainder = divmod(len(separators), max(1, count))
+    if remainder or not each:
         return None
-    ends = places.reshape(count, each)
+    ends = separators.reshape(count, each)
     if each % 2 == 0:
         if not (ends[:, -1] == bounds[1:] - 1).all():
             return None
     else:
-        # The last 0x02 of every row was left out: put it in behind the row's last byte.
+        # Every row lacks its last 0x02: insert it after the row's last byte.
         if (ends[1:, 0] < bounds[1:-1]).any() or (ends[:, -1] >= bounds[1:]).any():
             return None
         ends = np.concatenate((ends, bounds[1:, None]), axis=1)
     name_end, value_end = ends[:, 0::2], ends[:, 1::2]
-    # Each place holds 0x01 or 0x02.
-    is_name_end = (data[places] == 1).reshape(count, each)
+    # A separator is 0x01 or 0x02.
+    is_name_end = (data[separators] == 1).reshape(count, each)
     if not is_name_end[:, 0::2].all() or is_name_end[:, 1::2].any():
         return None
     name_start = np.empty_like(name_end)
@@ -107,10 +107,10 @@ def uniform_properties(
 
 
 def _names(data: NDArray[np.uint8], start: NDArray[Any], end: NDArray[Any]) -> list[str] | None:
-    """The names of the first row, if they are those of all rows."""
+    """The names of the first row, if all rows have the same."""
     names = []
-    for place in range(start.shape[1]):
-        name = same_text(data, start[:, place], end[:, place])
+    for column in range(start.shape[1]):
+        name = same_text(data, start[:, column], end[:, column])
         if name is None:
             return None
         names.append(name.decode())
@@ -118,7 +118,7 @@ def _names(data: NDArray[np.uint8], start: NDArray[Any], end: NDArray[Any]) -> l
 
 
 def same_text(data: NDArray[np.uint8], start: NDArray[Any], end: NDArray[Any]) -> bytes | None:
-    """What stands at all these places, if it is the same bytes everywhere, and some."""
+    """The bytes of the ranges `start[i]:end[i]`, if they are all equal and not empty; else None."""
     if not len(start):
         return None
     length = int(end[0] - start[0])
@@ -127,13 +127,15 @@ def same_text(data: NDArray[np.uint8], start: NDArray[Any], end: NDArray[Any]) -
     for word, shift in _words_of(length):
         count = len(data) - word + 1
         view = np.ndarray((count,), f"u{word}", data, strides=(1,))
-        found = view[start + shift]
-        if (found != found[0]).any():
+        words = view[start + shift]
+        if (words != words[0]).any():
             return None
     return bytes(data[start[0] : end[0]])
 
 
 def _words_of(length: int) -> list[tuple[int, int]]:
-    """(width, place) of words that together cover a name of this length."""
+    """(width, position) of words that together cover a name of this length."""
     word = next(word for word in _WORDS if word <= length)
-    return [(word, place) for place in range(0, length - word, word)] + [(word, length - word)]
+    return [(word, position) for position in range(0, length - word, word)] + [
+        (word, length - word)
+    ]

@@ -217,7 +217,7 @@ def test_brokers_evaluate_a_filter(filled: EmbeddedCluster) -> None:
     some = scan(
         name_server=filled.name_server_address,
         topic=TOPIC,
-        sql92="queue_rows ENDSWITH '7' OR (TAGS = 'A' AND KEYS = 'k3')",
+        sql92="place ENDSWITH '7' OR (TAGS = 'A' AND KEYS = 'k3')",
     ).read_all()
     expected = [
         row["queueOffset"]
@@ -227,7 +227,7 @@ def test_brokers_evaluate_a_filter(filled: EmbeddedCluster) -> None:
     ]
     assert 5 < len(expected) < 30
     assert sorted(some["queueOffset"].to_pylist()) == sorted(expected)
-    none = scan(name_server=filled.name_server_address, topic=TOPIC, sql92="queue_rows = 'nowhere'")
+    none = scan(name_server=filled.name_server_address, topic=TOPIC, sql92="place = 'nowhere'")
     assert none.read_all().num_rows == 0
 
 
