@@ -132,10 +132,20 @@ def without_asyncio() -> None:
     message = Message("Orders", b"x")
     with cometmq.sync.Producer("shop") as producer:
         assert_type(producer.send(message), SendResult)
+        assert_type(producer.recall("Orders", "handle"), str)
+        producer.create_topic("Orders", queue_count="8")  # refused: arg-type
         producer.flush()
+    cometmq.sync.Producer("shop", retries="two")  # refused: arg-type
+    cometmq.sync.Producer("shop", retry=2)  # refused: call-arg
+    cometmq.sync.TransactionProducer("shop")  # refused: call-arg
+    cometmq.sync.TransactionProducer("shop", check=lambda message: True, retries=1)
     with cometmq.sync.PullConsumer("g", {"Orders": "*"}) as consumer:
         for received in consumer:
             assert_type(received, ReceivedMessage)
+            consumer.seek(received.message_queue, received.queue_offset)
+            consumer.seek(received.message_queue, "0")  # refused: arg-type
+        assert_type(consumer.poll(100), list[ReceivedMessage])
+        assert_type(consumer.committed(MessageQueue("Orders", "b", 0)), int | None)
     with cometmq.sync.PushConsumer("g", {"Orders": "*"}, plain):
         pass
     with cometmq.sync.Admin() as admin:

@@ -118,6 +118,11 @@ def test_sending_in_every_way(cluster: EmbeddedCluster) -> None:
         assert result.status is SendStatus.SEND_OK
         group = producer.send(Message("ways", b"2"), message_group="TagA")
         assert group.message_queue.queue_id == 3
+        message = Message("ways", b"again")
+        assert producer.send(message, message_group="TagA").message_queue.queue_id == 3
+        producer.send_nowait(message, message_group="TagA").result(10)
+        producer.send_oneway(message, message_group="TagA")
+        assert message == Message("ways", b"again"), "the next send of it would be grouped"
         chosen = producer.send(Message("ways", b"3"), selector=lambda queues, _: queues[1])
         assert chosen.message_queue.queue_id == 1
         fixed = producer.send(Message("ways", b"4"), queue=MessageQueue("ways", "broker-a", 2))

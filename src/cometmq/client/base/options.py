@@ -5,7 +5,7 @@ Must not: connect to anything.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final, Unpack
@@ -17,7 +17,7 @@ from cometmq.net.env import Environment, system_environment
 from cometmq.net.network import parse_address
 from cometmq.net.tls import TlsNetwork
 
-__all__ = ["ClientOptions", "name_server_addresses"]
+__all__ = ["ClientOptions", "check_names", "name_server_addresses"]
 
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
@@ -103,7 +103,7 @@ class ClientOptions:
             env = system_environment()
         elif not hasattr(env, "clock"):
             raise ConfigError(f"env is {env!r:.100}; give an Environment of cometmq.net.env")
-        _check_names(security)
+        check_names(security, SecurityOptions.__annotations__)
         secured = Security.of(**security)
         if secured.tls is not None:
             env = replace(env, network=TlsNetwork(secured.tls))
@@ -125,17 +125,19 @@ def _check_ip(client_ip: object) -> None:
         raise ConfigError(f"client_ip is {client_ip!r}; give an IP address") from None
 
 
-def _check_names(rest: Mapping[str, object]) -> None:
-    """Refuse arguments that neither the client's class nor its security knows.
+def check_names(options: Iterable[str], accepted: Iterable[str]) -> None:
+    """Refuse unknown arguments.
 
-    Classes hand on what they do not know themselves, so Python would name a class of ours that the
-    caller has never heard of.
+    Clients pass their arguments on to other classes, whose names Python's own error would show.
+
+    Raises:
+        TypeError: an argument is not among the accepted ones; the text proposes a similar one.
     """
-    known = SecurityOptions.__annotations__
-    for name in rest:
-        if name not in known:
+    names = list(accepted)
+    for name in options:
+        if name not in names:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, [*known, *_COMMON_NAMES], n=1)
-            hint = f"did you mean {near[0]}=?" if near else "help() of the class lists them"
+            similar = get_close_matches(name, [*names, *_COMMON_NAMES], n=1)
+            hint = f"did you mean {similar[0]}=?" if similar else "help() of the class lists them"
             raise TypeError(f"a client has no argument {name}=; {hint}")

@@ -9,6 +9,7 @@ taken by their value, which a comparison with them sees; formatting would give t
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from cometmq.codec.properties import encode_properties_text
@@ -25,6 +26,7 @@ __all__ = [
     "own_properties",
     "plain_bytes",
     "plain_text",
+    "with_group",
 ]
 
 _FLAG_MAX: Final = 2**31
@@ -38,6 +40,16 @@ def check_is_message(given: object) -> None:
             "give Message(topic, body), a new one also for what was received"
         ) from None
     check_sendable_topic(given.topic)
+
+
+def with_group(message: Message, message_group: str) -> Message:
+    """A copy of the message, in another message group; the caller's message stays as it is.
+
+    Raises:
+        LocalProtocolError: it is no `Message`.
+    """
+    check_is_message(message)
+    return replace(message, message_group=message_group)
 
 
 def check_sendable_topic(topic: object) -> None:

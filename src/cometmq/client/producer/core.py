@@ -10,15 +10,12 @@ from typing import Final
 
 from cometmq.client.base.arguments import (
     check_callable,
-    check_count,
-    check_ms,
     checked_group,
-    checked_text,
 )
 from cometmq.client.base.instance import uniq_ids_of
-from cometmq.client.base.options import ClientOptions
 from cometmq.client.extensions.growing import GroupView
 from cometmq.client.message.send_codec import SendCodec, is_retriable
+from cometmq.client.producer.settings import ProducerSettings
 from cometmq.core.produce.latency_fault import LatencyFaultTable
 from cometmq.core.topic.selector import QueueSelector, RoundRobin, publish_queues, select_by_hash
 from cometmq.errors import (
@@ -61,48 +58,31 @@ class TopicQueues:
 class ProducerCore:
     """Settings and memory of one producer."""
 
-    def __init__(
-        self,
-        group: str,
-        options: ClientOptions,
-        *,
-        timeout_ms: int,
-        retries: int,
-        compression: str,
-        compression_level: int,
-        compress_above_bytes: int,
-        max_message_bytes: int,
-        latency_fault: bool,
-        retry_when_not_ok: bool,
-    ) -> None:
-        group = checked_group(group)
-        check_ms("timeout_ms", timeout_ms)
-        check_count("retries", retries, 0)
-        checked_text("compression", compression)
-        check_count("compression_level", compression_level, -1, 22)
-        check_count("compress_above_bytes", compress_above_bytes, 0)
-        check_count("max_message_bytes", max_message_bytes)
-        self.group = group
+    def __init__(self, settings: ProducerSettings) -> None:
+        settings.validate()
+        options = settings.client_options()
+        self.settings = settings
+        self.group = checked_group(settings.group)
         self.options = options
         self.clock = options.env.clock
         self.monotonic = self.clock.monotonic
-        self.timeout_ms = timeout_ms
-        self.tries = 1 + retries
-        self.retry_when_not_ok = retry_when_not_ok
-        self.faults = LatencyFaultTable(enabled=latency_fault)
+        self.timeout_ms = settings.timeout_ms
+        self.tries = 1 + settings.retries
+        self.retry_when_not_ok = settings.retry_when_not_ok
+        self.faults = LatencyFaultTable(enabled=settings.latency_fault)
         self.topics: dict[str, TopicQueues] = {}
         self.views: dict[str, GroupView] = {}
         """Where message groups are at home, by topic."""
         self.make_ids: Callable[[], Callable[[], str]] = lambda: uniq_ids_of(options).next_id
         """Makes a source of message ids; the synchronous face has one per thread."""
         self.codec = SendCodec(
-            group,
+            self.group,
             self.make_ids(),
             self.clock.now_ms,
-            compression=compression,
-            compression_level=compression_level,
-            compress_above_bytes=compress_above_bytes,
-            message_bytes_max=max_message_bytes,
+            compression=settings.compression,
+            compression_level=settings.compression_level,
+            compress_above_bytes=settings.compress_above_bytes,
+            message_bytes_max=settings.max_message_bytes,
             credentials=options.security.credentials,
         )
 

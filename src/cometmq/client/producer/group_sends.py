@@ -127,12 +127,14 @@ class BatchSend:
 class GroupSends:
     """The sends by message group of one started producer, on its event loop."""
 
-    def __init__(self, path: Path, instance: ClientInstance) -> None:
+    def __init__(
+        self, path: Path, instance: ClientInstance, flush_linger: Callable[[], None]
+    ) -> None:
         self._path = path
         self._instance = instance
         self._topics: dict[str, _Topic] = {}
         self._turns = count()
-        self.flush_linger: Callable[[], None] = lambda: None
+        self._flush_linger = flush_linger
         """Sends the open batches of the producer."""
 
     # -- sends ------------------------------------------------------------------------------
@@ -289,7 +291,7 @@ class GroupSends:
             return None
         if topic.lingered is not view:
             if topic.lingered is not None:
-                self.flush_linger()  # a batch holds what one view chose
+                self._flush_linger()  # a batch holds what one view chose
             topic.lingered = view
         flight = topic.flights.get(bucket_of(group_hash(group)))
         return None if flight is not None and flight.waiting else view
@@ -352,7 +354,7 @@ class GroupSends:
             return
         topic.view = core.views[topic.name] = view
         if not view.is_settled:
-            self.flush_linger()
+            self._flush_linger()
         self._learned(topic, learning, view)
 
     def _learned(

@@ -14,22 +14,20 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Any, Final, Self
 
 from cometmq.client.base import fork
 from cometmq.client.base.arguments import (
     batch_topic,
-    check_count,
     check_ms,
     check_queue,
     checked_topic,
     message_list,
 )
 from cometmq.client.base.instance import ClientInstance
-from cometmq.client.base.options import ClientOptions
-from cometmq.client.base.security import SecurityOptions
+from cometmq.client.base.synchronous import build_settings, same_arguments
 from cometmq.client.extensions.growing import GroupView
-from cometmq.client.message.checks import check_is_message
+from cometmq.client.message.checks import check_is_message, with_group
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.core import ProducerCore, TopicQueues
 from cometmq.client.producer.linger import Linger, LingerBatch
@@ -37,9 +35,9 @@ from cometmq.client.producer.recall import recall, reschedule
 from cometmq.client.producer.request_reply import OpenRequests, Reply, check_received, send_reply
 from cometmq.client.producer.sender import Sender
 from cometmq.client.producer.sending import Sending
+from cometmq.client.producer.settings import ProducerSettings
 from cometmq.core.produce.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,
-    MESSAGE_BYTES_MAX,
     common_group,
     split_by_size,
 )
@@ -53,7 +51,6 @@ from cometmq.errors import (
 )
 from cometmq.model import Message, MessageQueue, SendResult
 from cometmq.net.channel import Channel
-from cometmq.net.env import Environment
 from cometmq.wire.body.bodies import ConsumerData
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
@@ -61,7 +58,6 @@ from cometmq.wire.command.command import RemotingCommand
 __all__ = ["Producer"]
 
 log = logging.getLogger("cometmq.client")
-DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 PROBE_INTERVAL_MS: Final = 2_000
 PROBE_TIMEOUT_MS: Final = 200
 """Java's ``detectTimeout``: a broker slower than this has not recovered."""
@@ -92,56 +88,24 @@ class Producer:
             `Tls`), else what ``COMETMQ_ACCESS_KEY`` and the other variables say.
     """
 
-    def __init__(
-        self,
-        group: str = DEFAULT_GROUP,
-        *,
-        name_server: str | Sequence[str] | None = None,
-        timeout_ms: int = 3_000,
-        retries: int = 2,
-        linger_ms: float | None = None,
-        batch_bytes_max: int = 128 * 1024,
-        compression: str = "ZLIB",
-        compression_level: int = 5,
-        compress_above_bytes: int = 4_096,
-        max_message_bytes: int = MESSAGE_BYTES_MAX,
-        latency_fault: bool = True,
-        retry_when_not_ok: bool = False,
-        instance_name: str | None = None,
-        client_ip: str | None = None,
-        env: Environment | None = None,
-        **security: Unpack[SecurityOptions],
-    ) -> None:
-        if linger_ms is not None:
-            check_ms("linger_ms", linger_ms, may_be_zero=True)
-        check_count("batch_bytes_max", batch_bytes_max)
-        options = ClientOptions.of(
-            name_server, env=env, instance_name=instance_name, client_ip=client_ip, **security
-        )
-        self.group = group
-        self.core = ProducerCore(
-            group,
-            options,
-            timeout_ms=timeout_ms,
-            retries=retries,
-            compression=compression,
-            compression_level=compression_level,
-            compress_above_bytes=compress_above_bytes,
-            max_message_bytes=max_message_bytes,
-            latency_fault=latency_fault,
-            retry_when_not_ok=retry_when_not_ok,
-        )
+    @same_arguments(ProducerSettings)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._set_up(build_settings(ProducerSettings, arguments, options))
+
+    def _set_up(self, settings: ProducerSettings) -> None:
+        self.core = ProducerCore(settings)
+        self.group = self.core.group
         self._instance: ClientInstance | None = None
         self._sender: Sender | None = None
         self._requests = OpenRequests()
         self._is_closed = False
         self._is_forked = False
         self._linger: Linger | None = None
-        if linger_ms is not None:
+        if settings.linger_ms is not None:
             self._linger = Linger(
-                linger_ms / 1000,
-                min(batch_bytes_max, max_message_bytes),
-                compress_above_bytes,
+                settings.linger_ms / 1000,
+                min(settings.batch_bytes_max, settings.max_message_bytes),
+                settings.compress_above_bytes,
                 self.core.codec,
                 self._send_lingered,
             )
@@ -162,9 +126,7 @@ class Producer:
         if self.core.faults.enabled:
             instance.spawn(instance.every(PROBE_INTERVAL_MS, self._probe), "probe")
         self._instance = instance
-        self._sender = Sender(self.core, instance)
-        if self._linger is not None:
-            self._sender.groups.flush_linger = self._linger.flush
+        self._sender = Sender(self.core, instance, self._flush_linger)
         self._is_forked = False
         return self._sender
 
@@ -297,7 +259,7 @@ class Producer:
                 f"{in_flight.count} sends with {in_flight.size_bytes} bytes are in flight",
             )
         if message_group is not None:
-            message.message_group = message_group
+            message = with_group(message, message_group)
         core = self.core
         linger = self._linger
         if linger is not None and queue is None and selector is None and linger.takes(message):
@@ -334,7 +296,7 @@ class Producer:
         """
         sender = self._ready()
         if message_group is not None:
-            message.message_group = message_group
+            message = with_group(message, message_group)
         if message.message_group and queue is None and selector is None:
             while sender.in_flight.is_full:
                 await sender.in_flight.wait()
@@ -395,8 +357,7 @@ class Producer:
 
     async def flush(self) -> None:
         """Send what lingers and wait until no send is in flight; errors stay with their sends."""
-        if self._linger is not None:
-            self._linger.flush()
+        self._flush_linger()
         sender = self._sender
         while sender is not None and sender.in_flight.count:
             await sender.in_flight.wait()
@@ -551,6 +512,10 @@ class Producer:
         sending = sender.begin(prepared, future, timeout_ms)
         sending.ids = ids
         return sending
+
+    def _flush_linger(self) -> None:
+        if self._linger is not None:
+            self._linger.flush()
 
     def _send_lingered(self, batch: LingerBatch) -> None:
         sender = self._ready()

@@ -6,7 +6,7 @@ Must not: encode or decide (`send`, `producer_core`), or know what users may ask
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cometmq.client.base.arguments import check_ms
@@ -32,14 +32,16 @@ __all__ = ["Sender"]
 class Sender:
     """Sends over the connections of one client instance, on its event loop."""
 
-    def __init__(self, core: ProducerCore, instance: ClientInstance) -> None:
+    def __init__(
+        self, core: ProducerCore, instance: ClientInstance, flush_linger: Callable[[], None]
+    ) -> None:
         self.core = core
         self.in_flight = InFlight()
         self._instance = instance
         self._loop = asyncio.get_running_loop()
         self._looking_up: dict[str, asyncio.Task[TopicQueues]] = {}
         self._lanes: dict[str, Lanes] = {}
-        self.groups = GroupSends(self, instance)
+        self.groups = GroupSends(self, instance, flush_linger)
 
     def to_keep(self) -> object:
         """What a forked child must not destroy: it belongs to the parent's loop."""

@@ -9,42 +9,36 @@ Heartbeats, routes, `send_nowait` and lingering batches are the work of an async
 background loop, which shares this one's core.  Safe to use from any number of threads.
 """
 
+import asyncio
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self
 
 from cometmq.client.base import fork
 from cometmq.client.base.arguments import batch_topic, check_ms, check_queue, message_list
 from cometmq.client.base.background import background
 from cometmq.client.base.instance import uniq_ids_of
-from cometmq.client.base.security import SecurityOptions
+from cometmq.client.base.synchronous import on_background, same_arguments
 from cometmq.client.base.transport import BlockingIo
-from cometmq.client.message.message import ReceivedMessage
+from cometmq.client.message.checks import with_group
 from cometmq.client.message.send_codec import Prepared
 from cometmq.client.producer.core import STORED_CODES, TopicQueues, final_error
-from cometmq.client.producer.options import ProducerOptions
-from cometmq.client.producer.producer import DEFAULT_GROUP
 from cometmq.client.producer.producer import Producer as AsyncProducer
-from cometmq.client.producer.request_reply import Reply
+from cometmq.client.producer.settings import ProducerSettings
 from cometmq.core.extensions.growing import group_hash
 from cometmq.core.produce.batching import (
     BATCH_ITEM_OVERHEAD_BYTES,
-    MESSAGE_BYTES_MAX,
     common_group,
     split_by_size,
 )
 from cometmq.core.topic.selector import QueueSelector
 from cometmq.errors import ClientClosed, ClientError, GroupMoved, NoRoute, remote_error
 from cometmq.model import Message, MessageQueue, SendResult
-from cometmq.net.env import Environment
 from cometmq.wire.command.command import RemotingCommand
-
-if TYPE_CHECKING:
-    import asyncio
 
 __all__ = ["Producer"]
 
@@ -55,47 +49,15 @@ class Producer:
     `send_nowait` returns a `concurrent.futures.Future`.
     """
 
-    def __init__(
-        self,
-        group: str = DEFAULT_GROUP,
-        *,
-        name_server: str | Sequence[str] | None = None,
-        timeout_ms: int = 3_000,
-        retries: int = 2,
-        linger_ms: float | None = None,
-        batch_bytes_max: int = 128 * 1024,
-        compression: str = "ZLIB",
-        compression_level: int = 5,
-        compress_above_bytes: int = 4_096,
-        max_message_bytes: int = MESSAGE_BYTES_MAX,
-        latency_fault: bool = True,
-        retry_when_not_ok: bool = False,
-        instance_name: str | None = None,
-        client_ip: str | None = None,
-        env: Environment | None = None,
-        **security: Unpack[SecurityOptions],
-    ) -> None:
-        self.group = group
-        self._twin = self._make_twin(
-            group,
-            name_server=name_server,
-            timeout_ms=timeout_ms,
-            retries=retries,
-            linger_ms=linger_ms,
-            batch_bytes_max=batch_bytes_max,
-            compression=compression,
-            compression_level=compression_level,
-            compress_above_bytes=compress_above_bytes,
-            max_message_bytes=max_message_bytes,
-            latency_fault=latency_fault,
-            retry_when_not_ok=retry_when_not_ok,
-            instance_name=instance_name,
-            client_ip=client_ip,
-            env=env,
-            **security,
-        )
-        self._core = self._twin.core
-        self._lingers = linger_ms is not None
+    @same_arguments(ProducerSettings)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._set_up(AsyncProducer(*arguments, **options))
+
+    def _set_up(self, twin: AsyncProducer) -> None:
+        self._twin = twin
+        self._core = twin.core
+        self.group = twin.group
+        self._lingers = self._core.settings.linger_ms is not None
         options = self._core.options
         self._io = BlockingIo(options.env, security=options.security)
         self._outbox: deque[tuple[Message, dict[str, Any], Future[SendResult]]] = deque()
@@ -107,10 +69,6 @@ class Producer:
         self._core.make_ids = self._ids_per_thread
         self._core.renew()
         fork.register(self)
-
-    def _make_twin(self, group: str, **options: Unpack[ProducerOptions]) -> AsyncProducer:
-        """The asyncio producer behind this one."""
-        return AsyncProducer(group, **options)
 
     # -- life -------------------------------------------------------------------------------
 
@@ -156,12 +114,12 @@ class Producer:
         self._is_forked = self._is_started or self._is_forked
         self._is_started = False
 
-    def _ready(self) -> None:
+    def _ready(self) -> AsyncProducer:
         if self._is_started and not self._is_closed:
-            return
+            return self._twin
         if self._is_forked and not self._is_closed:
             self.start()
-            return
+            return self._twin
         if self._is_closed:
             raise ClientClosed(f"the producer {self.group} is closed; make a new one")
         raise ClientClosed(f"the producer {self.group} is not started; use `with` or call start()")
@@ -201,7 +159,7 @@ class Producer:
                 message, message_group=message_group, timeout_ms=timeout_ms
             ).result()
         if message_group is not None:
-            message.message_group = message_group
+            message = with_group(message, message_group)
         core = self._core
         prepared = core.codec.prepare(message)
         if timeout_ms is None:
@@ -272,7 +230,7 @@ class Producer:
         """
         self._ready()
         if message_group is not None:
-            message.message_group = message_group
+            message = with_group(message, message_group)
         if message.message_group and queue is None and selector is None:
             self.send_nowait(message)
             return
@@ -328,25 +286,11 @@ class Producer:
             results += core.codec.batch_results(ids[begin:end], target, answer)
         return results
 
-    def request(self, message: Message, *, timeout_ms: int = 3_000) -> Reply:
-        """Send a message and wait for the reply of whoever consumes it."""
-        self._ready()
-        return background().run(self._twin.request(message, timeout_ms=timeout_ms))
-
-    def reply(self, request: ReceivedMessage, message: Message | bytes) -> None:
-        """Answer a received request; not from a handler that runs on the background loop."""
-        self._ready()
-        background().run(self._twin.reply(request, message))
-
-    def recall(self, topic: str, handle: str | None) -> str:
-        """Take back a message with an exact time, by ``SendResult.recall_handle``; its id."""
-        self._ready()
-        return background().run(self._twin.recall(topic, handle))
-
-    def reschedule(self, handle: str | None, message: Message) -> SendResult:
-        """Send a message with a time in place of the one a handle names: never none of the two."""
-        self._ready()
-        return background().run(self._twin.reschedule(handle, message))
+    request = on_background(AsyncProducer.request)
+    reply = on_background(AsyncProducer.reply)
+    recall = on_background(AsyncProducer.recall)
+    reschedule = on_background(AsyncProducer.reschedule)
+    create_topic = on_background(AsyncProducer.create_topic)
 
     def flush(self) -> None:
         """Wait until no background send is in flight; errors stay with their sends."""
@@ -354,8 +298,6 @@ class Producer:
         background().run(self._flush())
 
     async def _flush(self) -> None:
-        import asyncio
-
         self._pump()
         await self._twin.flush()
         await asyncio.sleep(0)  # the turn in which results reach their futures
@@ -364,15 +306,6 @@ class Producer:
         """The queues of a topic that messages can be sent to."""
         self._ready()
         return self._topic(topic).queues
-
-    def create_topic(
-        self, topic: str, *, queue_count: int = 8, attributes: str | None = None
-    ) -> None:
-        """Create a topic on every master; `Admin.create_topic` has all choices."""
-        self._ready()
-        background().run(
-            self._twin.create_topic(topic, queue_count=queue_count, attributes=attributes)
-        )
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -457,7 +390,7 @@ class Producer:
             left_ms = max(1, timeout_ms - int((core.clock.monotonic() - started) * 1000))
 
 
-def _copy(done: "asyncio.Future[SendResult]", future: "Future[SendResult]") -> None:
+def _copy(done: asyncio.Future[SendResult], future: Future[SendResult]) -> None:
     """Bring an asyncio result into a thread's future."""
     if future.cancelled():
         return

@@ -22,15 +22,17 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, Unpack
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final
 
 from cometmq.client.admin.calls import AdminCalls
 from cometmq.client.base.arguments import check_count
+from cometmq.client.base.synchronous import build_settings, same_arguments
 from cometmq.client.message.message import ReceivedMessage, split_messages
 from cometmq.client.producer.core import final_error
-from cometmq.client.producer.options import ProducerOptions
 from cometmq.client.producer.producer import Producer
 from cometmq.client.producer.sender import Sender
+from cometmq.client.producer.settings import ProducerSettings
 from cometmq.client.transaction.values import (
     Check,
     LocalTransaction,
@@ -65,8 +67,32 @@ REMEMBERED: Final = 10_000
 """Ended transactions whose outcome is known without a look-up."""
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionSettings(ProducerSettings):
+    """What a transactional producer takes; see `TransactionProducer` and `cometmq.Producer`."""
+
+    group: str
+    _: KW_ONLY
+    check: Check
+    parallel_checks: int = 8
+
+    def validate(self) -> None:
+        """Refuse values that no transactional producer can use.
+
+        Raises:
+            ConfigError: the text names the argument and its value.
+        """
+        if not callable(self.check):
+            raise ConfigTypeError(
+                f"check is {self.check!r:.80}; it must be a function that takes a message and "
+                "says what became of its transaction"
+            )
+        check_count("parallel_checks", self.parallel_checks)
+        ProducerSettings.validate(self)
+
+
 class TransactionProducer(Producer):
-    """Sends messages that are delivered if, and only if, a local transaction was done.
+    """Sends messages that are delivered if, and only if, a local transaction commits.
 
     Args:
         group: producer group; every producer of it must answer for all its transactions.
@@ -74,26 +100,15 @@ class TransactionProducer(Producer):
             `TransactionOutcome`, True for commit, False for rollback, None for "ask again later".
             Plain functions run in a worker thread.  An exception counts as None.
         parallel_checks: how many checks may run at once.
-        options: as `Producer` has them.
+        others: as for `Producer`.
     """
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        check: Check,
-        parallel_checks: int = 8,
-        **options: Unpack[ProducerOptions],
-    ) -> None:
-        if not callable(check):
-            raise ConfigTypeError(
-                f"check is {check!r:.80}; it must be a function that takes a message and says what "
-                "became of its transaction"
-            )
-        check_count("parallel_checks", parallel_checks)
-        super().__init__(group, **options)
-        self._check = check
-        self._parallel_checks = parallel_checks
+    @same_arguments(TransactionSettings)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        settings = build_settings(TransactionSettings, arguments, options)
+        self._set_up(settings)
+        self._check = settings.check
+        self._parallel_checks = settings.parallel_checks
         self._running: set[str] = set()
         self._outcomes: dict[str, TransactionOutcome] = {}
         self._order: deque[str] = deque()

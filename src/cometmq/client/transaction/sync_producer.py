@@ -10,13 +10,12 @@ caller's thread.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Unpack
+from typing import Any
 
-from cometmq.client.base.background import background
-from cometmq.client.message.message import ReceivedMessage
-from cometmq.client.producer.options import ProducerOptions
+from cometmq.client.base.synchronous import on_background, same_arguments
 from cometmq.client.producer.sync_producer import Producer
 from cometmq.client.transaction.producer import TransactionProducer as AsyncTransactionProducer
+from cometmq.client.transaction.producer import TransactionSettings
 from cometmq.client.transaction.values import (
     Said,
     Transaction,
@@ -36,25 +35,9 @@ class TransactionProducer(Producer):
     functions.  Checks run in worker threads, at the same time as the program's own.
     """
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        check: Callable[[ReceivedMessage], Said],
-        parallel_checks: int = 8,
-        **options: Unpack[ProducerOptions],
-    ) -> None:
-        self._check = check
-        self._parallel_checks = parallel_checks
-        super().__init__(group, **options)
-
-    def _make_twin(
-        self, group: str, **options: Unpack[ProducerOptions]
-    ) -> AsyncTransactionProducer:
-        self._asking = AsyncTransactionProducer(
-            group, check=self._check, parallel_checks=self._parallel_checks, **options
-        )
-        return self._asking
+    @same_arguments(TransactionSettings)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._set_up(AsyncTransactionProducer(*arguments, **options))
 
     def send_in_transaction(
         self,
@@ -103,23 +86,5 @@ class TransactionProducer(Producer):
             raise
         self.end(transaction, transaction.block_ended(None))
 
-    def begin(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        timeout_ms: int | None = None,
-        first_check_s: int | None = None,
-    ) -> Transaction:
-        """Store a half message; `end` must follow.  `transaction` does both."""
-        self._ready()
-        return background().run(
-            self._asking.begin(
-                message, queue=queue, timeout_ms=timeout_ms, first_check_s=first_check_s
-            )
-        )
-
-    def end(self, transaction: Transaction, outcome: TransactionOutcome) -> None:
-        """Tell the broker the outcome.  An end that does not arrive is no error: it will ask."""
-        self._ready()
-        background().run(self._asking.end(transaction, outcome))
+    begin = on_background(AsyncTransactionProducer.begin)
+    end = on_background(AsyncTransactionProducer.end)

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from tests.unit.client.fake import FakeBroker
@@ -84,6 +85,35 @@ def test_concurrent_first_sends_share_one_look_up() -> None:
         await asyncio.gather(*[producer.send(Message("t", b"x")) for _ in range(100)])
 
     assert scenario(story).codes().count(105) == 1
+
+
+def test_a_message_group_of_one_send_does_not_group_the_next() -> None:
+    """No kind of send changes the caller's message: sent again, it is not grouped."""
+
+    async def story(broker: FakeBroker, producer: Producer) -> None:
+        message = Message("t", b"x", tags="new", keys=("k",), properties={"a": "b"})
+        before = replace(message)
+        grouped = [await producer.send(message, message_group="g") for _ in range(4)]
+        assert len({result.message_queue for result in grouped}) == 1
+        await producer.send_nowait(message, message_group="g")
+        await producer.send_oneway(message, message_group="g")
+        assert message == before
+        free = [await producer.send(message) for _ in range(4)]
+        assert {result.message_queue.queue_id for result in free} == {0, 1, 2, 3}
+        await producer.send_batch([message, message])
+        assert message == before
+
+    scenario(story)
+
+
+def test_a_message_group_for_what_is_no_message_is_refused_in_words() -> None:
+    """The copy that carries the group is made of messages only."""
+
+    async def story(broker: FakeBroker, producer: Producer) -> None:
+        with pytest.raises(LocalProtocolError, match="is no Message"):
+            await producer.send(b"x", message_group="g")  # type: ignore[arg-type]
+
+    scenario(story)
 
 
 def test_unknown_topics_go_through_the_template() -> None:
