@@ -64,9 +64,12 @@ class FilterService:
         was_killed: bool = False,
     ) -> None:
         self._config = config
-        now = config()
+        present_config = config()
         self.table = FilterTable(
-            BloomFilter(now.max_error_rate_of_bloom_filter, now.expect_consumer_num_use_filter)
+            BloomFilter(
+                present_config.max_error_rate_of_bloom_filter,
+                present_config.expect_consumer_num_use_filter,
+            )
         )
         self._compiled_filters: dict[
             tuple[str, str], tuple[ConsumerFilter, PropertyFilter | None]

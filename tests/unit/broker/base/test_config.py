@@ -111,7 +111,7 @@ def test_every_effective_key_is_read_somewhere() -> None:
     ]
     # Read by methods of BrokerConfig itself.
     own = {"namesrv_addr", "store_path_root_dir", "store_path_commit_log", "config_black_list"}
-    readers = re.compile(r"\b(?:_?config|configuration|given)(?:\(\))?\.(\w+)")
+    readers = re.compile(r"\b\w*config(?:uration)?(?:\(\))?\.(\w+)")
     read = {name for text in texts for name in readers.findall(text)}
     assert set(BrokerConfig.__struct_fields__) - own - read == set()
 
