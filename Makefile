@@ -3,7 +3,7 @@ BIN ?= .venv/bin/
 T   ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz interop spark slow soak sim docs site changelog lock build ci clean
+.PHONY: help setup fmt lint types arch tidy check test cov demo bench bench-java fuzz interop spark slow soak sim install docs site changelog lock build ci clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ spark:  ## Spark with kills, clusters and every page; ARGS="-k archive"
 
 slow:  ## what tests/slow.txt keeps out of `make test`: more kills, full disks, damage, benchmarks
 	SLOW=full $(BIN)pytest -n 3 tests $(foreach room,interop spark unit tidy docs golden,--ignore tests/$(room)) $(ARGS)
+
+install:  ## the wheel and each extra from it, in fresh environments; ARGS="-k client"
+	INSTALL=full $(BIN)pytest tests/install $(ARGS)
 
 soak:  ## ten minutes of mixed clients that come, go and are killed; ARGS="--seconds 60 --seed 7"
 	$(BIN)python -m interop.soak $(ARGS)

@@ -57,7 +57,8 @@ SLOW = [line for line in (TESTS / "slow.txt").read_text().splitlines() if line a
 
 def is_lane_on(folder: str) -> bool:
     """Whether the tests of this folder's long lane run."""
-    return os.environ.get({"interop": "INTEROP", "spark": "SPARK"}.get(folder, "SLOW")) == "full"
+    variable = folder.upper() if folder in {"install", "interop", "spark"} else "SLOW"
+    return os.environ.get(variable) == "full"
 
 
 def slow_tests(node_ids: Sequence[str]) -> dict[str, set[str]]:

@@ -17,6 +17,8 @@ import click
 from cometmq import __version__
 from cometmq.cli.terminal.lazy import LazyGroup
 from cometmq.cli.terminal.streams import open_streams
+from cometmq.errors import CometError, ConfigError
+from cometmq.extras import install_line
 
 __all__ = ["COMMANDS", "LazyGroup", "main", "root"]
 
@@ -151,8 +153,6 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    from cometmq.errors import CometError, ConfigError
-
     try:
         code = _invoke(arguments)
         # Here, where it can be told that a disk is full, and not when the interpreter ends.
@@ -175,8 +175,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         # the interpreter's own flush at exit must not complain either.
         sys.stdout = None
         return 0
-    except CometError as error:
-        return _report(error)
+    except (CometError, ModuleNotFoundError) as error:
+        return _report(_with_install_line(error))
     except UnicodeEncodeError as error:
         odd = error.object[error.start : error.end]
         return _report(ConfigError(f"{odd!r} is no text; arguments are taken as UTF-8"))
@@ -202,6 +202,16 @@ def _invoke(arguments: Sequence[str] | None) -> int:
             raise
         return 0
     return result if isinstance(result, int) else 0
+
+
+def _with_install_line(error: Exception) -> Exception:
+    """A module that an extra brings is named with the line that installs it."""
+    if isinstance(error, ModuleNotFoundError):
+        line = install_line(error.name or "")
+        if line is None:
+            raise error
+        return ConfigError(f"this command needs {error.name}: {line}")
+    return error
 
 
 def _described(error: OSError) -> OSError:

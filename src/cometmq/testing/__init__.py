@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from cometmq.extras import require
+
 if TYPE_CHECKING:
     from cometmq.testing.clock import VirtualClock
     from cometmq.testing.cluster import EmbeddedCluster, embedded_cluster, threaded_cluster
@@ -34,6 +36,8 @@ __all__ = [
     "embedded_cluster",
     "threaded_cluster",
 ]
+
+require("testing", "cometmq.testing")
 
 _HOME = {
     "EmbeddedCluster": "cluster",

@@ -9,6 +9,7 @@ from cometmq.cli.terminal.options import (
     set_up_logging,
 )
 from cometmq.cli.terminal.values import GIVEN
+from cometmq.extras import require
 
 __all__ = ["delay_gateway"]
 
@@ -72,6 +73,7 @@ def delay_gateway(
         else:
             print(" ".join(f"{name}={value}" for name, value in found.items() if value != ""))
         return 0
+    require("broker", "cometmq delay-gateway")
     from cometmq.cli.serve.serve import serve_until_stopped
     from cometmq.net.loop import run
 

