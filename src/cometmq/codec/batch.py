@@ -30,7 +30,11 @@ def batch_item_bytes(body_bytes: int, properties_bytes: int) -> int:
 
 
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """Return the batch body of (flag, body, encoded properties) items."""
+    """Return the batch body of (flag, body, encoded properties) items.
+
+    Raises:
+        LocalProtocolError: the properties of an item are too long.
+    """
     parts: list[bytes] = []
     for flag, body, properties in items:
         if len(properties) > PROPERTIES_BYTES_MAX:
@@ -51,8 +55,9 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 def decode_batch(body: bytes) -> list[tuple[int, bytes, bytes]]:
     """Return (flag, body, encoded properties) of every message of a batch body.
 
-    Raises CodecError naming the message and byte where the lengths do not fit; an empty body
-    is refused too, since a batch without messages has no answer.
+    Raises:
+        CodecError: the lengths do not fit, or the body is empty: a batch without messages has no
+            answer. The text names message and byte.
     """
     items: list[tuple[int, bytes, bytes]] = []
     position = 0
@@ -83,5 +88,5 @@ def decode_batch(body: bytes) -> list[tuple[int, bytes, bytes]]:
     return items
 
 
-def _broken(items: list[tuple[int, bytes, bytes]], position: int, what: str) -> CodecError:
-    return CodecError(f"batch message {len(items)} at byte {position} is broken: {what}")
+def _broken(items: list[tuple[int, bytes, bytes]], position: int, reason: str) -> CodecError:
+    return CodecError(f"batch message {len(items)} at byte {position} is broken: {reason}")

@@ -5,7 +5,6 @@ r"""The text format of java.util.Properties, which RocketMQ's configuration file
     long=one line \
          in two        tab\tand \u00e9scapes
 
-Job: text to a mapping and back.  Must not: know any key, or open a file.
 Source: the grammar in the documentation of `java.util.Properties.load(Reader)`, Java 17.
 """
 
@@ -23,7 +22,7 @@ _NAMED_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The keys and values of a properties text; a later line wins over an earlier one."""
+    """Return the keys and values of a properties text; of equal keys the last wins."""
     result: dict[str, str] = {}
     pending = ""
     # Only these end a line: `str.splitlines` would also split at U+2028 and its like.
@@ -42,16 +41,16 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """`key=value` lines in key order, as RocketMQ's configuration queries answer them."""
+    """Return `key=value` lines in key order, as RocketMQ's configuration queries answer."""
     return "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
 
 
 def merge_properties(text: str, changes: Mapping[str, str]) -> str:
-    """`text` with other values for some keys; comments and all other lines stay as they are.
+    """Return `text` with new values for some keys; comments and all other lines stay.
 
-    A key that is not there yet comes last, one that is there several times is written once.
+    A new key comes last. A key that has several lines is written once.
     """
-    left = {key: f"{key}={_escape(value)}" for key, value in changes.items()}
+    unwritten = {key: f"{key}={_escape(value)}" for key, value in changes.items()}
     lines: list[str] = []
     block: list[str] = []
     for raw in re.split(r"\r\n|\r|\n", text):
@@ -59,22 +58,22 @@ def merge_properties(text: str, changes: Mapping[str, str]) -> str:
         content = raw.lstrip(" \t\f")
         is_comment = len(block) == 1 and content[:1] in ("#", "!")
         if not is_comment and (len(content) - len(content.rstrip("\\"))) % 2:
-            continue  # the line goes on in the next one
-        found = parse_properties("\n".join(block))
-        key = next((key for key in found if key in changes), None)
+            continue  # the next line continues this one
+        keys = parse_properties("\n".join(block))
+        key = next((key for key in keys if key in changes), None)
         if key is None:
             lines += block
-        elif key in left:
-            lines.append(left.pop(key))
+        elif key in unwritten:
+            lines.append(unwritten.pop(key))
         block = []
     lines += block
     while lines and not lines[-1]:
         lines.pop()
-    return "".join(f"{line}\n" for line in [*lines, *left.values()])
+    return "".join(f"{line}\n" for line in [*lines, *unwritten.values()])
 
 
 def _escape(value: str) -> str:
-    """`value` as it can stand behind the equals sign of one line."""
+    """Return `value` as it is written after the equals sign, on one line."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     return text.replace("\t", "\\t")
 
@@ -87,6 +86,6 @@ def _add(line: str, into: dict[str, str]) -> None:
         into[key] = value.strip()
 
 
-def _unescape(found: re.Match[str]) -> str:
-    body = found.group(1)
+def _unescape(match: re.Match[str]) -> str:
+    body = match.group(1)
     return chr(int(body[1:], 16)) if len(body) == 5 else _NAMED_ESCAPES.get(body, body)

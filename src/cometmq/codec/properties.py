@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Needle: TypeAlias = bytes | re.Pattern[bytes]
-"""What property strings are searched for: a text, or an expression where it has many forms."""
+"""What property strings are searched for: bytes, or an expression where they have many forms."""
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 # The length field of a stored message is a signed 16-bit integer.
@@ -37,9 +37,10 @@ PROPERTIES_BYTES_MAX: Final = 32767
 
 
 def encode_properties_text(properties: Mapping[str, str]) -> str:
-    """Return the property string; entries with an empty value are left out, as readers do.
+    """Return the property string without the entries whose value is empty; readers drop those.
 
-    Raises LocalProtocolError for an empty name, or for 0x01 or 0x02 inside a name or value.
+    Raises:
+        LocalProtocolError: a name is empty, or a name or value contains 0x01 or 0x02.
     """
     text = "".join(
         [
@@ -54,7 +55,11 @@ def encode_properties_text(properties: Mapping[str, str]) -> str:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Return the property string as UTF-8 with a trailing 0x02; see encode_properties_text."""
+    """Return the property string as UTF-8 with a trailing 0x02.
+
+    Raises:
+        LocalProtocolError: as `encode_properties_text`, or for half a surrogate pair.
+    """
     try:
         return encode_properties_text(properties).encode()
     except UnicodeEncodeError as error:
@@ -91,9 +96,9 @@ def decode_properties(raw: bytes | str) -> dict[str, str]:
 
 
 def find_property(raw: bytes, name: bytes) -> bytes | None:
-    """Return the value of one property without decoding the others, None if absent or empty.
+    """Return the value of one property without decoding the others; None if absent or empty.
 
-    The last entry of the name with a value wins, as in decode_properties.
+    Of several entries of the name, the last with a value wins, as in `decode_properties`.
     """
     needle = name + b"\x01"
     position = raw.find(needle)
@@ -103,53 +108,53 @@ def find_property(raw: bytes, name: bytes) -> bytes | None:
     end = raw.find(b"\x02", start)
     if end < 0:
         end = len(raw)
-    # Usually there is one entry of the name, with a value, and nothing that only looks like one.
+    # Usually the name has one entry, with a value, and no longer name ends like it.
     if end > start and (position == 0 or raw[position - 1] == 2) and raw.find(needle, end) < 0:
         return raw[start:end]
     return _find_last(raw, needle, position)
 
 
 def split_keys(text: str) -> tuple[str, ...]:
-    """The keys of a KEYS property: a blank separates them, and nothing else does.
+    """Return the keys of a KEYS property; only blanks separate them.
 
-    Source: ``MessageConst.KEY_SEPARATOR``; the index takes them apart in the same way.
+    Source: ``MessageConst.KEY_SEPARATOR``; the index splits them in the same way.
     """
     return tuple(key for key in text.split(" ") if key)
 
 
 def property_marks(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Names with the text before their values, for `pick_properties`."""
+    """Return each name with the text that precedes its value, for `pick_properties`."""
     return [(name, f"\x02{name}\x01") for name in sorted(names)]
 
 
 def pick_properties(raw: bytes, wanted: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return some of the properties of a property string; as decode_properties, of few names; HOT.
+    """Return some properties of a property string, as `decode_properties` gives them; HOT.
 
     Args:
         raw: the property string.
         wanted: what `property_marks` made of their names.
     """
     text = "\x02" + raw.decode("utf-8", "replace")
-    found: dict[str, str] = {}
+    picked: dict[str, str] = {}
     for name, mark in wanted:
-        place = text.rfind(mark)
-        if place < 0:
+        start = text.rfind(mark)
+        if start < 0:
             continue
-        place += len(mark)
-        end = text.find("\x02", place)
-        value = text[place:end] if end >= 0 else text[place:]
+        start += len(mark)
+        end = text.find("\x02", start)
+        value = text[start:end] if end >= 0 else text[start:]
         if not value:
-            # Empty values count for nothing: an earlier one may have been given.
+            # An empty value does not count; an earlier entry may have another.
             return decode_properties(raw)
-        found[name] = value
-    return found
+        picked[name] = value
+    return picked
 
 
 def _find_last(raw: bytes, needle: bytes, position: int) -> bytes | None:
     value: bytes | None = None
     while position >= 0:
         start = position + len(needle)
-        # Elsewhere than at the start of an entry it is the end of a longer name.
+        # A match that does not start an entry is the end of a longer name.
         if position == 0 or raw[position - 1] == 2:
             end = raw.find(b"\x02", start)
             if end < 0:
@@ -165,8 +170,7 @@ def remove_property(raw: bytes, name: bytes) -> bytes:
     prefix = name + b"\x01"
     if prefix not in raw:
         return raw
-    kept = [item for item in raw.split(b"\x02") if not item.startswith(prefix)]
-    return b"\x02".join(kept)
+    return b"\x02".join([item for item in raw.split(b"\x02") if not item.startswith(prefix)])
 
 
 def ensure_trailing_separator(raw: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """The handle by which a timed message is recalled.
 
-Job: write and read it.  Layout (``RecallMessageHandle.HandleV1``, RocketMQ 5.4.0): URL-safe base64,
-padded, of ``v1 <topic> <broker name> <time, ms> <UNIQ_KEY>`` in UTF-8, one blank between.  The time
-is TIMER_OUT_MS + 1, which falls into the same slot of the wheel as the message.
+Layout (``RecallMessageHandle.HandleV1``, RocketMQ 5.4.0): padded URL-safe base64 of
+``v1 <topic> <broker name> <time, ms> <UNIQ_KEY>`` in UTF-8, with one blank between. The time is
+TIMER_OUT_MS + 1, which falls into the same slot of the wheel as the message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 class RecallHandle(NamedTuple):
-    """What a handle says."""
+    """The fields of a handle."""
 
     topic: str
     broker_name: str
@@ -45,15 +45,15 @@ def encode_recall_handle(handle: RecallHandle) -> str:
 
 
 def recall_handle_head(topic: str, broker_name: str) -> str:
-    """How the handles of all messages for a topic begin; time, a blank and UNIQ_KEY follow."""
+    """Return how the handles of a topic begin; time, a blank and UNIQ_KEY follow."""
     return f"{_VERSION} {topic} {broker_name} "
 
 
 def encode_recall_handles(texts: Sequence[str]) -> list[str]:
-    """Return the texts of many handles, given what they say.
+    """Return many handles, given the texts they encode.
 
-    Those of a run are equally long as a rule, and then they are encoded as one: filled up with
-    zeros to whole groups of three bytes, of which the last characters are the padding.
+    Texts of one run are usually equally long. They are then encoded as one text: each is filled up
+    with zeros to whole groups of three bytes, and the padding replaces the zeros' characters.
     """
     width = len(texts[0])
     joined = "".join(texts)
@@ -65,8 +65,11 @@ def encode_recall_handles(texts: Sequence[str]) -> list[str]:
         joined = zeros.join(texts) + zeros
     encoded = _encode(joined.encode())
     step = (width + fill) // 3 * 4
-    told, padding = step - fill, "=" * fill
-    return [encoded[first : first + told] + padding for first in range(0, step * len(texts), step)]
+    padding = "=" * fill
+    return [
+        encoded[start : start + step - fill] + padding
+        for start in range(0, step * len(texts), step)
+    ]
 
 
 def _encode(raw: bytes) -> str:
@@ -74,10 +77,10 @@ def _encode(raw: bytes) -> str:
 
 
 def decode_recall_handle(text: str) -> RecallHandle:
-    """Return what a handle says.
+    """Return the fields of a handle.
 
     Raises:
-        CodecError: it is none; the text says what is wrong with it.
+        CodecError: the text is no handle.
     """
     try:
         # Java's decoder takes handles without padding too.

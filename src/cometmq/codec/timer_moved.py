@@ -1,17 +1,14 @@
-"""Properties of a timed message that was appended again, so that its log file could go.
+"""Properties of a timed message that was appended again, so that its old log file can be deleted.
 
-Job: add and read what such a record of the timer topic says of the one it replaces.  It must not
-decide what is appended again.
+Both properties belong to this broker. It removes a client's when the message begins to wait, and
+its own when it delivers the message::
 
-Both properties are this broker's own: what a client says in them is taken out when its message
-begins to wait, and what the broker says when the message is delivered::
+    TIMER_DUE_MS      exact time of delivery; a delay no longer gives it, since a delay counts from
+                      the store time of its record
+    TIMER_MOVED_FROM  physical offset of the replaced record; if that was a message of a delay
+                      level, also the level and its queue offset there: "1024", "1024,3,17"
 
-    TIMER_DUE_MS      exact time of delivery; a delay says it no more, as it counts from the
-                      record's own store time
-    TIMER_MOVED_FROM  physical offset of the replaced record; for one of a delay level followed by
-                      the level and its queue offset there: "1024", "1024,3,17"
-
-A Java broker reads neither: TIMER_OUT_MS has the second it delivers at.
+A Java broker reads neither and delivers at the second of TIMER_OUT_MS.
 """
 
 from __future__ import annotations
@@ -40,18 +37,17 @@ _DELAY: Final = b"DELAY"
 
 
 class MovedFrom(NamedTuple):
-    """Where the message was."""
+    """The record that a record replaces."""
 
-    place: int
-    """Physical offset."""
+    physical_offset: int
     level: int = 0
     """Delay level, 0 for a timed message."""
     queue_offset: int = 0
-    """In the queue of the level."""
+    """Its queue offset in the queue of the level."""
 
 
 def moved_from(raw: bytes) -> MovedFrom | None:
-    """What a record replaces, by its property string; None for an ordinary one."""
+    """Return which record a property string replaces; None for an ordinary record."""
     text = find_property(raw, _FROM)
     if text is None:
         return None
@@ -62,31 +58,31 @@ def moved_from(raw: bytes) -> MovedFrom | None:
 
 
 def without_own(raw: bytes) -> bytes:
-    """A property string that says neither where a message was nor its exact time."""
+    """Return the property string without both properties."""
     return remove_property(remove_property(raw, _FROM), DUE)
 
 
 def with_due(raw: bytes, due_ms: int) -> bytes:
-    """A property string with the exact time."""
+    """Return the property string with the exact time of delivery."""
     return ensure_trailing_separator(remove_property(raw, DUE)) + b"%s\x01%d\x02" % (DUE, due_ms)
 
 
-def moved_timer(raw: bytes, place: int, due_ms: int) -> bytes:
-    """Properties of the new record of a timed message; what it came from stays known."""
+def moved_timer(raw: bytes, physical_offset: int, due_ms: int) -> bytes:
+    """Return the properties of the new record of a timed message at this old offset."""
     before = moved_from(raw)
     raw = with_due(remove_property(raw, _FROM), due_ms)
     if before is not None and before.level:
-        # Its level is given back to it when it is delivered.
-        text = b"%d,%d,%d" % (place, before.level, before.queue_offset)
+        # Delivery restores the level.
+        text = b"%d,%d,%d" % (physical_offset, before.level, before.queue_offset)
     else:
-        text = b"%d" % place
+        text = b"%d" % physical_offset
     return raw + b"%s\x01%s\x02" % (_FROM, text)
 
 
 def moved_delayed(raw: bytes, moved: MovedFrom, due_ms: int, out_ms: int) -> bytes:
-    """Properties of a message of a delay level as a timed one.
+    """Return the properties of a message of a delay level that becomes a timed message.
 
-    DELAY goes, since a Java broker would delay it once more.
+    DELAY is removed, since a Java broker would delay the message once more.
     """
     for name in (_DELAY, _OUT, _FROM):
         raw = remove_property(raw, name)
@@ -94,7 +90,7 @@ def moved_delayed(raw: bytes, moved: MovedFrom, due_ms: int, out_ms: int) -> byt
 
 
 def as_delivered(raw: bytes) -> bytes:
-    """The property string without what only this broker knows, and with the level it had."""
+    """Return the property string for delivery: without both properties, with the old level."""
     if find_property(raw, DUE) is None:
         return raw
     moved = moved_from(raw)

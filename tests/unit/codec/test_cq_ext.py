@@ -8,8 +8,8 @@ from cometmq.codec.cq_ext import (
     BitmapHint,
     encode_cq_ext_end_blank,
     has_cq_ext_room,
-    may_match_places,
     uniform_count,
+    units_that_may_match,
     walk_cq_ext,
 )
 from cometmq.errors import CodecError
@@ -80,12 +80,12 @@ def test_many_units_give_what_each_gives(match_every: int, first_ms: int) -> Non
         for index, (store_ms, bitmap) in enumerate(entries)
         if HINT.may_match(CqExtUnit(7, store_ms, bitmap))
     ]
-    assert may_match_places(raw, 60, HINT) == expected
+    assert units_that_may_match(raw, 60, HINT) == expected
 
 
 def test_units_of_several_sizes_are_not_taken_together() -> None:
     """The number of equal ones at the front is given, for the caller to go on from."""
     raw = units((101, b"\x01\x02"), (102, b"\x01\x02"), (103, b"\x01"), (104, b"\x01\x02"))
     assert uniform_count(raw, 22) == 2
-    assert may_match_places(raw, 4, HINT) is None
-    assert may_match_places(units((101, b"\x01\x02")) * 2, 3, HINT) is None
+    assert units_that_may_match(raw, 4, HINT) is None
+    assert units_that_may_match(units((101, b"\x01\x02")) * 2, 3, HINT) is None

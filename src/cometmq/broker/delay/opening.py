@@ -15,9 +15,9 @@ from cometmq.broker.delay.wheel.counts import TimerCounts
 from cometmq.broker.delay.wheel.moved_places import MovedPlaces
 from cometmq.broker.delay.wheel.moving import PendingTimers
 from cometmq.broker.delay.wheel.service import TimerService
-from cometmq.codec.timer_slots import TimerRules, precision_of
 from cometmq.store.base.disk import Disk
 from cometmq.store.timer.book import TimerBook
+from cometmq.store.timer.timer_slots import TimerRules, precision_of
 
 __all__ = ["open_timers"]
 

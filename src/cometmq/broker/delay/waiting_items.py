@@ -27,11 +27,17 @@ from cometmq.codec.properties import (
     ensure_trailing_separator,
 )
 from cometmq.codec.timer_moved import without_own
-from cometmq.codec.timer_slots import BadTimer, TimerRules, asked_due_ms, has_timer, precision_of
 from cometmq.errors import ResponseCode
 from cometmq.model import properties as prop
 from cometmq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from cometmq.store.base.results import BatchItem, IndexKeys, PutResult
+from cometmq.store.timer.timer_slots import (
+    BadTimer,
+    TimerRules,
+    asked_due_ms,
+    has_timer,
+    precision_of,
+)
 
 __all__ = ["AT_ONCE", "TIMED", "Item", "WaitingItems", "wait_of"]
 

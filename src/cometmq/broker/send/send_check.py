@@ -12,7 +12,6 @@ from typing import Final
 
 from cometmq.broker.base.state import FAQ, BrokerState, Refusal
 from cometmq.codec.timer_moved import OWN_NAMES
-from cometmq.codec.timer_slots import BadTimer, TimerRules, asked_due_ms, has_timer
 from cometmq.core.retry import retry
 from cometmq.core.retry.dead_letters import REPLAY_OF
 from cometmq.errors import ResponseCode
@@ -30,6 +29,7 @@ from cometmq.model.names import (
 )
 from cometmq.model.topic import TopicConfig
 from cometmq.net.server import ServerConnection
+from cometmq.store.timer.timer_slots import BadTimer, TimerRules, asked_due_ms, has_timer
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.headers import SendMessageHeader
 

@@ -5,9 +5,9 @@ was cut) it leaves to the unit by unit way of reader.py, before which it stops. 
 filters: `match` says of a record whether it is wanted, `hint` what its bitmap must have.
 
 Theory: the bitmaps of a block lie one behind the other, all of one size, so a block of a thousand
-messages is decided by a few operations over columns of bytes (`may_match_places`).  Only records
-that may match are read.  Every read examines a bounded number of units and of records, since the
-loop waits for it, and says how far it looked: a consumer of rare messages moves on.
+messages is decided by a few operations over columns of bytes (`units_that_may_match`).  Only
+records that may match are read.  Every read examines a bounded number of units and of records,
+since the loop waits for it, and says how far it looked: a consumer of rare messages moves on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cometmq.codec.consume_queue import (
     decode_cq_ext_unit,
     units_struct,
 )
-from cometmq.codec.cq_ext import may_match_places
+from cometmq.codec.cq_ext import units_that_may_match
 from cometmq.errors import CodecError
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
 from cometmq.store.log.record_runs import SPAN_BYTES_MAX
@@ -306,7 +306,7 @@ class FilteredReader:
                 raw = self._ext.read(queue, first, length, may_block=may_block)
                 if raw is None:
                     return None
-                places = may_match_places(raw, count, hint)
+                places = units_that_may_match(raw, count, hint)
                 if places is not None:
                     return places
         if count <= _SINGLY_UNITS:

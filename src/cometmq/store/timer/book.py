@@ -30,12 +30,12 @@ from cometmq.codec.timer import (
     TimerLogUnit,
     encode_timer_checkpoint,
 )
-from cometmq.codec.timer_slots import SLOTS_AHEAD, SLOTS_BLANK, TimerRules
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.base.disk import make_durable_directory
 from cometmq.store.timer.carried import first_behind
 from cometmq.store.timer.java_files import read_timer_checkpoint
 from cometmq.store.timer.log import TIMER_LOG_BLANK_BYTES, TIMER_LOG_NAME_DIGITS, TimerLog
+from cometmq.store.timer.timer_slots import SLOTS_AHEAD, SLOTS_BLANK, TimerRules
 from cometmq.store.timer.wheel import WHEEL_BYTES, TimerWheel
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class TimerBook:
         for unit in units:
             if unit.slot_time_ms < self.read_ms:
                 continue
-            slot_ms, magic = self.rules.place(self.rules.floor(unit.slot_time_ms), write_ms)
+            slot_ms, magic = self.rules.slot_of(self.rules.floor(unit.slot_time_ms), write_ms)
             self.add(
                 slot_ms,
                 write_ms,

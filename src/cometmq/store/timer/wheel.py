@@ -20,7 +20,7 @@ import mmap
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cometmq.codec.timer_slots import SLOTS_AHEAD
+from cometmq.store.timer.timer_slots import SLOTS_AHEAD
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from tests.golden.store.java_stores import expectation, open_store, unpack
 from tests.unit.store.stores import Rig
 
 from cometmq.codec.consume_queue import decode_cq_ext_address, is_cq_ext_address
-from cometmq.codec.cq_ext import BitmapHint, may_match_places, walk_cq_ext
+from cometmq.codec.cq_ext import BitmapHint, units_that_may_match, walk_cq_ext
 from cometmq.codec.properties import decode_properties, encode_properties
 from cometmq.codec.stored_message import decode_message, decode_messages, properties_of
 from cometmq.core.filter.bloom_filter import BloomFilter
@@ -425,9 +425,9 @@ def test_places_by_columns_and_one_by_one_agree() -> None:
         ]
         raw = b"".join(encode_cq_ext_unit(*unit) for unit in units)
         places = [place for place, unit in enumerate(units) if hint.may_match(unit)]
-        assert may_match_places(raw, count, hint) == places
+        assert units_that_may_match(raw, count, hint) == places
         odd = raw[:-1] + b""
-        assert may_match_places(odd, count, hint) is None
+        assert units_that_may_match(odd, count, hint) is None
         assert hint.may_match(None)
         assert hint.may_match(CqExtUnit(0, 1 << 40, b""))
 

@@ -9,11 +9,11 @@ from cometmq.codec.timer import (
     TIMER_LOG_UNIT,
     TIMER_LOG_UNIT_BYTES,
 )
-from cometmq.codec.timer_slots import TimerRules
 from cometmq.store.base.disk import RealDisk
 from cometmq.store.timer import log as timer_log
 from cometmq.store.timer.book import TimerBook
 from cometmq.store.timer.log import TimerLog
+from cometmq.store.timer.timer_slots import TimerRules
 from cometmq.store.timer.wheel import WHEEL_BYTES, Slot, TimerWheel
 
 NOW_MS = 1_700_000_000_000

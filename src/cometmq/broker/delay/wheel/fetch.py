@@ -29,13 +29,13 @@ from cometmq.codec.properties import ensure_trailing_separator, find_property
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.codec.timer import TIMER_DELETE, TIMER_ROLL
 from cometmq.codec.timer_moved import as_delivered, with_due
-from cometmq.codec.timer_slots import due_ms_of
 from cometmq.errors import CodecError, StoreError
 from cometmq.model.names import HALF_TOPIC, TIMER_TOPIC
 from cometmq.store.base.dispatch import index_keys_of
 from cometmq.store.base.results import PutItem
 from cometmq.store.message_store import MessageStore
 from cometmq.store.timer.log import SlotUnits, TimerLogReader
+from cometmq.store.timer.timer_slots import due_ms_of
 from cometmq.store.timer.wheel import Slot
 
 __all__ = [

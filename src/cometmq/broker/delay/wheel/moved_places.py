@@ -113,9 +113,9 @@ class MovedPlaces:
             log.error("the record at physical offset %d cannot be read: %s", physical_offset, error)
             return
         moved = moved_from(raw)
-        if moved is None or moved.place < log_min:
+        if moved is None or moved.physical_offset < log_min:
             return
-        found.add(moved.place)
+        found.add(moved.physical_offset)
         if moved.level:
             behind = moved.queue_offset + 1
             self.levels[moved.level] = max(behind, self.levels.get(moved.level, 0))

@@ -17,9 +17,9 @@ from cometmq.broker.base.put_again import put_again
 from cometmq.codec.properties import find_property
 from cometmq.codec.timer import TIMER_DELETE
 from cometmq.codec.timer_moved import moved_timer
-from cometmq.codec.timer_slots import due_ms_of
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.retention.moving import Pending, ReadUnit
+from cometmq.store.timer.timer_slots import due_ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

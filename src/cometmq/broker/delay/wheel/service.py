@@ -40,8 +40,8 @@ from cometmq.broker.delay.wheel.open_slots import OpenSlots
 from cometmq.broker.delay.wheel.saving import TimerSaving
 from cometmq.codec.java_hash import java_hash
 from cometmq.codec.timer import TIMER_DELETE, TIMER_ROLL
-from cometmq.codec.timer_slots import TimerRules
 from cometmq.store.timer.book import TimerBook
+from cometmq.store.timer.timer_slots import TimerRules
 
 __all__ = ["TimerService"]
 
@@ -175,7 +175,7 @@ class TimerService:
         hashes = {topic: java_hash(topic) for topic in {fresh.topic for fresh in run}}
         write_ms = self.rules.floor(now_ms)
         for (out_ms, recalls), group in groupby(run, _place_of):
-            slot_ms, magic = self.rules.place(max(out_ms, self.read_ms), write_ms)
+            slot_ms, magic = self.rules.slot_of(max(out_ms, self.read_ms), write_ms)
             if recalls is not None:
                 magic |= TIMER_DELETE
             some = list(group)

@@ -3,7 +3,7 @@
 import pytest
 
 from cometmq.codec.timer import TIMER_DEFAULT, TIMER_ROLL
-from cometmq.codec.timer_slots import (
+from cometmq.store.timer.timer_slots import (
     BadTimer,
     TimerRules,
     asked_due_ms,
@@ -52,10 +52,10 @@ def test_a_slot_lies_before_the_time() -> None:
 def test_what_is_far_away_is_rolled() -> None:
     """The window itself, half of it when little is left over, an impossible one is the wheel."""
     rules = TimerRules(1000, 9)
-    assert rules.place(NOW_MS + 8000, NOW_MS) == (NOW_MS + 8000, TIMER_DEFAULT)
-    assert rules.place(NOW_MS + 9000, NOW_MS) == (NOW_MS + 4000, TIMER_DEFAULT | TIMER_ROLL)
-    assert rules.place(NOW_MS + 11000, NOW_MS) == (NOW_MS + 4000, TIMER_DEFAULT | TIMER_ROLL)
-    assert rules.place(NOW_MS + 12000, NOW_MS) == (NOW_MS + 9000, TIMER_DEFAULT | TIMER_ROLL)
+    assert rules.slot_of(NOW_MS + 8000, NOW_MS) == (NOW_MS + 8000, TIMER_DEFAULT)
+    assert rules.slot_of(NOW_MS + 9000, NOW_MS) == (NOW_MS + 4000, TIMER_DEFAULT | TIMER_ROLL)
+    assert rules.slot_of(NOW_MS + 11000, NOW_MS) == (NOW_MS + 4000, TIMER_DEFAULT | TIMER_ROLL)
+    assert rules.slot_of(NOW_MS + 12000, NOW_MS) == (NOW_MS + 9000, TIMER_DEFAULT | TIMER_ROLL)
     for slots in (0, 1, 604_741):
         assert TimerRules(1000, slots).window_ms == 604_740_000
 

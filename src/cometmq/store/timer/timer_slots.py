@@ -1,16 +1,13 @@
 """When a timed message is due, and which slot of the wheel holds it.
 
-Job: turn the timer properties of a send into times, times into slots, and back.  It must not read
-the clock or know where messages lie.
-
 Three times belong to a timed message (``HookUtils.transformTimerMessage``, RocketMQ 5.4.0)::
 
     due_ms   when it is delivered: what the producer asked for, to the millisecond
     out_ms   TIMER_OUT_MS, the slot: the last multiple of the precision *before* due_ms
     slot_ms  where its unit lies: out_ms, or an earlier slot from which it is put back (rolled)
 
-Java delivers slot T when the clock has reached T + precision.  So out_ms < due_ms and due_ms is at
-most out_ms + precision, which is also what is taken where due_ms is not known any more.
+Java delivers slot T when the clock reaches T + precision. So out_ms < due_ms, and due_ms is at most
+out_ms + precision; where due_ms is unknown, that maximum stands for it.
 """
 
 from __future__ import annotations
@@ -45,11 +42,11 @@ _DELIVER_MS: Final = prop.TIMER_DELIVER_MS
 
 
 class BadTimer(Exception):
-    """A timer property that is no number; the text names it."""
+    """A timer property is not a number; the text names it."""
 
 
 def precision_of(asked_ms: int) -> int:
-    """The precision a broker uses for a value of ``timerPrecisionMs`` (MessageStoreConfig)."""
+    """Return the precision that ``timerPrecisionMs`` stands for (MessageStoreConfig)."""
     for below, precision_ms in ((200, 100), (500, 200), (1000, 500)):
         if asked_ms < below:
             return precision_ms
@@ -57,17 +54,17 @@ def precision_of(asked_ms: int) -> int:
 
 
 def has_timer(properties: Mapping[str, str]) -> bool:
-    """Whether these properties ask for an exact time and were not served yet."""
+    """Whether these properties ask for an exact time and the message did not wait yet."""
     return (
         _DELIVER_MS in properties or _DELAY_SEC in properties or _DELAY_MS in properties
     ) and prop.TIMER_OUT_MS not in properties
 
 
 def asked_due_ms(properties: Mapping[str, str], now_ms: int) -> int:
-    """When a message with these properties is due; one of them is there.
+    """Return when a message with these properties is due; `has_timer` is true for them.
 
     Raises:
-        BadTimer: the property that counts is no number.
+        BadTimer: the property that counts is not a number.
     """
     for name, scale in ((_DELAY_SEC, 1000), (_DELAY_MS, 1), (_DELIVER_MS, 0)):
         text = properties.get(name)
@@ -90,24 +87,24 @@ class TimerRules:
 
     @property
     def window_ms(self) -> int:
-        """How far ahead a unit is placed at most; what is due later is rolled."""
+        """The furthest slot a unit gets; a message that is due later is rolled."""
         slots = self.roll_window_slots
         if not 2 <= slots <= SLOTS_AHEAD - SLOTS_BLANK:
             slots = SLOTS_AHEAD - SLOTS_BLANK
         return slots * self.precision_ms
 
     def floor(self, time_ms: int) -> int:
-        """The slot a time lies in."""
+        """Return the slot that contains a time."""
         return time_ms // self.precision_ms * self.precision_ms
 
     def out_ms(self, due_ms: int) -> int:
-        """The slot before a due time, never its own."""
+        """Return the slot before a due time, never the slot of the due time."""
         return self.floor(due_ms - 1)
 
-    def place(self, out_ms: int, write_ms: int) -> tuple[int, int]:
-        """Slot and magic bits of a unit written at `write_ms` (TimerMessageStore.doEnqueue).
+    def slot_of(self, out_ms: int, write_ms: int) -> tuple[int, int]:
+        """Return slot and magic bits of a unit written at `write_ms` (TimerMessageStore.doEnqueue).
 
-        `out_ms` may be one of another precision.
+        `out_ms` may have another precision.
         """
         out_ms = self.floor(out_ms)
         excess_ms = out_ms - write_ms - self.window_ms
@@ -115,26 +112,26 @@ class TimerRules:
             return out_ms, TIMER_DEFAULT
         ahead_ms = self.window_ms
         if excess_ms < self.window_ms // self.precision_ms // 3 * self.precision_ms:
-            # Far enough from the end that the next roll has time.
+            # Half of the window leaves time for the next roll.
             ahead_ms = ahead_ms // self.precision_ms // 2 * self.precision_ms
         return write_ms + ahead_ms, TIMER_DEFAULT | TIMER_ROLL
 
 
 def due_ms_of(raw_properties: bytes, out_ms: int, store_ms: int, precision_ms: int) -> int:
-    """When a message of slot `out_ms` is due, by the properties it has in the timer topic.
+    """Return when a message of slot `out_ms` is due, by its properties in the timer topic.
 
-    A delay counts from `store_ms`, which is not its first one when it was rolled: what does not
-    fall into the slot is not believed, and the end of the slot is never early.
+    A delay counts from `store_ms`, which is a later time once the message was rolled. A time
+    outside the slot is therefore ignored; the end of the slot is never too early.
     """
-    # The slot may have been made with the coarsest precision, and this broker uses another.
+    # The slot may have the coarsest precision while this broker uses another.
     last_ms = out_ms + (precision_ms if out_ms % PRECISION_MS_MAX else PRECISION_MS_MAX)
-    known = find_property(raw_properties, DUE)
-    if known is not None and _is_number(known) and out_ms < int(known) <= last_ms:
-        return int(known)
+    exact = find_property(raw_properties, DUE)
+    if exact is not None and _is_number(exact) and out_ms < int(exact) <= last_ms:
+        return int(exact)
     for name, scale in ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1)):
         text = find_property(raw_properties, name)
         if text is not None:
-            # A Java broker reads the clock before it stores: never earlier than the store says.
+            # A Java broker reads the clock before it stores, so the store time is never too early.
             due_ms = store_ms + int(text) * scale if _is_number(text) else last_ms
             if out_ms < due_ms <= last_ms:
                 return due_ms
