@@ -76,7 +76,14 @@ class MessageStore:
         self._writer = QueueWriter(config, disk, workers, self._log)
         self._ext = QueueExt(config, disk, self._log, self._queues)
         self._writer.ext = self._ext
-        self._flusher = Flusher(config, disk, workers, self._log, clock)
+        self._flusher = Flusher(
+            config,
+            disk,
+            workers,
+            self._log,
+            clock,
+            lambda flushed: self._appender.confirm(flushed),  # noqa: PLW0108 - made further down
+        )
         self._index = IndexService(config, disk, workers, clock, lambda: self._log.wrote)
         self._java = JavaCheckpoint(disk, config.root)
         self._search = QueueSearch(self._log, self._queues)
@@ -113,7 +120,6 @@ class MessageStore:
             self._index,
             self._retention,
         )
-        self._flusher.on_flushed = self._appender.confirm
         self._process_id = os.getpid()
         self._upkeep = Upkeep(
             config,

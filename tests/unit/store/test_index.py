@@ -345,7 +345,7 @@ def test_a_stop_writes_the_slots_that_a_worker_no_longer_does() -> None:
     put_keys(rig, 300, 300)
     # The table is due for writing, and its job waits when the store is closed.
     rig.tick(10_000)
-    assert rig.store._index._is_writing
+    assert index_service.IndexState.WRITING in rig.store._index.state
     rig.store.close()
     workers.run()
     assert verify_store(rig.disk, "/store").findings == []

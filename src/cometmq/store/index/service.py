@@ -1,17 +1,17 @@
-"""Index service: which index files there are, what still has to be indexed, and key queries.
+"""Index service: the index files of a store, the messages that wait to be indexed, key queries.
 
-Job: collect what `put` hands over, add it to the newest file in batches off the hot path, roll
-files, answer queries over all of them.  It must not read the log.
+The service collects the keys of stored messages, adds them to the newest file in batches off the
+hot path, rolls files, and answers queries over all of them.  It does not read the log.
 
-A broker with few messages never loads numpy: small batches go one by one.
+A broker with few messages never loads numpy: small batches are added entry by entry.
 
-Bounded: what waits is added at the next turn of the timer, or as soon as a few thousand messages
-wait.  A query first adds and writes everything that waits.
+Bounded: each turn of the timer adds up to `_BATCH_MESSAGES` of the waiting messages.  A query
+reads waiting and unwritten entries where they are.
 
-Durable when: written about every 0.1 s (process death); the side file tells recovery up to which
-record that is true.  Synced about once a minute (power cut).  A sync that fails is the last one,
-as with the log (flush.py): a later one succeeds without the pages the first one lost.  The synced
-position stays, and the next start indexes everything behind it again.
+Durable when: entries are written about every 0.1 s (process death); the side file tells recovery
+up to which record.  They are synced about once a minute (power cut).  A sync that fails is the
+last one, as with the log (flush.py): a later one succeeds without the pages that the first one
+lost.  The synced position stays, and the next start indexes everything behind it again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.codec.index import (
@@ -44,17 +45,75 @@ if TYPE_CHECKING:
     from cometmq.store.index.file import IsRight
     from cometmq.store.index.keys import PendingKeys
 
-__all__ = ["IndexService"]
+__all__ = ["MOVES", "IndexEvent", "IndexService", "IndexState", "move"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 _NAME_DIGITS: Final = 17
-# Up to this many messages a turn go one by one, which needs neither numpy nor the slot table.
+# Up to this many messages a turn are added singly, which needs neither numpy nor the slot table.
 _FEW_MESSAGES: Final = 64
 _BATCH_MESSAGES: Final = 2048
 # More may wait only while the slot table is being read by a worker.
 _WAITING_MAX: Final = 200_000
 _SLOTS_WRITE_INTERVAL_MS: Final = 5_000
 _SLOTS_IDLE_MS: Final = 30_000
+
+
+class IndexState(IntFlag):
+    """What an index service is doing: regions that run side by side, each on or off."""
+
+    WRITING = 1
+    """A worker writes entries, heads and, when due, the slot table."""
+    LOADING = 2
+    """A worker reads the newest file's slot table."""
+    MENDING = 4
+    """A worker repairs the slot table of a full file."""
+    DISK_FULL = 8
+    """The last batch found no space; its messages wait."""
+    CLOSED = 16
+    """No job begins any more."""
+
+
+class IndexEvent(IntEnum):
+    """What happens to an index service; each event moves one region."""
+
+    WRITE = 0
+    WRITTEN = 1
+    LOAD = 2
+    LOADED = 3
+    MEND = 4
+    MENDED = 5
+    DISK_FILLED = 6
+    DISK_FREED = 7
+    CLOSE = 8
+
+
+MOVES: Final = {
+    IndexEvent.WRITE: (IndexState.WRITING, True),
+    IndexEvent.WRITTEN: (IndexState.WRITING, False),
+    IndexEvent.LOAD: (IndexState.LOADING, True),
+    IndexEvent.LOADED: (IndexState.LOADING, False),
+    IndexEvent.MEND: (IndexState.MENDING, True),
+    IndexEvent.MENDED: (IndexState.MENDING, False),
+    IndexEvent.DISK_FILLED: (IndexState.DISK_FULL, True),
+    IndexEvent.DISK_FREED: (IndexState.DISK_FULL, False),
+    IndexEvent.CLOSE: (IndexState.CLOSED, True),
+}
+"""By event: the region it moves, and whether it turns it on (else off)."""
+_NEEDS_OPEN: Final = frozenset({IndexEvent.WRITE, IndexEvent.LOAD, IndexEvent.MEND})
+"""Events that begin a job, which a closed service does not."""
+
+
+def move(state: IndexState, event: IndexEvent) -> IndexState:
+    """Return the state after an event.
+
+    Raises:
+        RuntimeError: the region is on already, or off already, or the service is closed.
+    """
+    region, turns_on = MOVES[event]
+    is_too_late = event in _NEEDS_OPEN and state & IndexState.CLOSED
+    if is_too_late or bool(state & region) is turns_on:
+        raise RuntimeError(f"an index service that is {state!r} got the event {event.name}")
+    return state ^ region
 
 
 class IndexService:
@@ -78,16 +137,15 @@ class IndexService:
         self._clock = clock
         self._wrote = wrote
         self._unwritten: list[Unwritten] = []
+        """By write that no worker has done yet: file, write, position of its first record."""
         self._generation = 0
-        self._is_writing = False
-        self._is_loading = False
-        self._is_mending = False
-        self._has_failed = False
-        self._is_disk_full = False
-        self.is_damaged = False
-        """Whether files were dropped at load."""
-        self._is_closed = False
-        # Held by a worker's job, so that the stop can wait for it.
+        """Counts how often everything was written at once, which outdates a worker's batch."""
+        self.state = IndexState(0)
+        self._sync_failure: OSError | None = None
+        """The first failure of a sync; workers set it, and no further sync counts."""
+        self.has_dropped_files = False
+        """Whether `load` deleted damaged files."""
+        # A worker's job holds the lock, so that `stop` can wait for it.
         self._job = threading.Lock()
         self._last_slots_ms = 0
         self._last_add_ms = 0
@@ -96,11 +154,14 @@ class IndexService:
         self.full_end_ms = 0
         """End time of the newest full file that was synced (Java's indexMsgTimestamp)."""
 
+    def _move(self, event: IndexEvent) -> None:
+        self.state = move(self.state, event)
+
     # -- positions -----------------------------------------------------------------------
 
     @property
     def indexed_position(self) -> int:
-        """Entries of all records below this physical offset are in the files."""
+        """The files have the entries of all records below this physical offset."""
         if not self.is_enabled:
             return self._wrote()
         if self._unwritten:
@@ -109,33 +170,33 @@ class IndexService:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether entries were made that are not in the file yet."""
+        """Whether there are entries that are not in their file yet."""
         return bool(self._unwritten)
 
     @property
     def newest(self) -> IndexFile | None:
-        """The file that is written."""
+        """The file that gets the next entries."""
         return self.files[-1] if self.files else None
 
     # -- opening -------------------------------------------------------------------------
 
     def load(self, damages: list[str]) -> int:
-        """Open the files; physical offset of the last record that is indexed, -1 for none.
+        """Open the files; return the physical offset of the last indexed record, -1 for none.
 
-        A file whose size or head is wrong is deleted with all newer ones: the log has it all.
+        A file whose size or head is wrong is deleted with all newer ones: the log has their keys.
         """
         config = self._config
         expected = index_file_bytes(config.index_slot_count, config.index_entry_count)
         names = [n for n in self._disk.listdir(self.path) if len(n) == _NAME_DIGITS and n.isdigit()]
-        for place, name in enumerate(names):
+        for number, name in enumerate(names):
             path = f"{self.path}/{name}"
             fault = self._open(path, expected)
             if fault is None:
                 continue
-            for newer in names[place:]:
+            for newer in names[number:]:
                 self._disk.remove(f"{self.path}/{newer}")
             damages.append(f"{path}: {fault}; it and newer ones are built again from the log")
-            self.is_damaged = True
+            self.has_dropped_files = True
             break
         return self.end
 
@@ -151,8 +212,8 @@ class IndexService:
     def resume_at(self) -> int:
         """Physical offset from which records are to be indexed after a start.
 
-        The last message of a full file may have keys that went into the next one; those it has
-        already are added once more then, as upstream does.
+        Keys of a full file's last message may have gone into the next file.  That message is
+        indexed again, so some of its entries are doubled, as upstream does.
         """
         newest = self.newest
         return self.end if newest is not None and newest.is_full else self.end + 1
@@ -179,31 +240,31 @@ class IndexService:
         return None
 
     def distrust_full_files(self, index_timestamp_ms: int) -> None:
-        """After a crash: full files that ended later had perhaps not got their slot table yet."""
+        """After a crash, doubt the slot tables of full files that ended after a time."""
         for file in self.files[:-1]:
             if file.header.end_timestamp_ms > index_timestamp_ms:
                 file.is_doubtful = True
                 file.slots_known = 1
 
     def distrust_slots(self, known: int) -> None:
-        """Only entries below `known` are surely in the newest file's slot table."""
+        """Take only entries below `known` as present in the newest file's slot table."""
         newest = self.newest
         if newest is not None:
             newest.slots_known = max(1, min(known, newest.header.index_count))
             newest.is_doubtful = True
 
     def cut_unsound(self, damages: list[str]) -> int:
-        """After a crash of unknown kind: keep what holds together; the last record indexed."""
-        for place, file in enumerate(self.files):
-            # Only a full file has a newer one: a head that counts less lost its last pages.
+        """After a crash of unknown kind, keep the sound entries; return the last indexed record."""
+        for number, file in enumerate(self.files):
+            # Only a full file has a newer one, so a head that counts less has lost its last pages.
             is_short = file is not self.newest and not file.is_full
             if file.cut_unsound() or is_short:
                 damages.append(
                     f"{file.path}: entries behind {file.header.index_count - 1} are lost"
                 )
-                for newer in self.files[place + 1 :]:
+                for newer in self.files[number + 1 :]:
                     self._disk.remove(newer.path)
-                del self.files[place + 1 :]
+                del self.files[number + 1 :]
                 break
         self.distrust_slots(1)
         for file in self.files[:-1]:
@@ -211,9 +272,9 @@ class IndexService:
         return self.end
 
     def cut(self, physical_offset: int, is_right: IsRight | None = None) -> int:
-        """Forget entries of records at or behind an offset; the last record indexed, or -1.
+        """Drop entries of records at or behind an offset; return the last indexed record, or -1.
 
-        With `is_right` also those behind the last entry that is right (after a power cut).
+        With `is_right`, drop also the entries behind the last right one (after a power cut).
         """
         while self.files:
             newest = self.files[-1]
@@ -227,17 +288,18 @@ class IndexService:
     # -- adding --------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Add what waits, let a worker write, care for the slot table."""
-        if not self.is_enabled or self._is_closed:
+        """Add a batch of waiting messages, and have a worker write and keep slot tables right."""
+        if not self.is_enabled or self.state & IndexState.CLOSED:
             return
         self.drain(now_ms)
-        if self._is_writing:
+        if self.state & IndexState.WRITING:
             return
         newest = self.newest
         slots: Callable[[], None] | None = None
         self._mend_one()
         is_due = now_ms - self._last_slots_ms >= _SLOTS_WRITE_INTERVAL_MS
-        if newest is not None and newest.slots is not None and is_due and not self._is_loading:
+        is_loading = self.state & IndexState.LOADING
+        if newest is not None and newest.slots is not None and is_due and not is_loading:
             self._last_slots_ms = now_ms
             slots = newest.slot_writes()
             if slots is None and now_ms - self._last_add_ms >= _SLOTS_IDLE_MS:
@@ -245,52 +307,53 @@ class IndexService:
         self._write_some(slots)
 
     def _mend_one(self) -> None:
-        """Let a worker make the slot table of a full file right that a crash left doubtful."""
+        """Have a worker repair the slot table of one full file that a crash left doubtful."""
         doubtful = [file for file in self.files[:-1] if file.is_doubtful]
-        if not doubtful or self._is_mending:
+        if not doubtful or self.state & IndexState.MENDING:
             return
-        self._is_mending = True
+        self._move(IndexEvent.MEND)
         file = doubtful[0]
 
         def work() -> None:
             with self._job:
-                if not self._is_closed:
+                if not self.state & IndexState.CLOSED:
                     self._synced(file.mend)
 
         def done(result: object) -> None:
-            self._is_mending = False
+            self._move(IndexEvent.MENDED)
             if isinstance(result, BaseException):
                 _LOG.error("mending the slots of %s failed: %s", file.path, result)
 
         self._workers.submit(work, done)
 
     def drain(self, now_ms: int) -> None:
-        """Add one batch of what waits; on a full disk it waits on."""
+        """Add one batch of the waiting messages; on a full disk they go on waiting."""
         if not self.pending:
             return
         self._last_add_ms = now_ms
         try:
-            self._drain_some()
+            self._drain_batch()
         except DiskFull as error:
-            if not self._is_disk_full:
+            if not self.state & IndexState.DISK_FULL:
+                self._move(IndexEvent.DISK_FILLED)
                 _LOG.warning("the index waits for space: %s", error)
-            self._is_disk_full = True
         else:
-            self._is_disk_full = False
+            if self.state & IndexState.DISK_FULL:
+                self._move(IndexEvent.DISK_FREED)
 
-    def _drain_some(self) -> None:
+    def _drain_batch(self) -> None:
         pending = self.pending
         if len(pending) > _WAITING_MAX:
             self.drain_all()
             return
-        if self._is_loading:
+        if self.state & IndexState.LOADING:
             return
-        if len(pending) <= _FEW_MESSAGES and self._can_go_one_by_one():
-            self._add_one_by_one(len(pending))
+        if len(pending) <= _FEW_MESSAGES and self._can_add_singly():
+            self._add_singly(len(pending))
         elif self._make_slots():
             self._add_batch(_BATCH_MESSAGES)
 
-    def _can_go_one_by_one(self) -> bool:
+    def _can_add_singly(self) -> bool:
         newest = self.newest
         return newest is None or (newest.slots is None and newest.are_slots_known)
 
@@ -299,14 +362,14 @@ class IndexService:
         if not self.is_enabled:
             return
         while self.pending:
-            if len(self.pending) <= _FEW_MESSAGES and self._can_go_one_by_one():
-                self._add_one_by_one(_FEW_MESSAGES)
+            if len(self.pending) <= _FEW_MESSAGES and self._can_add_singly():
+                self._add_singly(_FEW_MESSAGES)
             else:
                 self._add_batch(_BATCH_MESSAGES)
         for file, (position, data), _ in self._unwritten:
             file.file.write(position, data)
         self._unwritten.clear()
-        # What a worker is writing now was written again here; it must not count it off later.
+        # A worker's batch was written here too: the worker must not remove newer writes for it.
         self._generation += 1
 
     def _make_slots(self) -> bool:
@@ -318,14 +381,14 @@ class IndexService:
         return newest.slots is not None
 
     def _load_slots(self, newest: IndexFile) -> None:
-        """Let a worker read a slot table, and take it if nothing was added meanwhile."""
-        if self._is_loading:
+        """Have a worker read a slot table; take it over if no entry was added meanwhile."""
+        if self.state & (IndexState.LOADING | IndexState.CLOSED):
             return
-        self._is_loading = True
+        self._move(IndexEvent.LOAD)
         count = newest.header.index_count
 
         def done(result: Any) -> None:
-            self._is_loading = False
+            self._move(IndexEvent.LOADED)
             if isinstance(result, BaseException):
                 _LOG.error("reading the slots of %s failed: %s", newest.path, result)
             elif newest.slots is None and newest.header.index_count == count:
@@ -333,7 +396,7 @@ class IndexService:
 
         self._workers.submit(newest.load_slots, done)
 
-    def _add_one_by_one(self, count: int) -> None:
+    def _add_singly(self, count: int) -> None:
         added = 0
         try:
             for topic, physical_offset, store_ms, keys in self.pending[:count]:
@@ -342,7 +405,7 @@ class IndexService:
                     file.add_one(index_key_hash(text), physical_offset, store_ms)
                 added += 1
         finally:
-            # A full disk may end it anywhere.
+            # A full disk may end the loop anywhere.
             del self.pending[:added]
             newest = self.newest
             if newest is not None and added:
@@ -350,7 +413,7 @@ class IndexService:
                 newest.file.write(position, head)
 
     def _add_batch(self, count: int) -> None:
-        """Add messages through numpy, splitting where a file is full."""
+        """Add messages with numpy, going on in a new file where one is full."""
         batch = self.pending[:count]
         if not batch:
             return
@@ -375,7 +438,7 @@ class IndexService:
             return newest
         if newest is not None:
             if newest.slots is None:
-                # Its entries are in the file already, and nobody else writes its head.
+                # Its entries are in the file already, but nobody else writes its head.
                 position, head = newest.head_write()
                 newest.file.write(position, head)
             self._retire(newest)
@@ -411,21 +474,21 @@ class IndexService:
         return fresh
 
     def _new_path(self) -> str:
-        """`yyyyMMddHHmmssSSS` in local time; later than every name that is there."""
+        """Return a path named `yyyyMMddHHmmssSSS` in local time, later than every present one."""
         moment = datetime.fromtimestamp(self._clock() / 1000, tz=UTC).astimezone()
         while True:
             name = moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
             path = f"{self.path}/{name}"
             if not self.files or path > self.files[-1].path:
                 return path
-            # Files rolled within a millisecond, or the clock went back: keep the order.
+            # Two files rolled within a millisecond, or the clock went back: keep the order.
             last = self.files[-1].path.rpartition("/")[2]
             moment = datetime.strptime(last + "000", "%Y%m%d%H%M%S%f").replace(
                 tzinfo=moment.tzinfo
             ) + timedelta(milliseconds=1)
 
     def _retire(self, file: IndexFile) -> None:
-        """A full file: write its table, sync it, remember its time."""
+        """Write a full file's slot table, sync the file, and remember when it ended."""
         write = file.slot_writes() if file.slots is not None else None
         # Written once more here, so that the sync covers them.
         unwritten = [item[1] for item in self._unwritten if item[0] is file]
@@ -444,12 +507,12 @@ class IndexService:
                 _LOG.error("closing the full index file %s failed: %s", file.path, result)
                 return
             file.drop_slots()
-            # Java believes every full file up to this time.
-            if not self._has_failed and not any(old.is_doubtful for old in self.files[:-1]):
+            # Java trusts every full file up to this time.
+            if self._sync_failure is None and not any(old.is_doubtful for old in self.files[:-1]):
                 self.full_end_ms = max(self.full_end_ms, end_ms)
 
-        if self._is_closed:
-            # The stop waits for nobody.
+        if self.state & IndexState.CLOSED:
+            # The store is closing, and nothing waits for a worker any more.
             work()
             done(None)
         else:
@@ -458,16 +521,16 @@ class IndexService:
     # -- writing -------------------------------------------------------------------------
 
     def _write_some(self, slots: Callable[[], None] | None) -> None:
-        """Let a worker write entries and heads, and then the slot table if it is due."""
+        """Have a worker write entries and heads, and then the slot table if it is due."""
         if not self._unwritten and slots is None:
             return
         batch = list(self._unwritten)
         generation = self._generation
-        self._is_writing = True
+        self._move(IndexEvent.WRITE)
 
         def work() -> None:
             with self._job:
-                if self._is_closed:
+                if self.state & IndexState.CLOSED:
                     return
                 for file, (position, data), _ in batch:
                     file.file.write(position, data)
@@ -475,10 +538,10 @@ class IndexService:
                     slots()
 
         def done(result: object) -> None:
-            self._is_writing = False
+            self._move(IndexEvent.WRITTEN)
             if isinstance(result, BaseException):
                 if slots is not None:
-                    # The entries before them may have failed, and the slots were not begun.
+                    # The entries come first; when they fail, the slots were not written at all.
                     self._write_slots_again()
                 level = logging.WARNING if isinstance(result, DiskFull) else logging.ERROR
                 _LOG.log(level, "writing the index failed and is tried again: %s", result)
@@ -488,16 +551,16 @@ class IndexService:
         self._workers.submit(work, done)
 
     def stop(self) -> None:
-        """Wait for the job under way and let no other begin."""
-        self._is_closed = True
+        """Let no job begin any more, and wait for the one under way."""
+        self._move(IndexEvent.CLOSE)
         with self._job:
             pass
-        if self._is_writing:
-            # The job that does not begin any more may have had the slot table to write.
+        if self.state & IndexState.WRITING:
+            # The job that did not begin may have had the slot table to write.
             self._write_slots_again()
 
     def _write_slots_again(self) -> None:
-        """A write of changed slots was promised and not done."""
+        """Mark all slots as changed, since a write of changed ones was dropped."""
         for file in self.files:
             file.write_slots_again()
 
@@ -517,33 +580,34 @@ class IndexService:
             file.drop_slots()
 
     def sync_all(self) -> None:
-        """Sync what older rounds have not, in the calling thread; not after a failure."""
-        if self._has_failed:
+        """Sync what older rounds have not, in the calling thread; do nothing after a failure."""
+        if self._sync_failure is not None:
             return
         self._sync(self._unsynced_files())
         self.synced_position = self._wrote()
 
     def sync_round(self) -> None:
-        """Let a worker sync the newest files, then move the synced position."""
+        """Have a worker sync the newest files, then move the synced position."""
         position = self.indexed_position
-        if position <= self.synced_position or self._is_closed or self._has_failed:
+        is_over = self.state & IndexState.CLOSED or self._sync_failure is not None
+        if is_over or position <= self.synced_position:
             return
         files = self._unsynced_files()
 
         def done(result: object) -> None:
             if isinstance(result, BaseException):
                 _LOG.error(
-                    "syncing the index failed: %s; look at the disk. Serving goes on, and the next"
-                    " start indexes again from the log what came after the last good sync",
+                    "syncing the index failed: %s; check the disk. The broker goes on serving; its"
+                    " next start indexes everything after the last good sync again",
                     result,
                 )
-            elif not self._has_failed:
+            elif self._sync_failure is None:
                 self.synced_position = max(self.synced_position, position)
 
         self._workers.submit(lambda: self._sync(files), done)
 
     def _unsynced_files(self) -> list[IndexFile]:
-        """The newest ones, and those a crash left; the others were synced when they were full."""
+        """Return the two newest files and doubtful ones; others were synced when they got full."""
         return [file for file in self.files[:-2] if file.is_doubtful] + self.files[-2:]
 
     def _sync(self, files: list[IndexFile]) -> None:
@@ -554,16 +618,16 @@ class IndexService:
             self._synced(lambda: self._disk.sync_dir(self._config.root))
 
     def _synced(self, sync: Callable[[], None]) -> None:
-        """Do something that syncs (in a worker); its failure is for good."""
+        """Call a function that syncs (in a worker); after a failure no sync counts any more."""
         try:
             sync()
-        except OSError:
-            self._has_failed = True
+        except OSError as error:
+            self._sync_failure = error
             mark_unsynced(self._disk, self._config.root)
             raise
 
     def close(self) -> None:
-        """Let the descriptors go."""
+        """Close the files."""
         self.files.clear()
 
     # -- queries -------------------------------------------------------------------------
@@ -571,23 +635,22 @@ class IndexService:
     def prepare_query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, index_type: str
     ) -> Callable[[], QueryResult]:
-        """Look at what is in memory, on the loop; a worker calls the result.
+        """Take a picture of what is in memory, on the loop; a worker calls the result.
 
-        Nothing is written for a query: what waits to be indexed or written is looked through
-        where it waits.
+        A query writes nothing: it searches waiting and unwritten entries where they are.
         """
         newest = self.newest
         if newest is not None and newest.slots is None and not newest.are_slots_known:
-            # This query reads the table for itself; later ones shall not have to.
+            # This query reads the slot table itself; later ones find it in memory.
             self._load_slots(newest)
         query = IndexQuery(topic, key, index_type, max_count, begin_ms, end_ms)
         return query.plan(list(self.pending), self.files, self._unwritten)
 
     def expire(self, min_physical_offset: int) -> list[str]:
-        """Forget files whose records are all gone (never the last); their paths."""
-        gone: list[str] = []
+        """Drop files whose records are all gone, never the last one; return their paths."""
+        expired: list[str] = []
         while (
             len(self.files) > 1 and self.files[0].header.end_physical_offset < min_physical_offset
         ):
-            gone.append(self.files.pop(0).path)
-        return gone
+            expired.append(self.files.pop(0).path)
+        return expired

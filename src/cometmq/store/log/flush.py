@@ -1,18 +1,18 @@
 """Flushing the commit log: by timer (asynchronous) and by group commit (synchronous).
 
-Job: call fdatasync in a worker at the right moments and say how far the log is on stable
-storage.  It must not touch records, and never syncs on the loop.
+The flusher has a worker call fdatasync at the right moments and knows how far the log is on
+stable storage.  It never syncs on the loop and never reads records.
 
 Asynchronous (``FlushRealTimeService``): every 500 ms when at least 4 pages wait, and everything
-every 10 s.  Synchronous: the first waiting put starts a flush at the end of the loop's turn, all
-that come while it runs share the next one.  When the last flush answered n puts, their senders
-usually send again at once; the next flush waits a moment for them (at most a quarter of what a
-flush takes), so that groups do not split into small and large ones.
+every 10 s.  Synchronous: the first waiting put starts a flush at the end of the loop's turn; all
+puts that arrive while it runs share the next flush.  After a flush has answered n puts, their
+senders usually send again at once.  So the next flush waits a moment for them, at most a quarter
+of what a flush takes; without that wait, groups split into small and large ones.
 
-A flush that fails is the last one.  Linux reports a failed write-back once, then takes the pages
-for clean: the next fdatasync succeeds without them, and confirming by it would lose messages.  So
-the log takes no more records, who waits is told that the flush failed, and a mark stays on the
-disk by which the next start knows that it must write again what the page cache still has.
+A flush that fails is the last one.  Linux reports a failed write-back once and then takes the
+pages for clean: the next fdatasync succeeds without them, and to confirm by it would lose
+messages.  So the log takes no more records, every waiting put gets a failure, and a mark stays on
+the disk.  The mark makes the next start write again what the page cache still has.
 
 Durable when: everything below `flushed` survives a power cut.
 """
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from cometmq.errors import StoreFailed
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
     from cometmq.store.base.disk import Disk, Workers
     from cometmq.store.log.commit_log import CommitLog, MappedFile
 
-__all__ = ["CallLater", "Flusher"]
+__all__ = ["MOVES", "CallLater", "FlushEvent", "FlushState", "Flusher", "move"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 _PAGE_BYTES: Final = 4096
-# Share of a flush's own time that the next one may wait for senders that were just answered.
+# Share of a flush's duration that the next one may wait for senders that were just answered.
 _GATHER_SHARE: Final = 0.25
 _GATHER_MS_MAX: Final = 5.0
-# Of the senders expected back, this many are enough.
+# Share of the answered senders that the next flush waits for.
 _GATHER_ENOUGH: Final = 0.9
 
 if TYPE_CHECKING:
@@ -50,8 +51,91 @@ else:
     CallLater = object
 
 
+class FlushState(IntEnum):
+    """What a flusher is doing."""
+
+    IDLE = 0
+    SCHEDULED = 1
+    """A flush starts at the end of this turn of the loop."""
+    GATHERING = 2
+    """A timer starts a flush; until then senders may join it."""
+    FLUSHING = 3
+    """A worker syncs."""
+    FLUSHING_AGAIN = 4
+    """A worker syncs, and another flush follows."""
+    BROKEN = 5
+    """A flush has failed; there is no further one."""
+    CLOSED = 6
+
+
+class FlushEvent(IntEnum):
+    """What happens to a flusher."""
+
+    REQUEST = 0
+    """Something waits for a flush."""
+    GATHER = 1
+    """Senders that were just answered are expected back."""
+    GATHERED = 2
+    """All expected senders are back."""
+    RUN = 3
+    """A scheduled callback arrives; it is late where another flush has overtaken it."""
+    START = 4
+    """A worker begins to sync."""
+    SYNCED = 5
+    FAIL = 6
+    CLOSE = 7
+
+
+def _moves() -> dict[tuple[FlushState, FlushEvent], FlushState]:
+    state, event = FlushState, FlushEvent
+    moves = {(any_state, event.CLOSE): state.CLOSED for any_state in state}
+    # A late callback, and a request that an earlier one covers, change nothing.
+    moves |= {(same, event.REQUEST): same for same in state}
+    moves |= {(same, event.RUN): same for same in state}
+    for pending in (state.SCHEDULED, state.GATHERING):
+        moves[pending, event.RUN] = state.IDLE
+        moves[pending, event.START] = state.FLUSHING_AGAIN
+    for busy in (state.FLUSHING, state.FLUSHING_AGAIN):
+        moves[busy, event.SYNCED] = state.IDLE
+        moves[busy, event.FAIL] = state.BROKEN
+    return moves | {
+        (state.IDLE, event.REQUEST): state.SCHEDULED,
+        (state.IDLE, event.START): state.FLUSHING,
+        (state.IDLE, event.GATHER): state.GATHERING,
+        (state.GATHERING, event.GATHERED): state.SCHEDULED,
+        (state.FLUSHING, event.REQUEST): state.FLUSHING_AGAIN,
+        (state.CLOSED, event.SYNCED): state.CLOSED,
+        (state.CLOSED, event.FAIL): state.CLOSED,
+    }
+
+
+MOVES: Final = _moves()
+"""The next state by state and event; no other pair may occur."""
+
+
+def move(state: FlushState, event: FlushEvent) -> FlushState:
+    """Return the state after an event.
+
+    Raises:
+        RuntimeError: the event cannot occur in this state.
+    """
+    following = MOVES.get((state, event))
+    if following is None:
+        raise RuntimeError(f"a flusher that is {state.name} got the event {event.name}")
+    return following
+
+
+_CANNOT_START: Final = frozenset(
+    {FlushState.FLUSHING, FlushState.FLUSHING_AGAIN, FlushState.BROKEN, FlushState.CLOSED}
+)
+
+
 class Flusher:
-    """Knows what is flushed, and flushes."""
+    """Flushes one commit log.
+
+    Args:
+        on_flushed: called with `flushed` when it has moved, before waiting puts are answered.
+    """
 
     def __init__(
         self,
@@ -60,6 +144,7 @@ class Flusher:
         workers: Workers,
         log: CommitLog,
         clock: Callable[[], int],
+        on_flushed: Callable[[int], None],
     ) -> None:
         self._disk = disk
         self._workers = workers
@@ -71,54 +156,45 @@ class Flusher:
         self._thorough_ms = config.flush_thorough_interval_ms
         self._timeout_ms = config.sync_flush_timeout_ms
         self._waiters: deque[tuple[int, int, Callable[[bool], None]]] = deque()
+        """By put that waits: end of its records, deadline in ms, callback."""
         self._call_later: CallLater | None = None
-        self._is_flushing = False
-        self._is_scheduled = False
-        self._is_asked = False
-        self._is_gathering = False
-        self._is_closed = False
+        self.state = FlushState.IDLE
         self._last_ms = 0
         self._last_thorough_ms = 0
-        self._expected = 0
+        self._expected_count = 0
+        """Senders that are expected to wait for the next flush."""
         self._flush_ms = 0.0
         self.flushed = 0
         """Everything below this physical offset is on stable storage."""
         self.flush_count = 0
-        self.on_flushed: Callable[[int], None] = lambda _: None
-        """Called with `flushed` when it has moved, before waiting puts are answered."""
+        self.on_flushed = on_flushed
 
     def start(self, call_later: CallLater) -> None:
-        """Timers exist from now on."""
+        """Use timers from now on."""
         self._call_later = call_later
         self._last_ms = self._last_thorough_ms = self._clock()
 
     def when_durable(self, end_offset: int, callback: Callable[[bool], None]) -> None:
-        """Call back with True once `end_offset` is flushed, False after the time-out."""
+        """Call back with True once `end_offset` is flushed, with False after the time-out."""
         if end_offset <= self.flushed:
             callback(True)
             return
-        if self._is_closed or self._log.failure is not None:
+        if self.state is FlushState.CLOSED or self._log.failure is not None:
             callback(False)
             return
         self._waiters.append((end_offset, self._clock() + self._timeout_ms, callback))
         self.request()
 
     def request(self) -> None:
-        """Flush soon: at the end of this turn of the loop, or when the running one is done."""
-        if self._is_closed:
-            return
-        if self._is_flushing:
-            self._is_asked = True
-            return
-        if self._is_scheduled:
-            if self._is_gathering and len(self._waiters) >= self._expected:
-                # All that were expected are back.
-                self._is_gathering = False
-                self._expected = 0
-                self._later(0.0)
-            return
-        self._is_scheduled = True
-        self._later(0.0)
+        """Flush soon: at the end of this turn of the loop, or after the flush under way."""
+        before = self.state
+        self.state = move(before, FlushEvent.REQUEST)
+        if before is FlushState.IDLE:
+            self._later(0.0)
+        elif before is FlushState.GATHERING and len(self._waiters) >= self._expected_count:
+            self.state = move(before, FlushEvent.GATHERED)
+            self._expected_count = 0
+            self._later(0.0)
 
     def _later(self, seconds: float) -> None:
         call_later = self._call_later
@@ -128,45 +204,44 @@ class Flusher:
             call_later(seconds, self._run)
 
     def _run(self) -> None:
-        if not self._is_scheduled or self._is_closed:
+        before = self.state
+        self.state = move(before, FlushEvent.RUN)
+        if before is self.state:
             return
-        if self._is_flushing:
-            # The timer was quicker; what it did not take is flushed when it is done.
-            self._is_scheduled = False
-            self._is_asked = True
-            return
-        if not self._is_gathering and len(self._waiters) < self._expected:
-            # Wait for the senders the last flush answered, once.
+        if before is FlushState.SCHEDULED and len(self._waiters) < self._expected_count:
+            # Wait once for the senders that the last flush answered.
             delay_ms = min(self._flush_ms * _GATHER_SHARE, _GATHER_MS_MAX)
             if delay_ms >= 0.5:
-                self._is_gathering = True
+                self.state = move(self.state, FlushEvent.GATHER)
                 self._later(delay_ms / 1000)
                 return
-        self._is_gathering = False
-        self._expected = 0
-        self._is_scheduled = False
+        self._expected_count = 0
         self.flush()
 
     def flush(self) -> None:
         """Start a flush of everything written so far, unless one is under way."""
         target = self._log.wrote
-        is_over = self._is_closed or self._log.failure is not None
-        if self._is_flushing or is_over or target <= self.flushed:
+        if self.state in _CANNOT_START or self._log.failure is not None or target <= self.flushed:
             return
-        self._is_flushing = True
+        self.state = move(self.state, FlushEvent.START)
         files = self._files_below(target)
         started_ms = self._clock()
 
         def done(result: object) -> None:
-            self._is_flushing = False
-            if self._is_closed:
-                return
+            before = self.state
             if isinstance(result, BaseException):
-                self._give_up(result)
+                self.state = move(before, FlushEvent.FAIL)
+                if before is not FlushState.CLOSED:
+                    self._give_up(result)
+                return
+            self.state = move(before, FlushEvent.SYNCED)
+            if before is FlushState.CLOSED:
                 return
             self.flush_count += 1
             self._flush_ms = 0.5 * self._flush_ms + 0.5 * (self._clock() - started_ms)
-            self.advance(target)
+            self._advance(target)
+            if self._waiters or before is FlushState.FLUSHING_AGAIN:
+                self.request()
 
         self._workers.submit(lambda: self._sync(files), done)
 
@@ -179,8 +254,8 @@ class Flusher:
         self._log.refuse(failure)
         self._fail_waiters()
 
-    def advance(self, target: int) -> None:
-        """The log is flushed up to `target`: confirm, answer, and flush on if more wait."""
+    def _advance(self, target: int) -> None:
+        """Confirm that the log is flushed up to `target`, and answer the puts below it."""
         if target > self.flushed:
             self.flushed = target
             self.on_flushed(target)
@@ -189,11 +264,8 @@ class Flusher:
         while waiters and waiters[0][0] <= target:
             answered += 1
             waiters.popleft()[2](True)
-        # One sender gives 0: it is never waited for.
-        self._expected = int((answered + len(waiters)) * _GATHER_ENOUGH)
-        if waiters or self._is_asked:
-            self._is_asked = False
-            self.request()
+        # A single sender gives 0: no flush waits for it.
+        self._expected_count = int((answered + len(waiters)) * _GATHER_ENOUGH)
 
     def _files_below(self, target: int) -> list[MappedFile]:
         flushed = self.flushed
@@ -220,7 +292,7 @@ class Flusher:
             callback(False)
 
     def tick(self, now_ms: int) -> None:
-        """Timer: time out waiting puts, and flush when it is due."""
+        """Answer puts that waited too long, and flush when it is due."""
         waiters = self._waiters
         while waiters and waiters[0][1] <= now_ms:
             waiters.popleft()[2](False)
@@ -238,15 +310,18 @@ class Flusher:
     def flush_all(self) -> None:
         """Flush everything now, in the calling thread (load and close).
 
-        Raises StoreFailed, also when an earlier flush failed: nothing may be confirmed then.
+        Raises:
+            StoreFailed: this flush or an earlier one failed, so nothing may be confirmed.
         """
         if self._log.failure is not None:
             raise self._log.failure
         target = self._log.wrote
         self._sync(self._files_below(target))
-        self.advance(target)
+        self._advance(target)
+        if self._waiters:
+            self.request()
 
     def close(self) -> None:
-        """Answer who still waits and start no more flushes."""
-        self._is_closed = True
+        """Answer the puts that wait with False; start no more flushes."""
+        self.state = move(self.state, FlushEvent.CLOSE)
         self._fail_waiters()

@@ -238,7 +238,7 @@ class Recovery:
         if not is_whole:
             last = self._index.cut(now.index_synced, self._has_key)
             self._index.distrust_slots(1)
-            if self._index.is_damaged or last < 0 <= now.index_end:
+            if self._index.has_dropped_files or last < 0 <= now.index_end:
                 # Files that had entries are gone: all behind the last entry is indexed again.
                 self._scan.index_from = self._index.resume_at
                 return max(self._log.min_offset, last)

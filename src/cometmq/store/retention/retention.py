@@ -1,12 +1,12 @@
 """Retention: which files go, when, and when the disk is too full to write.
 
-Job: decide by age, hour and watermarks (``CleanCommitLogService``; store.md 2.12) which log files
-expire, and have what points only at them deleted too.  It must not delete the last file of
-anything, nor a file somebody holds, nor touch the log's content.
+Retention decides by age, hour and watermarks (``CleanCommitLogService``; store.md 2.12) which log
+files expire, and has everything deleted that points only at them.  It never deletes the last file
+of anything, nor a file that somebody holds, and does not touch the log's content.
 
-What still waits in the oldest file, for a time of delivery or for the end of a transaction, is
-appended again before the file goes (`moving`).  When that cannot be done the file stays and writes
-are refused, with the reason.  Some hold their files instead (`holds`).
+A message in the oldest file may still wait, for a time of delivery or for the end of a transaction.
+It is appended again before the file goes (`moving`).  When that fails the file stays and writes
+are refused, with the reason.  Others hold their files instead (`holds`).
 
 =================  =============================================================================
 used share         what happens
@@ -25,7 +25,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
 from cometmq.errors import StoreError
@@ -43,17 +44,26 @@ if TYPE_CHECKING:
     from cometmq.store.queue.writer import QueueWriter
     from cometmq.store.retention.moving import Mover, MoveResult
 
-__all__ = ["DiskUse", "Retention", "RetentionDecision", "decide_retention"]
+__all__ = [
+    "MOVES",
+    "DiskUse",
+    "Retention",
+    "RetentionDecision",
+    "RetentionEvent",
+    "RetentionState",
+    "decide_retention",
+    "move",
+]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 _HOUR_MS: Final = 3_600_000
-# While writes are refused, space is looked at this often.
+# While writes are refused, the disk is checked this often.
 _FULL_INTERVAL_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What a worker found out: used share in percent, age of the oldest files in ms."""
+    """What a check of the disk measures: used share in percent, ages of the oldest files in ms."""
 
     used_percent: int
     ages_ms: Sequence[int]
@@ -66,18 +76,25 @@ class RetentionDecision:
     file_count: int
     is_full: bool
     is_forced: bool = False
-    """Files go for want of space, whatever their age."""
+    """Whether files go for want of space, whatever their age."""
+
+
+class _Goal(NamedTuple):
+    """How many log files are still to go, and whether they go for want of space."""
+
+    file_count: int
+    is_for_space: bool
 
 
 def used_percent(total: int, used: int) -> int:
-    """Used share in percent, rounded up; 0 for a file system without size."""
+    """Return the used share in percent, rounded up; 0 for a file system without size."""
     return -(-used * 100 // total) if total > 0 else 0
 
 
 def decide_retention(
     config: StoreConfig, use: DiskUse, *, hour: int, was_full: bool, is_manual: bool = False
 ) -> RetentionDecision:
-    """See the table above; `ages_ms` must not include the last file."""
+    """Decide by the table above; `ages_ms` must not include the last file."""
     is_full = use.used_percent > config.disk_warning_percent or (
         was_full and use.used_percent > config.disk_clean_forcibly_percent
     )
@@ -92,6 +109,63 @@ def decide_retention(
             break
         count += 1
     return RetentionDecision(count, is_full, is_forced)
+
+
+class RetentionState(IntFlag):
+    """What retention is doing: regions that run side by side, each on or off."""
+
+    CHECKING = 1
+    """A worker measures the disk and the files' ages."""
+    FINDING = 2
+    """A worker finds where the queues begin now."""
+    REMOVING = 4
+    """A worker removes files."""
+    FULL = 8
+    """The disk is above its watermark: writes are refused."""
+    STUCK = 16
+    """The oldest log file cannot go, since what waits in it could not be appended again."""
+
+
+class RetentionEvent(IntEnum):
+    """What happens to retention; each event moves one region."""
+
+    CHECK = 0
+    CHECKED = 1
+    FIND = 2
+    FOUND = 3
+    REMOVE = 4
+    REMOVED = 5
+    DISK_FILLED = 6
+    DISK_FREED = 7
+    FILE_STUCK = 8
+    FILE_FREED = 9
+
+
+MOVES: Final = {
+    RetentionEvent.CHECK: (RetentionState.CHECKING, True),
+    RetentionEvent.CHECKED: (RetentionState.CHECKING, False),
+    RetentionEvent.FIND: (RetentionState.FINDING, True),
+    RetentionEvent.FOUND: (RetentionState.FINDING, False),
+    RetentionEvent.REMOVE: (RetentionState.REMOVING, True),
+    RetentionEvent.REMOVED: (RetentionState.REMOVING, False),
+    RetentionEvent.DISK_FILLED: (RetentionState.FULL, True),
+    RetentionEvent.DISK_FREED: (RetentionState.FULL, False),
+    RetentionEvent.FILE_STUCK: (RetentionState.STUCK, True),
+    RetentionEvent.FILE_FREED: (RetentionState.STUCK, False),
+}
+"""By event: the region it moves, and whether it turns it on (else off)."""
+
+
+def move(state: RetentionState, event: RetentionEvent) -> RetentionState:
+    """Return the state after an event.
+
+    Raises:
+        RuntimeError: the region is on already, or off already.
+    """
+    region, turns_on = MOVES[event]
+    if bool(state & region) is turns_on:
+        raise RuntimeError(f"retention that is {state!r} got the event {event.name}")
+    return state ^ region
 
 
 class Retention:
@@ -120,56 +194,66 @@ class Retention:
         self._min_of = min_of
         self._expire_ext = expire_ext
         self._mover = mover
-        self._left = 0
-        self._is_for_space = False
-        self._next_ms = 0
-        self._is_looking = False
-        self._is_finding = False
+        self.state = RetentionState(0)
+        self._goal = _Goal(0, is_for_space=False)
+        self._next_check_ms = 0
         self._is_manual = False
-        self._is_removing = False
-        self._leaving: list[str] = []
+        """Whether an operator asked for expired files to go at the next check."""
+        self._removable: list[str] = []
+        """Paths that the next removal takes."""
         self._cleaned_min = -1
-        self._told_held: tuple[str, str] | None = None
+        """Begin of the log for which queue and index files were cleaned."""
+        self._logged_hold: tuple[str, str] | None = None
+        """Log file and holder of the last warning."""
         self.kept = ""
         """Why the oldest log file stays although it is to go; "" when none does."""
-        self.is_stuck = False
-        """Whether it stays because what waits in it could not be appended again."""
         self.holds: dict[str, Callable[[], int | None]] = {}
-        """By what needs it: the oldest physical offset that must stay, None for nothing."""
-        self.is_full = False
-        """Whether the disk is above its watermark: writes are refused."""
+        """By holder: the oldest physical offset that must stay, None for nothing."""
         self.used_percent = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk is above its watermark: writes are refused."""
+        return bool(self.state & RetentionState.FULL)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the oldest file stays because what waits in it could not be appended again."""
+        return bool(self.state & RetentionState.STUCK)
+
+    def _move(self, event: RetentionEvent) -> None:
+        self.state = move(self.state, event)
 
     def delete_expired_now(self) -> None:
         """Let expired files go at the next turn, whatever the hour (an operator asked)."""
         self._is_manual = True
-        self._next_ms = 0
+        self._next_check_ms = 0
 
     def change(self, config: StoreConfig) -> None:
         """Decide by other settings from now on."""
         self._config = config
-        self._next_ms = 0
+        self._next_check_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """Look at the disk when it is time."""
-        if self._is_looking or now_ms < self._next_ms:
+        """Have a worker check the disk when it is time."""
+        if self.state & RetentionState.CHECKING or now_ms < self._next_check_ms:
             return
-        is_urgent = self.is_full or self.is_stuck
+        is_urgent = self.state & (RetentionState.FULL | RetentionState.STUCK)
         interval_ms = _FULL_INTERVAL_MS if is_urgent else self._config.clean_interval_ms
-        self._next_ms = now_ms + interval_ms
-        self._is_looking = True
+        self._next_check_ms = now_ms + interval_ms
+        self._move(RetentionEvent.CHECK)
         paths = [file.path for file in self._log.files[:-1]][: self._config.delete_batch_max]
 
         def done(result: DiskUse | BaseException) -> None:
-            self._is_looking = False
+            self._move(RetentionEvent.CHECKED)
             if isinstance(result, BaseException):
-                _LOG.error("looking at the disk of %s failed: %s", self._config.root, result)
+                _LOG.error("checking the disk of %s failed: %s", self._config.root, result)
             else:
                 self._apply(result, now_ms)
 
-        self._workers.submit(lambda: self._look(paths, now_ms), done)
+        self._workers.submit(lambda: self._check(paths, now_ms), done)
 
-    def _look(self, paths: list[str], now_ms: int) -> DiskUse:
+    def _check(self, paths: list[str], now_ms: int) -> DiskUse:
         percents = [
             used_percent(*self._disk.usage(path)) for path in (self._log.path, self._config.root)
         ]
@@ -183,48 +267,48 @@ class Retention:
         self._is_manual = False
         self.used_percent = use.used_percent
         if decision.is_full != self.is_full:
-            self.is_full = decision.is_full
+            is_full = decision.is_full
+            self._move(RetentionEvent.DISK_FILLED if is_full else RetentionEvent.DISK_FREED)
             _LOG.warning(
                 "disk of %s is used to %d %%: writes are %s",
                 self._config.root,
                 use.used_percent,
-                "refused" if decision.is_full else "accepted again",
+                "refused" if is_full else "accepted again",
             )
         count = self.synced_count(decision.file_count)
         if count < decision.file_count:
-            # Earlier than its time, so that a full disk need not wait for it.
+            # Sync before it is due, so that a full disk need not wait.
             self._writer.sync_round()
         self.drop_files(count, is_for_space=decision.is_forced)
 
     def synced_count(self, count: int) -> int:
-        """How many of so many oldest files may go: those whose units are on stable storage.
+        """Return how many of the oldest `count` files may go: their units are on stable storage.
 
-        Units that a power cut takes are made again from the log; without it a queue would end where
-        it was synced last, and give its next message a number that readers know already.  So it
-        would with a side file that does not know the queue's end yet.
+        Units that a power cut takes are made again from the log.  Without the log a queue would
+        end where it was synced last and give its next message a queue offset that readers have
+        already seen.  A side file that does not know the queue's end yet has the same effect.
         """
         synced = self._writer.recorded_position
         return sum(mapped.end <= synced for mapped in self._log.files[:count])
 
     def drop_files(self, count: int, *, is_for_space: bool = False) -> None:
-        """Delete the oldest log files, then what pointed only at them.
+        """Delete the oldest log files, then everything that pointed only at them.
 
-        At once where nothing ever waits for its time, else file by file as each becomes free.
+        They go at once where nothing ever waits for its time, else one by one as each gets free.
         """
         wanted = min(count, len(self._log.files) - 1)
         if self._mover.is_busy:
-            # What was decided before is still being done.
-            self._left = max(self._left, wanted)
+            # An earlier decision is still being carried out.
+            self._goal = self._goal._replace(file_count=max(self._goal.file_count, wanted))
             return
-        self._left = wanted
-        self._is_for_space = is_for_space
-        if not self._left:
+        self._goal = _Goal(wanted, is_for_space)
+        if not wanted:
             self._keep("", is_stuck=False)
         self._drop()
 
     def _drop(self) -> None:
         paths: list[str] = []
-        while self._left > 0 and not self._mover.is_busy and not self._is_first_held():
+        while self._goal.file_count > 0 and not self._mover.is_busy and not self._is_first_held():
             if not self._mover.is_needless():
                 self._free_first()
                 break
@@ -233,18 +317,19 @@ class Retention:
 
     def _drop_first(self) -> str:
         mapped = self._log.drop_first_file()
-        self._left -= 1
+        self._goal = self._goal._replace(file_count=self._goal.file_count - 1)
         self._keep("", is_stuck=False)
         _LOG.info("log file %s expired", mapped.path)
         return mapped.path
 
     def _free_first(self) -> None:
-        """Have what waits in the oldest file appended again; then it goes, and the next one."""
+        """Have what waits in the oldest file appended again; then drop it and go on."""
         first = self._log.files[0]
 
         def done(result: MoveResult) -> None:
             is_first = self._log.files[0] is first and len(self._log.files) > 1
-            if result.is_free and is_first and self._left > 0 and not self._is_first_held():
+            is_wanted = is_first and self._goal.file_count > 0
+            if result.is_free and is_wanted and not self._is_first_held():
                 self._dropped([self._drop_first()])
                 self._mover.at("retention.dropped")
                 self._drop()
@@ -253,19 +338,21 @@ class Retention:
                 self._keep(text, is_stuck=result.is_failure)
 
         size = first.end - first.start
-        self._mover.free(first.end, size, done, is_for_space=self._is_for_space)
+        self._mover.free(first.end, size, done, is_for_space=self._goal.is_for_space)
 
     def _keep(self, text: str, *, is_stuck: bool) -> None:
         if is_stuck != self.is_stuck:
             if is_stuck:
+                self._move(RetentionEvent.FILE_STUCK)
                 _LOG.error("%s; writes are refused until it can go", text)
             else:
-                _LOG.warning("the oldest log file holds up writes no more")
-            self._next_ms = 0
-        self.kept, self.is_stuck = text, is_stuck
+                self._move(RetentionEvent.FILE_FREED)
+                _LOG.warning("the oldest log file no longer holds up writes")
+            self._next_check_ms = 0
+        self.kept = text
 
     def _dropped(self, paths: list[str]) -> None:
-        """Remove log files and what points only at them."""
+        """Remove log files, and the files that point only at them."""
         is_moved = self._cleaned_min != self._log.min_offset
         if is_moved:
             self._cleaned_min = self._log.min_offset
@@ -275,10 +362,10 @@ class Retention:
             self.find_minima()
 
     def find_minima(self) -> None:
-        """Let a worker find where queues begin now, then delete files in front of that."""
-        if self._is_finding:
+        """Have a worker find where queues begin now, then delete the files in front of that."""
+        if self.state & RetentionState.FINDING:
             return
-        self._is_finding = True
+        self._move(RetentionEvent.FIND)
         queues = list(self._queues)
 
         def work() -> None:
@@ -288,9 +375,9 @@ class Retention:
             self._expire_ext(queues)
 
         def done(result: object) -> None:
-            self._is_finding = False
+            self._move(RetentionEvent.FOUND)
             if isinstance(result, BaseException):
-                _LOG.error("finding the queues' first offsets failed: %s; tried again", result)
+                _LOG.error("finding the queues' first offsets failed and is repeated: %s", result)
                 self._cleaned_min = -1
             else:
                 self._remove_later(self._expired_queue_files())
@@ -299,26 +386,27 @@ class Retention:
 
     def _remove_later(self, paths: list[str]) -> None:
         """Have files removed, in this order and after those of earlier calls."""
-        self._leaving += paths
-        if not self._leaving or self._is_removing:
+        self._removable += paths
+        if not self._removable or self.state & RetentionState.REMOVING:
             return
-        self._is_removing = True
-        leaving, self._leaving = self._leaving, []
+        self._move(RetentionEvent.REMOVE)
+        batch, self._removable = self._removable, []
 
         def done(result: list[str] | BaseException) -> None:
-            self._is_removing = False
-            is_new = bool(self._leaving)
-            self._leaving[:0] = leaving if isinstance(result, BaseException) else result
-            if is_new:
+            self._move(RetentionEvent.REMOVED)
+            has_further = bool(self._removable)
+            self._removable[:0] = batch if isinstance(result, BaseException) else result
+            if has_further:
                 self._remove_later([])
 
-        self._workers.submit(lambda: self._remove(leaving), done)
+        self._workers.submit(lambda: self._remove(batch), done)
 
     def clean_queues(self, forget: Callable[[ConsumeQueue], None]) -> None:
-        """Remove the queues all of whose messages are gone (``cleanExpired``); system topics stay.
+        """Remove the queues all of whose messages are gone (``cleanExpired``).
 
-        A worker looks; `forget` is called on the loop for each, before its directory goes.  The
-        next message of such a queue begins at offset 0 again, so a queue somebody waits at stays.
+        A worker finds them; `forget` is called on the loop for each, before its directory goes.
+        The next message of such a queue begins at queue offset 0 again, so a queue at which a pull
+        waits stays.  Queues of system topics stay too.
         """
         queues = [
             queue
@@ -328,18 +416,18 @@ class Retention:
         min_physical = self._log.min_offset
 
         def work() -> list[tuple[ConsumeQueue, int]]:
-            found: list[tuple[ConsumeQueue, int]] = []
+            empty_queues: list[tuple[ConsumeQueue, int]] = []
             for queue in queues:
                 end = queue.max
                 unit = self._queues.unit(queue, end - 1)
                 is_read = unit is not None and unit.is_valid and unit.size != PRE_BLANK_SIZE
                 if unit and is_read and unit.physical_offset + unit.size <= min_physical:
-                    found.append((queue, end))
-            return found
+                    empty_queues.append((queue, end))
+            return empty_queues
 
         def done(result: list[tuple[ConsumeQueue, int]] | BaseException) -> None:
             if isinstance(result, BaseException):
-                _LOG.error("looking for queues without messages failed: %s", result)
+                _LOG.error("finding queues without messages failed: %s", result)
                 return
             for queue, end in result:
                 if queue.max == end and not (queue.is_gone or queue.is_watched):
@@ -360,46 +448,49 @@ class Retention:
             self._writer.remove(queue.path.rpartition("/")[0])
 
     def _is_first_held(self) -> bool:
-        """Whether somebody still needs the oldest log file; says so once for each file."""
+        """Return whether somebody still needs the oldest log file; log it once for each file."""
         first = self._log.files[0]
-        for what, oldest in self.holds.items():
-            place = oldest()
-            if place is not None and place < first.end:
-                if self._told_held != (first.path, what):
-                    self._told_held = (first.path, what)
+        for holder, oldest in self.holds.items():
+            physical_offset = oldest()
+            if physical_offset is not None and physical_offset < first.end:
+                if self._logged_hold != (first.path, holder):
+                    self._logged_hold = (first.path, holder)
                     _LOG.warning(
                         "log file %s has expired and is kept: %s need it from physical offset %d"
                         " on",
                         first.path,
-                        what,
-                        place,
+                        holder,
+                        physical_offset,
                     )
                 return True
         return False
 
     def _remove(self, paths: list[str]) -> list[str]:
-        """Remove files; those that are left, since one of their folder cannot be removed.
+        """Remove files in order; return those that remain.
 
-        A log with a gap does not open, so the name of a log file is gone for good before the next
-        one goes: a power cut may bring back what was removed first and not what followed.
+        A file remains when it, or one before it in its folder, cannot be removed.  A log with a
+        gap does not open, so the name of a log file is durably gone before the next one goes:
+        otherwise a power cut could bring back an older file and not the younger one.
         """
-        left: list[str] = []
+        remaining: list[str] = []
         for path in paths:
             folder = path.rpartition("/")[0]
-            if any(other.startswith(f"{folder}/") for other in left):
-                left.append(path)
+            if any(other.startswith(f"{folder}/") for other in remaining):
+                remaining.append(path)
                 continue
             try:
                 self._disk.remove(path)
                 if folder == self._log.path:
                     self._disk.sync_dir(folder)
             except (OSError, StoreError) as error:
-                left.append(path)
-                _LOG.error("deleting %s failed: %s; tried again with the next files", path, error)
-        return left
+                remaining.append(path)
+                _LOG.error(
+                    "deleting %s failed and is repeated with the next files: %s", path, error
+                )
+        return remaining
 
     def _expired_queue_files(self) -> list[str]:
-        """Queue files in front of the one that holds the queue's first message."""
+        """Return the queue files in front of the one that holds the queue's first message."""
         file_bytes = self._queues.file_bytes
         paths: list[str] = []
         for queue in self._queues:
