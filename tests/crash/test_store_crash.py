@@ -23,7 +23,7 @@ import pytest
 from cometmq.codec.java_hash import java_hash
 from cometmq.codec.stored_message import decode_messages
 from cometmq.store.base.config import StoreConfig
-from cometmq.store.base.results import GetResult, GetStatus
+from cometmq.store.base.results import BatchItem, GetResult, GetStatus
 from cometmq.store.message_store import MessageStore
 from cometmq.testing.disk import SimDisk
 
@@ -159,10 +159,10 @@ class Node:
         for _ in range(self.chance.randrange(1, 8)):
             body = self.body()
             raw, keys = self.properties()
-            items.append((0, body, raw, TAGS_CODE, keys))
+            items.append(BatchItem(0, body, raw, TAGS_CODE, keys))
         result = self.store.put_batch(*key, items, born_host=HOST, store_ms=self.now_ms)
         assert result.queue_offset == len(held)
-        held += [item[1] for item in items]
+        held += [item.body for item in items]
         self.note(key, len(held) - 1, result.end_offset)
 
     def note(self, key: tuple[str, int], queue_offset: int, end_offset: int) -> None:

@@ -195,7 +195,7 @@ PLANTS: Final = (
     ),
     Plant(
         "the last message of a batch is lost",
-        ((Appender, "put_packed", _drop), (Appender, "put_batch", _short_batch)),
+        ((appender_module, "encode_packed", _drop), (Appender, "put_batch", _short_batch)),
         ("plain", "staging"),
     ),
     Plant(

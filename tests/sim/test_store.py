@@ -17,7 +17,7 @@ import pytest
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.stored_message import decode_messages
 from cometmq.store.base.config import StoreConfig
-from cometmq.store.base.results import ColdRead, GetStatus
+from cometmq.store.base.results import BatchItem, ColdRead, GetStatus
 from cometmq.store.message_store import MessageStore
 from cometmq.testing.simulation import Node, NodeGone, World, simulate
 
@@ -162,7 +162,7 @@ async def life(
                     index_keys=keys,
                 )
             else:
-                items = [(0, body, properties, tags_code("x"), keys) for body in bodies]
+                items = [BatchItem(0, body, properties, tags_code("x"), keys) for body in bodies]
                 result = store.put_batch(topic, queue_id, items, store_ms=now_ms, born_ms=now_ms)
             if await durable(result.end_offset):
                 for place, body in enumerate(bodies):

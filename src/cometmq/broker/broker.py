@@ -207,7 +207,7 @@ class Broker:
             services.timers.start()
         services.staging.start()
         services.transactions.start()
-        services.send.growing.start(services.transactions.halves)
+        services.growing.start(services.transactions.halves)
         services.state.stats.start()
         services.files.start()
         services.files.topics_changed()
@@ -260,7 +260,7 @@ class Broker:
         if services is not None:
             services.files.cancel()
             services.pull.hold.stop()
-            services.send.growing.stop()
+            services.growing.stop()
             for service in (services.bulk, services.queue_locks, services.schedule):
                 service.stop()
             if services.timers is not None:

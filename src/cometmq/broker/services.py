@@ -17,12 +17,16 @@ from cometmq.broker.clients.calls import ClientCallProcessor
 from cometmq.broker.clients.heartbeats import ClientProcessor
 from cometmq.broker.clients.queue_locks import QueueLockProcessor
 from cometmq.broker.clients.send_back import SendBackProcessor
+from cometmq.broker.delay.levels.delayed_send import DelayedKind
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.opening import open_timers
+from cometmq.broker.delay.waiting_items import WaitingItems
 from cometmq.broker.delay.wheel.counts import TimerCounts
 from cometmq.broker.delay.wheel.recall import RecallProcessor
 from cometmq.broker.delay.wheel.service import TimerService
+from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.extensions.bulk_pull import BulkPullProcessor
+from cometmq.broker.extensions.growing import GrowingTopics
 from cometmq.broker.extensions.staging.service import StagingService
 from cometmq.broker.files.carrying import CarriedGoods, carry
 from cometmq.broker.files.persistence import BrokerFiles
@@ -35,6 +39,7 @@ from cometmq.broker.registration import Registration
 from cometmq.broker.send.reply import ReplyProcessor
 from cometmq.broker.send.send import SendProcessor
 from cometmq.broker.transaction.counts import TransactionCounts
+from cometmq.broker.transaction.half_send import HalfKind
 from cometmq.broker.transaction.resume import ResumeProcessor
 from cometmq.broker.transaction.service import TransactionService
 from cometmq.core.topic.topic_table import TopicTable, system_topics
@@ -68,6 +73,9 @@ class Services:
     """What the store holds for a Java broker."""
     transactions: TransactionService
     send: SendProcessor
+    delayed: DelayedKind
+    timed: TimedKind
+    growing: GrowingTopics
     filters: FilterService
     pull: PullProcessor
     bulk: BulkPullProcessor
@@ -124,10 +132,12 @@ def build_services(
         files.attach_timers(timer_counts)
     carried = carry(store, disk, schedule, env.workers, has_timers=timers is not None)
 
-    send = SendProcessor(state, schedule, timers)
     transactions = TransactionService(state)
-    send.half_added = transactions.added
-    send.half_runs.added = transactions.added_kept
+    growing = GrowingTopics(state)
+    delayed, timed = DelayedKind(state, schedule), TimedKind(state, timers)
+    half = HalfKind(state, transactions.added)
+    waiting = WaitingItems(state, delayed, timed, schedule, timers)
+    send = SendProcessor(state, (delayed, half, timed), waiting, growing)
     transaction_counts = TransactionCounts(
         transactions.halves,
         files.load_transaction_counts(),
@@ -148,13 +158,13 @@ def build_services(
     owners = files.load_queue_locks()
     if owners is not None:
         state.queue_locks.restore(owners, now_ms)
-    staging = StagingService(state, files.load_staging(), pull.hold.grown, send.waiting)
+    staging = StagingService(state, files.load_staging(), pull.hold.grown, waiting)
     files.attach_staging(staging)
 
     state.watch_topics(
         changed=lambda _: send.forget_topics(), deleted=lambda _: send.forget_topics()
     )
-    state.watch_topics(changed=send.growing.topic_changed, deleted=send.growing.topic_deleted)
+    state.watch_topics(changed=growing.topic_changed, deleted=growing.topic_deleted)
     state.watch_topics(deleted=pull.hold.drop_topic)
     state.watch_topics(
         changed=lambda _: files.topics_changed(), deleted=lambda _: files.topics_changed()
@@ -171,6 +181,9 @@ def build_services(
         carried=carried,
         transactions=transactions,
         send=send,
+        delayed=delayed,
+        timed=timed,
+        growing=growing,
         filters=filters,
         pull=pull,
         bulk=BulkPullProcessor(state, pull),
@@ -189,7 +202,7 @@ def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[in
     client, transactions = services.client, services.transactions
     offset = OffsetProcessor(state)
     lookup = LookupProcessor(state)
-    send_back = SendBackProcessor(state, services.schedule, services.timers)
+    send_back = SendBackProcessor(state, send, services.delayed, services.timed)
     reply = ReplyProcessor(state, send)
     live_config = LiveConfig(state, services.files, services.registration, send.forget_topics)
     writer = ConfigWriter(disk, config_path, state.config.store_path())
@@ -216,12 +229,12 @@ def handlers(services: Services, disk: Disk, config_path: str | None) -> dict[in
         Code.QUERY_MESSAGE: lookup.query,
         Code.VIEW_MESSAGE_BY_ID: lookup.view,
         Code.END_TRANSACTION: transactions.end,
-        Code.RESUME_CHECK_HALF_MESSAGE: ResumeProcessor(state, transactions.added).resume,
+        Code.RESUME_CHECK_HALF_MESSAGE: ResumeProcessor(state, transactions.added_again).resume,
     }
     for codes in (
         services.queue_locks.handlers(),
         services.staging.handlers(),
-        RecallProcessor(state, send, services.timers).handlers(),
+        RecallProcessor(state, send, services.timed).handlers(),
         AdminProcessor(state, services.schedule).handlers(),
         ProgressProcessor(state).handlers(),
         ConsumeQueueProcessor(state, services.filters).handlers(),

@@ -142,11 +142,10 @@ class MessageStore:
         self._lock: StoreLock | None = None
         self._is_open = False
         # Bound here, because a call in between costs a twentieth of a put.
+        self.append = self._appender.append
+        """Append messages of any queues, in order; see `Appender.append`."""
         self.put = self._appender.put
         """Append one message; see `Appender.put`."""
-        self.put_many = self._appender.put_many
-        """Append simple messages of any queues; see `Appender.put_many`."""
-        self.takes_many = self._appender.takes_many
         self.put_packed = self._appender.put_packed
         """Append a packed batch of simple messages; see `Appender.put_packed`."""
         self.put_batch = self._appender.put_batch

@@ -20,6 +20,7 @@ from cometmq.broker.transaction import service as transaction
 from cometmq.broker.transaction.run import RUN_ENDS_MAX
 from cometmq.errors import DiskFull, RemoteProtocolError, ResponseCode
 from cometmq.model.names import OP_HALF_TOPIC
+from cometmq.store.base.results import PutItem, PutResult
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.command import RemotingCommand, encode_command
 from cometmq.wire.frame.framing import FrameReader
@@ -57,15 +58,15 @@ def runs_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many commits each step stores from now on."""
     counts: list[int] = []
     store = store_of(broker)
-    put_many = store.put_many
+    append = store.append
 
-    def counting(items: Any, **how: Any) -> list[tuple[int, int]]:
-        placed = put_many(items, **how)
-        if how.get("prepared_offsets"):
-            counts.append(len(placed))
-        return placed
+    def counting(items: Sequence[PutItem], **how: Any) -> list[PutResult]:
+        results = append(items, **how)
+        if items[0].prepared_offset:
+            counts.append(len(results))
+        return results
 
-    monkeypatch.setattr(store, "put_many", counting)
+    monkeypatch.setattr(store, "append", counting)
     return counts
 
 
@@ -350,7 +351,7 @@ def test_a_fault_in_a_run_is_answered_and_nothing_is_tried_twice(
         def broken(*_: Any, **__: Any) -> Any:
             raise RuntimeError("a fault of ours")
 
-        monkeypatch.setattr(store_of(broker), "put_many", broken)
+        monkeypatch.setattr(store_of(broker), "append", broken)
         query = RemotingCommand.request(30, {"topic": "t", "queueId": "2"}, opaque=9)
         data = (
             end_frame(1, places[0]) + end_frame(2, places[1], COMMIT, ONEWAY)
@@ -409,18 +410,17 @@ def test_producers_on_other_connections_are_kept_apart(
     told(tmp_path, story)
 
 
-def test_stores_that_take_no_runs_commit_one_by_one(
+def test_stores_with_crc_tails_commit_runs_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a CRC at the end of each record nothing is gathered in vain."""
+    """The general form of records makes no difference."""
 
     async def story(broker: Broker, client: Client) -> None:
         places = await begun(broker, 3)
-        assert not store_of(broker).takes_many(bytes(8))
         counts = runs_of(broker, monkeypatch)
         data = b"".join([end_frame(n, place) for n, place in enumerate(places)])
         assert set(codes(await exchange(broker, data, 3)).values()) == {0}
-        assert counts == []
+        assert counts == [3]
         assert delivered(broker) == [b"1", b"2", b"3"]
 
     told(tmp_path, story, enabledAppendPropCRC="true")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.harness import Client
+from tests.unit.broker.harness import Client, scenario
 from tests.unit.broker.send.test_send_run import PLAIN, exchange, frame, told
 from tests.unit.broker.transacting import GROUP, ROLLBACK, Half, end, halves, stored
 
 from cometmq.broker import Broker
-from cometmq.broker.send.send_run import make_look
+from cometmq.broker.send.kinds import make_property_reader
 from cometmq.broker.transaction import service as transaction
-from cometmq.broker.transaction.half_send import make_half_look
+from cometmq.broker.transaction.half_send import HalfKind
 from cometmq.codec.stored_message import StoredMessage
 from cometmq.wire.command.command import RemotingCommand
 
@@ -148,25 +148,30 @@ def test_a_name_that_ends_like_the_mark_makes_no_half_message(tmp_path: Path) ->
     told(tmp_path, story)
 
 
-def test_the_look_remembers_a_producer_and_no_more() -> None:
+def test_the_reader_remembers_a_producer_and_no_more(tmp_path: Path) -> None:
     """What differs from message to message is never taken from memory."""
-    look = make_half_look(make_look())
-    first = look(f"KEYS\x01a b\x02UNIQ_KEY\x01U1\x02TAGS\x01T\x02{MARKS}")
-    second = look(f"KEYS\x01c\x02UNIQ_KEY\x01U2\x02TAGS\x01T\x02{MARKS}")
-    third = look(f"UNIQ_KEY\x01U3\x02TAGS\x01T\x02{MARKS}")
-    assert first is not None
-    assert second is not None
-    assert third is not None
-    assert first[0] == ("U1", "a b", "T")
-    assert second[0] == ("U2", "c", "T")
-    assert third[0] == ("U3", None, "T")
-    assert first[1] is second[1] is third[1]
-    assert look(f"UNIQ_KEY\x01U4\x02TAGS\x01T\x02{MARKS}REAL_TOPIC\x01x\x02") is None
-    assert look("UNIQ_KEY\x01U5\x02TAGS\x01T\x02TRAN_MSG\x01true\x02") is None
-    assert look(f"UNIQ_KEY\x01\x02TAGS\x01T\x02{MARKS}") is None
-    immune = look(f"UNIQ_KEY\x01U6\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0130\x02{MARKS}")
-    assert immune is not None
-    assert immune[1][3:5] == (30, True)
-    # A name that ends like KEYS is another property.
-    other = look(f"MYKEYS\x01z\x02UNIQ_KEY\x01U7\x02{MARKS}")
-    assert other is None or other[0][1] is None
+
+    async def story(broker: Broker, client: Client) -> None:
+        read = make_property_reader((HalfKind(broker.state, lambda half: None),))
+        first = read(f"KEYS\x01a b\x02UNIQ_KEY\x01U1\x02TAGS\x01T\x02{MARKS}")
+        second = read(f"KEYS\x01c\x02UNIQ_KEY\x01U2\x02TAGS\x01T\x02{MARKS}")
+        third = read(f"UNIQ_KEY\x01U3\x02TAGS\x01T\x02{MARKS}")
+        assert first is not None
+        assert second is not None
+        assert third is not None
+        assert first[0] == ("U1", "a b", "T")
+        assert second[0] == ("U2", "c", "T")
+        assert third[0] == ("U3", None, "T")
+        assert first[1] is second[1]
+        assert first[1].detail == third[1].detail == (GROUP, -1, False)
+        assert read(f"UNIQ_KEY\x01U4\x02TAGS\x01T\x02{MARKS}REAL_TOPIC\x01x\x02") is None
+        assert read("UNIQ_KEY\x01U5\x02TAGS\x01T\x02TRAN_MSG\x01true\x02") is None
+        assert read(f"UNIQ_KEY\x01\x02TAGS\x01T\x02{MARKS}") is None
+        immune = read(f"UNIQ_KEY\x01U6\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0130\x02{MARKS}")
+        assert immune is not None
+        assert immune[1].detail[1:] == (30, True)
+        # A name that ends like KEYS is another property.
+        other = read(f"MYKEYS\x01z\x02UNIQ_KEY\x01U7\x02{MARKS}")
+        assert other is None or other[0][1] is None
+
+    scenario(tmp_path, story)

@@ -102,14 +102,14 @@ async def test_what_was_open_before_holds_everything(tmp_path: Path) -> None:
             readers.consume_all()
             await running.stop_broker("broker-a")
             await running.start_broker("broker-a")
-            sends = running.brokers["broker-a"].services.send
+            growing = running.brokers["broker-a"].services.growing
             for transaction in (early, late):
                 # What has drained is marked at once where nothing is open.
-                sends.growing.look_at(TOPIC)
+                growing.look_at(TOPIC)
                 assert marks(running) == 0
                 await books.end(transaction, TransactionOutcome.COMMIT)
                 assert transaction.is_settled
-            sends.growing.look_at(TOPIC)
+            growing.look_at(TOPIC)
             assert marks(running) == 0, "what was committed is not consumed"
             readers.consume_all()
             await until_grown(admin)
@@ -230,4 +230,4 @@ async def test_parked_groups_keep_a_topic_from_moving_between_brokers(tmp_path: 
 def marks(running: Stage) -> int:
     """How many buckets of queue 0 have moved."""
     broker = running.brokers["broker-a"]
-    return broker.services.send.growing.topics[TOPIC].moved.get(("broker-a", 0), 0).bit_count()
+    return broker.services.growing.topics[TOPIC].moved.get(("broker-a", 0), 0).bit_count()

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.store.stores import HeldWorkers, Rig
 
 from cometmq.errors import StoreClosed, StoreFailed
+from cometmq.store.base.results import BatchItem
 from cometmq.store.log.unsynced import UNSYNCED_FILE_NAME
 
 MARK = f"/store/{UNSYNCED_FILE_NAME}"
@@ -41,7 +42,7 @@ def test_who_waits_is_told_and_nothing_is_confirmed_later(
     # The broker answers it as it answers a store that is closed: 14, go to another broker.
     assert isinstance(caught.value, StoreClosed)
     with pytest.raises(StoreFailed):
-        rig.store.put_batch("T", 0, [(0, b"refused", b"", 0, None)], store_ms=rig.now_ms)
+        rig.store.put_batch("T", 0, [BatchItem(0, b"refused", b"", 0, None)], store_ms=rig.now_ms)
     rig.tick(60_000)
     settle()
     assert rig.store.confirmed_offset == first.end_offset

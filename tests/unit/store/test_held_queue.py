@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.store.stores import HOST, START_MS, HeldWorkers, Rig
 
-from cometmq.store.base.results import GetStatus
+from cometmq.store.base.results import BatchItem, GetStatus, PutItem
 from cometmq.store.queue.consume_queue import ConsumeQueue, hold, release
 
 
@@ -18,9 +18,9 @@ def test_readers_see_no_further_until_the_queue_is_released() -> None:
     rig.store.watch("T", 0)
     assert rig.store.hold_queue("T", 0) == 1
     rig.put(body=b"one")
-    rig.store.put_batch("T", 0, [(0, b"two", b"", 0, None)], born_host=HOST)
-    item = ("T", 0, b"three", b"", 0, 0, 0, 0, (None, None, None))
-    assert len(rig.store.put_many([item], born_host=HOST, store_ms=START_MS)) == 1
+    rig.store.put_batch("T", 0, [BatchItem(0, b"two", b"", 0, None)], born_host=HOST)
+    item = PutItem("T", 0, b"three", b"", 0, 0, 0, 0, (None, None, None))
+    assert len(rig.store.append([item], born_host=HOST, store_ms=START_MS)) == 1
     assert rig.bodies() == [b"before"]
     assert rig.store.max_queue_offset("T", 0) == 1
     assert rig.store.end_of_queue("T", 0) == 4

@@ -19,6 +19,7 @@ from cometmq.codec.index import (
     index_file_bytes,
 )
 from cometmq.codec.java_hash import index_key_hash, java_hash, tags_code
+from cometmq.store.base.results import BatchItem
 from cometmq.store.index import service as index_service
 from cometmq.store.index.file import IndexFile, hash_many
 from cometmq.store.offline.verify import verify_store
@@ -247,7 +248,7 @@ def test_batch_keys_are_indexed() -> None:
     """Each message of a batch under its own keys."""
     rig = Rig()
     items: list[Any] = [
-        (0, b"", b"UNIQ_KEY\x01b%d\x02" % n, 0, (f"b{n}", None, None)) for n in range(10)
+        BatchItem(0, b"", b"UNIQ_KEY\x01b%d\x02" % n, 0, (f"b{n}", None, None)) for n in range(10)
     ]
     result = rig.store.put_batch("T", 0, items, born_host=HOST)
     for n in range(10):

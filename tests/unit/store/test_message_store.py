@@ -8,7 +8,7 @@ from tests.unit.store.stores import HOST, START_MS, HeldWorkers, Rig
 from cometmq.codec.crc import is_record_crc_right
 from cometmq.codec.stored_message import MAGIC_V2, decode_message
 from cometmq.errors import DiskFull, MessageIllegal, StoreClosed, StoreCorrupt, StoreLocked
-from cometmq.store.base.results import ColdRead, GetResult, GetStatus, TimeBoundary
+from cometmq.store.base.results import BatchItem, ColdRead, GetResult, GetStatus, TimeBoundary
 
 
 def test_put_stores_every_field() -> None:
@@ -45,7 +45,7 @@ def test_long_topic_is_a_v2_record() -> None:
     rig = Rig()
     topic = "%RETRY%" + "x" * 140
     rig.put(topic, 0, b"a")
-    rig.store.put_batch(topic, 0, [(0, b"b", b"", 0, None)], born_host=HOST, store_ms=1)
+    rig.store.put_batch(topic, 0, [BatchItem(0, b"b", b"", 0, None)], born_host=HOST, store_ms=1)
     assert [m.magic for m in rig.read(topic)] == [MAGIC_V2, MAGIC_V2]
     assert rig.bodies(topic) == [b"a", b"b"]
 
@@ -58,7 +58,10 @@ def test_hosts_and_crc_tails(store_host: bytes, born_host: bytes, is_crc_appende
     rig = Rig(store_host=store_host, is_crc_appended=is_crc_appended)
     rig.put(body=b"one", born_host=born_host, properties=b"A\x01b\x02")
     rig.store.put_batch(
-        "T", 0, [(0, b"two", b"", 0, None), (1, b"", b"C\x01d", 0, None)], born_host=born_host
+        "T",
+        0,
+        [BatchItem(0, b"two", b"", 0, None), BatchItem(1, b"", b"C\x01d", 0, None)],
+        born_host=born_host,
     )
     for _ in range(2):
         messages = rig.read()
@@ -93,7 +96,7 @@ def test_batch_is_consecutive_and_in_one_file() -> None:
         rig.put(body=bytes(500))
     before = rig.store.max_queue_offset("T", 0)
     result = rig.store.put_batch(
-        "T", 0, [(0, bytes([n]) * 300, b"", 0, None) for n in range(3)], born_host=HOST
+        "T", 0, [BatchItem(0, bytes([n]) * 300, b"", 0, None) for n in range(3)], born_host=HOST
     )
     assert result.physical_offset == 65_536
     assert result.queue_offset == before
@@ -134,7 +137,7 @@ def test_limits_name_value_and_limit() -> None:
     with pytest.raises(MessageIllegal, match="properties of 32768 bytes"):
         rig.put(properties=bytes(32_768))
     with pytest.raises(MessageIllegal, match="properties of 40000"):
-        rig.store.put_batch("T", 0, [(0, b"", bytes(40_000), 0, None)], born_host=HOST)
+        rig.store.put_batch("T", 0, [BatchItem(0, b"", bytes(40_000), 0, None)], born_host=HOST)
     for topic in ("", "a/b", "..", "x" * 256):
         with pytest.raises(MessageIllegal, match="topic"):
             rig.put(topic)
@@ -316,7 +319,9 @@ def test_listener_hears_watched_queues_only() -> None:
     rig.store.watch("A", 1)
     rig.put("A", 1, tags_code=4)
     rig.put("A", 2)
-    rig.store.put_batch("A", 1, [(0, b"", b"", 4, None), (0, b"", b"", 9, None)], born_host=HOST)
+    rig.store.put_batch(
+        "A", 1, [BatchItem(0, b"", b"", 4, None), BatchItem(0, b"", b"", 9, None)], born_host=HOST
+    )
     rig.store.unwatch("A", 1)
     rig.put("A", 1)
     assert arrived[0] == ("A", 1, 2, 4)
@@ -465,7 +470,7 @@ def test_before_load_and_after_close() -> None:
     with pytest.raises(StoreClosed, match="closed"):
         rig.put()
     with pytest.raises(StoreClosed):
-        rig.store.put_batch("New", 0, [(0, b"", b"", 0, None)])
+        rig.store.put_batch("New", 0, [BatchItem(0, b"", b"", 0, None)])
     answers: list[bool] = []
     rig.store.when_durable(1 << 40, answers.append)
     assert answers == [False]

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from cometmq.broker.base.state import FAQ, BrokerState, answer, in_worker
+from cometmq.broker.base.state import FAQ, BrokerState, Refusal, answer, in_worker
 from cometmq.broker.base.store_failure import when_topic_saved
-from cometmq.broker.delay.levels.schedule import ScheduleService
-from cometmq.broker.delay.wheel.intake import Fresh
-from cometmq.broker.delay.wheel.service import TimerService
-from cometmq.broker.send.send_check import Destination, scheduled, timed
+from cometmq.broker.delay.levels.delayed_send import DelayedKind
+from cometmq.broker.delay.wheel.timed_send import TimedKind
+from cometmq.broker.send.kinds import Destination
+from cometmq.broker.send.send import SendProcessor
 from cometmq.codec.ids import offset_message_id
-from cometmq.codec.java_hash import tags_code
-from cometmq.codec.properties import encode_properties
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.core.retry import retry
 from cometmq.core.retry.retry_policy import policy_of
@@ -49,14 +47,15 @@ _TIMER_LEFTOVERS: Final = (
 class SendBackProcessor:
     """The processor of code 36."""
 
-    __slots__ = ("_schedule", "_state", "_timers")
+    __slots__ = ("_delayed", "_send", "_state", "_timed")
 
     def __init__(
-        self, state: BrokerState, schedule: ScheduleService, timers: TimerService | None = None
+        self, state: BrokerState, send: SendProcessor, delayed: DelayedKind, timed: TimedKind
     ) -> None:
         self._state = state
-        self._schedule = schedule
-        self._timers = timers
+        self._send = send
+        self._delayed = delayed
+        self._timed = timed
 
     def send_back(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
@@ -114,16 +113,18 @@ class SendBackProcessor:
         level = state.delay.clamp(decision.delay_level)
         if delay_ms is not None:
             limit_ms = state.config.timer_max_delay_sec * 1000
-            is_exact = delay_ms <= 0 or delay_ms in state.delay.delays_ms
-            if not is_exact and self._timers is not None and delay_ms <= limit_ms:
+            is_level = delay_ms <= 0 or delay_ms in state.delay.delays_ms
+            if not is_level and self._timed.is_enabled and delay_ms <= limit_ms:
                 for name in (prop.DELAY, *_TIMER_LEFTOVERS):
                     properties.pop(name, None)  # of its way so far: a level would win
                 properties[prop.TIMER_DELIVER_MS] = str(now_ms + delay_ms)
-                target.out_ms = self._timers.rules.out_ms(now_ms + delay_ms)
+                self._timed.delay(target, self._timed.out_ms(now_ms + delay_ms))
                 return
             level = retry.level_not_before(delay_ms, state.delay.delays_ms)
-        properties[prop.DELAY] = str(level)
-        target.delay_level = level
+        if level > 0:
+            self._delayed.delay(target, level)
+        else:
+            properties[prop.DELAY] = str(level)
 
     def _store(
         self,
@@ -144,7 +145,19 @@ class SendBackProcessor:
         target = self._destination(header.group, settings, message, decision, now_ms)
         # What it is known by, before a delay gives it the place of its wait.
         topic = target.topic
-        result = self._put(target, message, now_ms)
+        try:
+            result = self._send.put(
+                target,
+                message.body,
+                flag=message.flag,
+                sys_flag=message.sys_flag,
+                born_ms=message.born_timestamp_ms,
+                born_host=message.born_host,
+                reconsume_times=message.reconsume_times + 1,
+                now_ms=now_ms,
+            )
+        except Refusal as refusal:
+            return answer(request, ResponseCode.SYSTEM_ERROR, refusal.remark)
         self._state.stats.sent_back(target.properties[prop.RETRY_TOPIC], header.group)
         self._answer_when_kept(request, connection, topic, result)
         return None
@@ -173,44 +186,6 @@ class SendBackProcessor:
         target = Destination(retry_topic(group), queue_id, properties)
         self._set_pause(target, decision, now_ms)
         return target
-
-    def _put(self, target: Destination, message: StoredMessage, now_ms: int) -> PutResult:
-        """Store the copy, and tell who delivers it after its pause."""
-        state, properties = self._state, target.properties
-        tags = properties.get(prop.TAGS)
-        code = tags_code(tags)
-        if target.delay_level > 0:
-            scheduled(target)
-            code = state.delay.deliver_time_ms(target.delay_level, now_ms)
-        elif target.out_ms is not None:
-            timed(target)
-        result = state.store.put(
-            target.topic,
-            target.queue_id,
-            message.body,
-            encode_properties(target.properties),
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            reconsume_times=message.reconsume_times + 1,
-            prepared_offset=0,
-            tags_code=code,
-            store_ms=now_ms,
-            index_keys=(properties.get(prop.UNIQ_KEY), properties.get(prop.KEYS), tags),
-        )
-        if target.delay_level > 0:
-            self._schedule.added(target.delay_level, result.queue_offset, now_ms)
-        elif target.out_ms is not None and self._timers is not None:
-            fresh = Fresh(
-                result.queue_offset,
-                result.physical_offset,
-                result.end_offset - result.physical_offset,
-                target.out_ms,
-                target.properties[prop.REAL_TOPIC],
-            )
-            self._timers.added([fresh])
-        return result
 
     def _answer_when_kept(
         self, request: RemotingCommand, connection: ServerConnection, topic: str, result: PutResult

@@ -14,11 +14,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 from cometmq.broker.base.state import BrokerState, Refusal
+from cometmq.broker.delay.levels.delayed_send import DelayedKind
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.wheel.intake import Fresh
 from cometmq.broker.delay.wheel.service import TimerService
+from cometmq.broker.delay.wheel.timed_send import TimedKind
 from cometmq.broker.send.batch_keys import keys_of_text, may_wait
-from cometmq.broker.send.send_check import SendChecks
+from cometmq.broker.send.kinds import Destination
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import (
     PROPERTIES_BYTES_MAX,
@@ -68,17 +70,19 @@ def wait_of(properties: bytes, now_ms: int) -> int:
 
 
 class WaitingItems:
-    """Those of one broker; `checks` are the ones of single sends."""
+    """Puts the waiting messages of batches for one broker."""
 
     def __init__(
         self,
         state: BrokerState,
-        checks: SendChecks,
+        delayed: DelayedKind,
+        timed: TimedKind,
         schedule: ScheduleService,
         timers: TimerService | None,
     ) -> None:
         self._state = state
-        self._checks = checks
+        self._delayed = delayed
+        self._timed = timed
         self._schedule = schedule
         self._timers = timers
         config = state.config
@@ -86,6 +90,19 @@ class WaitingItems:
         self._rules = TimerRules(
             precision_of(config.timer_precision_ms), config.timer_roll_window_slot
         )
+
+    def check_batch(self, properties: dict[str, str]) -> None:
+        """Check the properties of a batch itself, which cannot wait as a whole.
+
+        Raises:
+            Refusal: it asks for a time.
+        """
+        if self._delayed.level_of(properties) or has_timer(properties):
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: a batch has no time of its own; give the property to "
+                "each message in it",
+            )
 
     def check(self, items: Sequence[Item], now_ms: int, what: str) -> list[int]:
         """How each message waits.
@@ -106,7 +123,11 @@ class WaitingItems:
                     ResponseCode.MESSAGE_ILLEGAL,
                     "the message is illegal: it recalls another one; recalls travel alone",
                 )
-            level, out_ms = self._checks.wait(names, now_ms)
+            level = self._delayed.level_of(names)
+            wait = level or AT_ONCE
+            if not level and has_timer(names):
+                out_ms = self._timed.slot_of(Destination("", 0, names), now_ms)
+                wait = AT_ONCE if out_ms is None else TIMED
             if len(properties) + ADDED_BYTES_MAX > PROPERTIES_BYTES_MAX:
                 raise Refusal(
                     ResponseCode.MESSAGE_ILLEGAL,
@@ -117,7 +138,7 @@ class WaitingItems:
             raise Refusal(
                 refusal.code, f"message {number} of the {what}: {refusal.remark}"
             ) from None
-        return level or (AT_ONCE if out_ms is None else TIMED)
+        return wait
 
     def queue_of(self, wait: int) -> tuple[str, int]:
         """Topic and queue in which messages wait."""
@@ -163,7 +184,7 @@ class WaitingItems:
         `how` is that of `MessageStore.put_batch`.  A delay counts from now.  Raises as it does.
         """
         if wait == AT_ONCE:
-            plain = [(*item, *_keys(item[2])) for item in items]
+            plain = [BatchItem(*item, *_keys(item[2])) for item in items]
             return self._state.store.put_batch(topic, queue_id, plain, store_ms=now_ms, **how)
         made: list[BatchItem] = []
         outs: list[int] = []
@@ -184,7 +205,7 @@ class WaitingItems:
                 outs.append(out_ms)
                 raw = ensure_trailing_separator(without_own(properties))
                 raw += b"TIMER_OUT_MS\x01%d\x02" % out_ms + where
-            made.append((flag, body, raw, code, keys))
+            made.append(BatchItem(flag, body, raw, code, keys))
         target, target_id = self.queue_of(wait)
         result = self._state.store.put_batch(target, target_id, made, store_ms=now_ms, **how)
         if level:

@@ -1,12 +1,9 @@
-"""What filters and the index want to know of a batch's messages, found for all of them at once.
-
-Job: tags codes and index keys from the property strings of a batch, and whether one of them may
-ask for a time.  It must not judge.
+"""Tags codes and index keys of a batch's messages, read for all of them at once.
 
 The messages of one producer have the same names in the same order.  So a pattern is made of the
-first message's names, the second time they are seen, and cuts all strings of a batch in one go.
-Where it does not fit all of them each string is cut alone.  Both give the same: the last entry of
-a name counts, and an empty value is none.
+first message's names, the second time they are seen, and cuts all property strings of a batch in
+one go.  Where it does not fit all of them each string is cut alone.  Both give the same: the last
+entry of a name counts, and an empty value is none.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
     from cometmq.store.base.results import IndexKeys
 
-__all__ = ["BatchKeys", "BatchLook", "MayWait", "keys_of_text", "may_wait"]
+__all__ = ["BatchKeys", "BatchKeysReader", "MayWait", "keys_of_text", "may_wait"]
 
 _ENTRY_END: Final = "\x02"
 # Put before each string; a batch whose strings hold one of their own is cut one by one.
@@ -30,8 +27,8 @@ _UNIQ_KEY: Final = "UNIQ_KEY"
 _KEYS: Final = "KEYS"
 _TAGS: Final = "TAGS"
 _WANTED: Final = (_UNIQ_KEY, _KEYS, _TAGS)
-_WAIT_NAMES: Final = (b"TIMER_DEL", b"DELAY\x01")
-"""Part of the name of every property that asks for a time, or recalls what does."""
+_TIME_NAMES: Final = (b"TIMER_DEL", b"DELAY\x01")
+"""Part of the name of every property that asks for a time, or that recalls a timed message."""
 _PATTERNS_MAX: Final = 256
 _NAMES_MAX: Final = 32
 
@@ -41,7 +38,7 @@ class MayWait(Exception):
 
 
 class BatchKeys(NamedTuple):
-    """One entry for each message."""
+    """Tags codes and index keys, one of each for every message."""
 
     codes: list[int]
     keys: list[IndexKeys]
@@ -49,14 +46,14 @@ class BatchKeys(NamedTuple):
 
 def may_wait(raw: bytes) -> bool:
     """Whether a property, or a word that reads like one, asks for a time; one or many strings."""
-    return any(name in raw for name in _WAIT_NAMES)
+    return any(name in raw for name in _TIME_NAMES)
 
 
-class _Shape(NamedTuple):
+class _Cut(NamedTuple):
     """How strings with certain names are cut."""
 
     pattern: re.Pattern[str]
-    places: tuple[int | None, int | None, int | None]
+    groups: tuple[int | None, int | None, int | None]
     """Which of the pattern's groups are UNIQ_KEY, KEYS and TAGS."""
 
 
@@ -74,30 +71,30 @@ def keys_of_text(text: str) -> IndexKeys:
     return uniq_key, names, tags
 
 
-class BatchLook:
-    """Looks at batches; remembers the names of the producers' properties."""
+class BatchKeysReader:
+    """Reads batches; remembers the names of the producers' properties."""
 
     def __init__(self, *, stops_at_waiting: bool = False) -> None:
-        """With `stops_at_waiting`, `find` raises `MayWait` where `may_wait` holds."""
-        self._shapes: dict[tuple[str, ...], _Shape | None] = {}
+        """With `stops_at_waiting`, `read` raises `MayWait` where `may_wait` holds."""
+        self._cuts: dict[tuple[str, ...], _Cut | None] = {}
         self._stops_at_waiting = stops_at_waiting
 
-    def find(self, properties: Sequence[bytes]) -> BatchKeys:
-        """Tags codes and index keys of one message and more, given their property strings.
+    def read(self, properties: Sequence[bytes]) -> BatchKeys:
+        """Read the property strings of at least one message.
 
         Raises:
-            MayWait: one may ask for a time, and that was to be told.
+            MayWait: a message may ask for a time, and the reader stops at such.
         """
-        found = self._together(properties)
-        if found is None:
+        batch_keys = self._read_together(properties)
+        if batch_keys is None:
             # Strings that are cut together have no such names.
             if self._stops_at_waiting and may_wait(b"".join(properties)):
                 raise MayWait
-            keys = [keys_of_text(one.decode("utf-8", "replace")) for one in properties]
-            found = BatchKeys([tags_code(tags) for _, _, tags in keys], keys)
-        return found
+            keys = [keys_of_text(raw.decode("utf-8", "replace")) for raw in properties]
+            batch_keys = BatchKeys([tags_code(tags) for _, _, tags in keys], keys)
+        return batch_keys
 
-    def _together(self, properties: Sequence[bytes]) -> BatchKeys | None:
+    def _read_together(self, properties: Sequence[bytes]) -> BatchKeys | None:
         count = len(properties)
         try:
             first = properties[0].decode()
@@ -105,50 +102,49 @@ class BatchLook:
             text = (_MARK + _MARK.join(properties)).decode()
         except UnicodeDecodeError:
             return None
-        shape = self._shape(first)
-        if shape is None or text.count("\x03") != count:
+        cut = self._cut_for(first)
+        if cut is None or text.count("\x03") != count:
             return None
-        rows = shape.pattern.findall(text)
+        rows = cut.pattern.findall(text)
         if len(rows) != count:
             return None
         columns = tuple(zip(*rows, strict=True))
         nothing = (None,) * count
-        uniqs, names, tags = [
-            nothing if place is None else columns[place] for place in shape.places
-        ]
-        known = {one: tags_code(one) for one in set(tags)}
-        return BatchKeys([known[one] for one in tags], list(zip(uniqs, names, tags, strict=True)))
+        uniqs, names, tags = [nothing if group is None else columns[group] for group in cut.groups]
+        codes = {text: tags_code(text) for text in set(tags)}
+        return BatchKeys([codes[text] for text in tags], list(zip(uniqs, names, tags, strict=True)))
 
-    def _shape(self, text: str) -> _Shape | None:
-        """How strings like this one are cut; None when it is not known, or not worth it."""
+    def _cut_for(self, text: str) -> _Cut | None:
+        """How strings like this one are cut; None when its names are new, or a cut is not worth
+        it."""
         entries = text.split(_ENTRY_END, _NAMES_MAX)
         names = tuple([entry.partition("\x01")[0] for entry in entries])
-        shapes = self._shapes
-        if names in shapes:
-            shape = shapes[names]
-            if shape is None:
-                shape = shapes[names] = _make_shape(names)
-            return shape
-        if len(shapes) >= _PATTERNS_MAX:
-            shapes.clear()
+        cuts = self._cuts
+        if names in cuts:
+            cut = cuts[names]
+            if cut is None:
+                cut = cuts[names] = _make_cut(names)
+            return cut
+        if len(cuts) >= _PATTERNS_MAX:
+            cuts.clear()
         # A pattern costs as much as some hundred messages: only for names that come again.
-        shapes[names] = None
+        cuts[names] = None
         return None
 
 
-def _make_shape(names: tuple[str, ...]) -> _Shape:
-    """The pattern of strings with these names, of which the last is empty: what ends them."""
+def _make_cut(names: tuple[str, ...]) -> _Cut:
+    """Make the pattern of strings with these names, of which the last is empty: what ends them."""
     wanted = [name for name in names if name in _WANTED]
-    places = [wanted.index(name) if name in wanted else None for name in _WANTED]
-    has_wait = may_wait("".join(f"{name}\x01" for name in names).encode())
-    if names[-1] or len(set(wanted)) != len(wanted) or len(wanted) < 2 or has_wait:
-        # Not worth a pattern, or not to be had with one: this one fits nothing.
-        return _Shape(re.compile("(?!)"), (None, None, None))
+    groups = [wanted.index(name) if name in wanted else None for name in _WANTED]
+    has_time = may_wait("".join(f"{name}\x01" for name in names).encode())
+    if names[-1] or len(set(wanted)) != len(wanted) or len(wanted) < 2 or has_time:
+        # Not worth a pattern, or not possible with one: this one fits nothing.
+        return _Cut(re.compile("(?!)"), (None, None, None))
     parts = [
         f"{name}\x01([^\x02]+)\x02" if name in _WANTED else f"{re.escape(name)}\x01[^\x02]*\x02"
         for name in names[:-1]
     ]
     # With two groups and more a row is a tuple.
-    return _Shape(
-        re.compile("\x03" + "".join(parts) + "(?![^\x03])"), (places[0], places[1], places[2])
+    return _Cut(
+        re.compile("\x03" + "".join(parts) + "(?![^\x03])"), (groups[0], groups[1], groups[2])
     )

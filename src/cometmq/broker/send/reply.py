@@ -1,10 +1,9 @@
 """SEND_REPLY_MESSAGE: brings the answer of a consumer to the client that asked.
 
-Job: find the asking client by REPLY_TO_CLIENT, push the reply to it, store it, answer the
-replier.  It must not wait: the push is a call whose answer comes by callback.
-
-The reply is stored whether the push succeeds or not (``storeReplyMessageEnable``), and a failed
-push is answered 1 with the place of the stored message (ReplyMessageProcessor of RocketMQ 5.4).
+The asking client is named by REPLY_TO_CLIENT.  The reply is pushed to it as a call, whose answer
+comes by callback; then it is stored, whether the push succeeds or not
+(``storeReplyMessageEnable``).  A failed push is answered 1 with the id of the stored message
+(ReplyMessageProcessor of RocketMQ 5.4).
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ import logging
 from typing import Final
 
 from cometmq.broker.base.state import BrokerState, Refusal
-from cometmq.broker.send.send import SendProcessor
-from cometmq.broker.send.send_check import Destination, SendChecks
+from cometmq.broker.send.checks import SendChecks
+from cometmq.broker.send.kinds import Destination
+from cometmq.broker.send.send import SendProcessor, client_sys_flag
 from cometmq.codec.ids import decode_host
 from cometmq.codec.properties import decode_properties, encode_properties_text
 from cometmq.errors import ResponseCode, StoreError
@@ -78,8 +78,8 @@ class ReplyProcessor:
             )
 
         def pushed(response: RemotingCommand | None) -> None:
-            is_taken = response is not None and response.code == ResponseCode.SUCCESS
-            remark = None if is_taken else f"push reply message to {asker_id}fail."
+            is_accepted = response is not None and response.code == ResponseCode.SUCCESS
+            remark = None if is_accepted else f"push reply message to {asker_id}fail."
             frame = self._finish(request, header, config, connection, remark)
             if not request.is_oneway:
                 connection.send(frame)
@@ -88,7 +88,7 @@ class ReplyProcessor:
         return None
 
     def _properties(self, header: SendMessageHeader) -> dict[str, str]:
-        """Give the reply's properties with region and trace switch, as on any send."""
+        """Return the reply's properties with region and trace switch, as on any send."""
         config = self._state.config
         properties = decode_properties(header.properties)
         properties[prop.MSG_REGION] = config.region_id
@@ -161,7 +161,7 @@ class ReplyProcessor:
         connection: ServerConnection,
         queue_id: int,
     ) -> PutResult | None:
-        """Keep the reply; it was delivered by then, so a store that is full only logs."""
+        """Store the reply; it is delivered already, so a store that refuses it is only logged."""
         if not self._state.config.store_reply_message_enable:
             return None
         properties = self._properties(header)
@@ -169,7 +169,14 @@ class ReplyProcessor:
         now_ms = self._state.env.clock.now_ms()
         try:
             return self._send.put(
-                target, header, config, request.body, connection.peer_host, now_ms
+                target,
+                request.body,
+                flag=header.flag,
+                sys_flag=client_sys_flag(header, config),
+                born_ms=header.born_timestamp_ms,
+                born_host=connection.peer_host,
+                reconsume_times=header.reconsume_times,
+                now_ms=now_ms,
             )
         except (StoreError, Refusal) as error:
             log.warning("a reply to %s was not stored: %s", header.topic, error)

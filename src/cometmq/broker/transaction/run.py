@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.base.state import BrokerState, answer
-from cometmq.broker.send.send_run import FRAME_HEAD_BYTES, frame_head
 from cometmq.codec.stored_message import StoredMessage, decode_messages
 from cometmq.errors import CodecError, ResponseCode, StoreError
 from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -22,13 +21,14 @@ from cometmq.model.names import HALF_TOPIC
 from cometmq.store.base.results import GetResult, GetStatus, PutItem
 from cometmq.wire.command.command import JSON, encode_response
 from cometmq.wire.header.fast_decode import EndCommand
+from cometmq.wire.header.fast_encode import json_frame_head
 
 if TYPE_CHECKING:
     from cometmq.core.transaction.open_transactions import HalfMessage, KeptHalf, OpenHalves
     from cometmq.net.server import ServerConnection
     from cometmq.wire.header.headers import EndTransactionHeader
 
-__all__ = ["RUN_ENDS_MAX", "EndRuns", "names_kept", "read_halves"]
+__all__ = ["RUN_ENDS_MAX", "EndRuns", "commit_item", "names_kept", "read_halves"]
 
 RUN_ENDS_MAX: Final = 512
 """More ends of one read are several runs, so that what a run gathers stays small."""
@@ -66,22 +66,18 @@ class EndRuns:
         self, commands: Sequence[Any], start: int, connection: ServerConnection, now_ms: int
     ) -> tuple[int, bytes]:
         """Commit from `start` on; the place of the first that was not committed, the answers."""
-        store = self._state.store
-        if self._is_refusing() or not store.takes_many(connection.peer_host):
+        if self._is_refusing():
             return start, b""
         ended, items, host = self._gather(commands, start)
         if not items:
             return start, b""
-        placed = store.put_many(
-            items,
-            born_host=host,
-            store_ms=now_ms,
-            prepared_offsets=[half.physical_offset for half in ended],
-        )
-        if not placed:
+        try:
+            results = self._state.store.append(items, born_host=host, store_ms=now_ms)
+        except StoreError:
+            # The single way says why.
             return start, b""
-        end = start + len(placed)
-        self._committed(ended[: len(placed)])
+        end = start + len(results)
+        self._committed(ended[: len(results)])
         asked = [one for one in commands[start:end] if not one.flag & _ONEWAY]
         if asked and self._is_sync_flush:
             self._park(asked, connection)
@@ -121,23 +117,11 @@ class EndRuns:
                 made = None if message is None else self._made_by(header, message)
                 if made is None:
                     break
-            if made.reconsume_times or (items and made.born_host != host):
+            if items and made.born_host != host:
                 break
             host = made.born_host
             ended[queue_offset] = half
-            items.append(
-                (
-                    half.topic,
-                    made.queue_id,
-                    made.body,
-                    made.raw,
-                    made.flag,
-                    made.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
-                    half.born_ms,
-                    made.tags_code,
-                    made.index_keys,
-                )
-            )
+            items.append(commit_item(half, made))
         return list(ended.values()), items, host
 
     def _answers(self, asked: Sequence[EndCommand]) -> bytes:
@@ -156,6 +140,23 @@ class EndRuns:
 
         store = self._state.store
         store.when_durable(store.max_physical_offset, settle)
+
+
+def commit_item(half: HalfMessage, made: KeptHalf) -> PutItem:
+    """The message that the commit of a half message stores."""
+    return PutItem(
+        half.topic,
+        made.queue_id,
+        made.body,
+        made.raw,
+        made.flag,
+        made.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+        half.born_ms,
+        made.tags_code,
+        made.index_keys,
+        made.reconsume_times,
+        half.physical_offset,
+    )
 
 
 def names_kept(header: EndTransactionHeader, half: HalfMessage, made: KeptHalf) -> bool:
@@ -198,10 +199,10 @@ def _make_frame() -> Callable[[int], str]:
     Every character of it is one byte (latin-1): the answers of a run are joined first.
     """
     mark = '"opaque":'
-    header = encode_response(0, JSON, 0, None, {})[FRAME_HEAD_BYTES:].decode("latin-1")
+    header = encode_response(0, JSON, 0, None, {})[len(json_frame_head(0)) :].decode("latin-1")
     before, _, after = header.partition(f"{mark}0")
     fixed = len(header) - 1
-    starts = [f"{frame_head(fixed + count)}{before}{mark}" for count in range(_CHARS_MAX + 1)]
+    starts = [f"{json_frame_head(fixed + count)}{before}{mark}" for count in range(_CHARS_MAX + 1)]
 
     def frame(opaque: int) -> str:
         number = str(opaque)

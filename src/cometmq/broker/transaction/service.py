@@ -33,7 +33,7 @@ from cometmq.broker.transaction.check_back import CheckBack
 from cometmq.broker.transaction.load import load_transactions
 from cometmq.broker.transaction.moving import PendingHalves
 from cometmq.broker.transaction.ops import OpWriter
-from cometmq.broker.transaction.run import EndRuns, names_kept, read_halves
+from cometmq.broker.transaction.run import EndRuns, commit_item, names_kept, read_halves
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import find_property, remove_property
 from cometmq.codec.stored_message import StoredMessage, decode_message
@@ -45,7 +45,7 @@ from cometmq.core.transaction.open_transactions import (
     half_of,
 )
 from cometmq.errors import CometError, ResponseCode, StoreError
-from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.model.names import HALF_TOPIC
 from cometmq.net.server import Run, ServerConnection
 from cometmq.store.base.dispatch import index_keys_of
@@ -118,13 +118,16 @@ class TransactionService:
 
     # -- half messages ------------------------------------------------------------------------
 
-    def added(self, result: PutResult, born_ms: int, properties: bytes) -> None:
-        """Note a half message that was put."""
+    def added_again(self, result: PutResult, born_ms: int, properties: bytes) -> None:
+        """Note a half message that was given up and is put back."""
         self.halves.add(half_of(result.queue_offset, result.physical_offset, born_ms, properties))
         self._at("half.put")
 
-    def added_kept(self, half: HalfMessage) -> None:
-        """Note one that was put, with what its commit stores; the oldest of them forget it."""
+    def added(self, half: HalfMessage) -> None:
+        """Note a half message that was put, with what its commit stores.
+
+        That is kept of the newest ones only.
+        """
         self.halves.add(half)
         made = half.kept
         if made is not None:
@@ -312,20 +315,9 @@ class TransactionService:
         connection: ServerConnection,
     ) -> bytes | None:
         """Put the message where its producer wanted it; body and properties stay."""
-        result = self._state.store.put(
-            half.topic,
-            made.queue_id,
-            made.body,
-            made.raw,
-            flag=made.flag,
-            sys_flag=made.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
-            born_ms=half.born_ms,
-            born_host=made.born_host,
-            reconsume_times=made.reconsume_times,
-            prepared_offset=half.physical_offset,
-            tags_code=made.tags_code,
-            store_ms=self._state.env.clock.now_ms(),
-            index_keys=made.index_keys,
+        now_ms = self._state.env.clock.now_ms()
+        (result,) = self._state.store.append(
+            [commit_item(half, made)], born_host=made.born_host, store_ms=now_ms
         )
         self._at("commit.put")
         self._close(half, "committed")

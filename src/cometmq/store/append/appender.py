@@ -1,11 +1,12 @@
 """Appends messages: each into the log, its unit into its queue, its keys before the index.
 
-Job: the hot paths `put`, `put_many`, `put_packed`, `put_batch`, what refuses them, and the moment
-from which a message may be seen.  It must not flush, write queue files or index; it hands over.
+`append` takes messages of any queues; a single put is an append of one message.  A batch goes
+another way (`put_batch`, and `put_packed` from the bytes that a client packed): it is stored as a
+whole or not at all.
 
-The usual message is *simple* (record_encoder.py) and fits the mapped window: it is encoded by
-`record_parts` and costs no further call.  Everything else (IPv6 hosts, CRC tails, long
-properties, messages without a queue offset, a window that is full) goes the general way.
+The usual message is *simple* (record_encoder.py) and fits the mapped window.  Everything else
+(IPv6 hosts, CRC tails, long properties, messages without a queue offset, a new queue, a window
+that is full) is appended by `_append_generally`.
 
 A message is visible when it is *confirmed*: at once with asynchronous flush, after its flush
 (`confirm`) with SYNC_FLUSH.
@@ -17,20 +18,21 @@ import contextlib
 from collections import deque
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
+from cometmq.codec.batch import decode_batch
 from cometmq.codec.consume_queue import CQ_UNIT
-from cometmq.codec.stored_message import PREPARED_BYTES
-from cometmq.errors import DiskFull, MessageIllegal, StoreClosed
+from cometmq.codec.stored_message import HEAD_WITH_ORIGIN_V4
+from cometmq.errors import DiskFull, MessageIllegal, StoreClosed, StoreError
 from cometmq.store.append.packed_batch import encode_packed, pack_units
-from cometmq.store.append.record_encoder import LENGTHS_COUNT, RecordEncoder, record_parts
-from cometmq.store.base.results import PutResult
+from cometmq.store.append.record_encoder import LENGTHS, LENGTHS_COUNT, RecordEncoder
+from cometmq.store.base.results import BatchItem, PutItem, PutResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from cometmq.errors import StoreError
     from cometmq.store.base.config import StoreConfig
-    from cometmq.store.base.results import BatchItem, IndexKeys, PutItem
+    from cometmq.store.base.results import IndexKeys
     from cometmq.store.index.service import IndexService
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.log.flush import Flusher
@@ -52,6 +54,9 @@ _KEYS_WAITING_MAX: Final = 4096
 # No store time: the next put looks around first.
 _UNCHECKED: Final = -1
 
+_CRC_MASK: Final = 0x7FFFFFFF
+
+_pack_head: Final = HEAD_WITH_ORIGIN_V4.pack
 _pack_unit: Final = CQ_UNIT.pack
 
 
@@ -120,7 +125,123 @@ class Appender:
         """Called with topic, queue id, next queue offset and tags code when a message becomes
         visible on a watched queue."""
 
-    # -- put -----------------------------------------------------------------------------
+    # -- append --------------------------------------------------------------------------
+
+    def append(  # noqa: C901, PLR0912, PLR0915 - one loop: a call in it costs three of its steps
+        self, items: Sequence[PutItem], *, born_host: bytes, store_ms: int
+    ) -> list[PutResult]:
+        """Append messages of any queues, in order, until one is refused.
+
+        Returns where each message is; fewer results than items mean that the next one is refused.
+
+        Raises:
+            DiskFull, MessageIllegal, StoreClosed: the first message is refused, none is stored.
+        """
+        if store_ms != self._checked_ms:
+            self._check(store_ms)
+        usual_origin = self._origins.get(born_host) or self._origin(born_host, store_ms)
+        log, topics, body_max = self._log, self._topics, self._body_max
+        is_sync, is_indexed = self._is_sync, self._is_indexed
+        first = position = log.wrote
+        limit = log.limit
+        parts: list[bytes] = []
+        results: list[PutResult] = []
+        arrivals: list[tuple[str, int, int, int]] = []
+        try:
+            for item in items:
+                topic = item.topic
+                body = item.body
+                properties = item.properties
+                sys_flag = item.sys_flag
+                try:
+                    queue = topics[topic][item.queue_id]
+                except KeyError:
+                    queue = self.new_queue(topic, item.queue_id)
+                body_bytes = len(body)
+                properties_bytes = len(properties)
+                size = queue.fixed_bytes + body_bytes + properties_bytes
+                end = position + size
+                if (
+                    usual_origin is None
+                    or end > limit
+                    or body_bytes > body_max
+                    or properties_bytes >= LENGTHS_COUNT
+                    or sys_flag & _UNQUEUED
+                ):
+                    self._write(first, b"".join(parts))
+                    parts = []
+                    results.append(self._append_generally(queue, item, born_host, store_ms))
+                    first = position = log.wrote
+                    limit = log.limit
+                    continue
+                origin: bytes | None = usual_origin
+                if item.prepared_offset or item.reconsume_times:
+                    origin = self._encoder.origin(
+                        born_host, store_ms, item.reconsume_times, item.prepared_offset
+                    )
+                queue_offset = queue.max
+                head = _pack_head(
+                    size, queue.magic, crc32(body) & _CRC_MASK, queue.queue_id, item.flag,
+                    queue_offset, position, sys_flag, item.born_ms, origin, body_bytes,
+                )  # fmt: skip
+                tags_code = item.tags_code
+                queue.tail += _pack_unit(position, size, tags_code)
+                # From here on nothing fails any more: record, unit and offsets belong together.
+                parts += (head, body, queue.topic_part, LENGTHS[properties_bytes], properties)
+                following = queue.max = queue_offset + 1
+                results.append(PutResult(position, queue_offset, end))
+                if is_indexed and item.index_keys is not None:
+                    self._keys.append((topic, position, store_ms, item.index_keys))
+                if not queue.is_dirty:
+                    self._writer.mark(queue, position, store_ms)
+                if is_sync:
+                    self._unconfirmed.append((end, queue, following, tags_code))
+                else:
+                    queue.visible = following
+                    if queue.is_watched:
+                        arrivals.append((topic, item.queue_id, following, tags_code))
+                position = end
+        except StoreError:
+            if not results:
+                raise
+        finally:
+            if parts:
+                start = first - log.buffer_start
+                log.buffer[start : start + position - first] = b"".join(parts)
+                log.wrote = position
+        if is_sync:
+            self._flusher.request()
+        elif arrivals and self.arrival_listener is not None:
+            for arrival in arrivals:
+                self.arrival_listener(*arrival)
+        return results
+
+    def _append_generally(
+        self, queue: ConsumeQueue, item: PutItem, born_host: bytes, store_ms: int
+    ) -> PutResult:
+        """Append one message of any form, and make room for it where that is missing.
+
+        Raises:
+            DiskFull, MessageIllegal, StoreClosed: it is refused.
+        """
+        log = self._log
+        is_queued = not item.sys_flag & _UNQUEUED
+        queue_offset = queue.max if is_queued else 0
+        encode = self._encoder.encode
+        position = log.wrote
+        record = encode(queue, position, queue_offset, item, born_host, store_ms)
+        size = len(record)
+        if position + size > log.limit:
+            position = self._make_room(size)
+            record = encode(queue, position, queue_offset, item, born_host, store_ms)
+        end = self._write(position, record)
+        is_rolled_back = item.sys_flag & _ROLLBACK == _ROLLBACK
+        if item.index_keys is not None and self._is_indexed and not is_rolled_back:
+            self._keys.append((queue.topic, position, store_ms, item.index_keys))
+        if is_queued:
+            unit = _pack_unit(position, size, item.tags_code)
+            self._add_units(queue, unit, 1, position, end, store_ms, (item.tags_code,))
+        return PutResult(position, queue_offset, end)
 
     def put(
         self,
@@ -139,220 +260,73 @@ class Appender:
         store_ms: int = 0,
         index_keys: IndexKeys | None = None,
     ) -> PutResult:
-        """Append one message and its unit.
+        """Append one message; see `PutItem` for the arguments.
 
-        `properties` is the encoded string, `tags_code` what filters compare (the delivery time
-        for SCHEDULE_TOPIC_XXXX), `store_ms` the broker's clock.  Raises DiskFull, MessageIllegal
-        or StoreClosed; nothing was stored then.
+        Raises:
+            DiskFull, MessageIllegal, StoreClosed: it is refused.
         """
-        try:
-            queue = self._topics[topic][queue_id]
-        except KeyError:
-            queue = self.new_queue(topic, queue_id)
-        if store_ms != self._checked_ms:
-            self._check(store_ms)
-        origin = self._origins.get(born_host)
-        if origin is None or reconsume_times or prepared_offset:
-            origin = self._origin(born_host, store_ms, reconsume_times, prepared_offset)
-        body_bytes = len(body)
-        properties_bytes = len(properties)
-        size = queue.fixed_bytes + body_bytes + properties_bytes
-        log = self._log
-        position = log.wrote
-        end = position + size
-        if (
-            origin is None
-            or end > log.limit
-            or body_bytes > self._body_max
-            or properties_bytes >= LENGTHS_COUNT
-            or sys_flag & _UNQUEUED
-        ):
-            values = (flag, sys_flag, born_ms, born_host, reconsume_times, prepared_offset)
-            return self._put_generally(
-                queue, body, properties, values, tags_code, store_ms, index_keys
-            )
-        queue_offset = queue.max
-        start = position - log.buffer_start
-        parts = record_parts(
-            queue, queue_offset, position, size, body, properties, flag, sys_flag, born_ms, origin
-        )
-        log.buffer[start : start + size] = b"".join(parts)
-        log.wrote = end
-        queue.tail += _pack_unit(position, size, tags_code)
-        queue.max = following = queue_offset + 1
-        if index_keys is not None and self._is_indexed:
-            self._keys.append((topic, position, store_ms, index_keys))
-        if not queue.is_dirty:
-            self._writer.mark(queue, position, store_ms)
-        if self._is_sync:
-            self._unconfirmed.append((end, queue, following, tags_code))
-            self._flusher.request()
-        else:
-            queue.visible = following
-            if queue.is_watched and self.arrival_listener is not None:
-                self.arrival_listener(topic, queue_id, following, tags_code)
-        return PutResult(position, queue_offset, end)
-
-    def _put_generally(
-        self,
-        queue: ConsumeQueue,
-        body: bytes,
-        properties: bytes,
-        values: tuple[int, int, int, bytes, int, int],
-        tags_code: int,
-        store_ms: int,
-        index_keys: IndexKeys | None,
-    ) -> PutResult:
-        """As `put`, for any message; `values` are flag to prepared offset in its order."""
-        log = self._log
-        is_queued = not values[1] & _UNQUEUED
-        queue_offset = queue.max if is_queued else 0
-        encode = self._encoder.encode
-        position = log.wrote
-        record = encode(queue, position, queue_offset, body, properties, *values, store_ms)
-        size = len(record)
-        if position + size > log.limit:
-            position = self._make_room(size)
-            record = encode(queue, position, queue_offset, body, properties, *values, store_ms)
-        end = self._write(position, record)
-        is_rolled_back = values[1] & _ROLLBACK == _ROLLBACK
-        if index_keys is not None and self._is_indexed and not is_rolled_back:
-            self._keys.append((queue.topic, position, store_ms, index_keys))
-        if is_queued:
-            unit = _pack_unit(position, size, tags_code)
-            self._add_units(queue, unit, 1, position, end, store_ms, (tags_code,))
-        return PutResult(position, queue_offset, end)
-
-    def put_many(
-        self,
-        items: Sequence[PutItem],
-        *,
-        born_host: bytes,
-        store_ms: int,
-        prepared_offsets: Sequence[int] = (),
-    ) -> list[tuple[int, int]]:
-        """Append messages of any queues, the first ones of `items` that are simple to append.
-
-        `prepared_offsets` are those of all items, or none where there are none.
-        Returns physical and queue offset of each.  The first one left out needs `put`: it makes
-        room where the window is full, writes the general form, or says why it refuses.  One long
-        loop, as here a call costs as much as three of its steps.
-        """
-        placed: list[tuple[int, int]] = []
-        if not self.takes_many(born_host):
-            return placed
-        if store_ms != self._checked_ms:
-            self._check(store_ms)
-        origin = self._origin(born_host, store_ms)
-        assert origin is not None
-        log, topics = self._log, self._topics
-        first = position = log.wrote
-        limit, body_max = log.limit, self._body_max
-        is_sync, is_indexed = self._is_sync, self._is_indexed
-        add_key = self._keys.append
-        shared = origin[:-PREPARED_BYTES]
-        parts: list[bytes] = []
-        arrivals: list[tuple[str, int, int, int]] = []
-        try:
-            for topic, queue_id, body, properties, flag, sys_flag, born_ms, code, keys in items:
-                try:
-                    queue = topics[topic][queue_id]
-                except KeyError:
-                    break
-                body_bytes = len(body)
-                properties_bytes = len(properties)
-                size = queue.fixed_bytes + body_bytes + properties_bytes
-                end = position + size
-                if (
-                    end > limit
-                    or body_bytes > body_max
-                    or properties_bytes >= LENGTHS_COUNT
-                    or sys_flag & _UNQUEUED
-                ):
-                    break
-                queue_offset = queue.max
-                if prepared_offsets:
-                    prepared = prepared_offsets[len(placed)]
-                    origin = shared + prepared.to_bytes(PREPARED_BYTES, "big")
-                record = record_parts(
-                    queue, queue_offset, position, size, body, properties, flag, sys_flag, born_ms,
-                    origin,
-                )  # fmt: skip
-                queue.tail += _pack_unit(position, size, code)
-                # From here on nothing fails any more: record, unit and offsets belong together.
-                parts += record
-                following = queue.max = queue_offset + 1
-                placed.append((position, queue_offset))
-                if is_indexed:
-                    add_key((topic, position, store_ms, keys))
-                if not queue.is_dirty:
-                    self._writer.mark(queue, position, store_ms)
-                if is_sync:
-                    self._unconfirmed.append((end, queue, following, code))
-                else:
-                    queue.visible = following
-                    if queue.is_watched:
-                        arrivals.append((topic, queue_id, following, code))
-                position = end
-        finally:
-            self._write(first, b"".join(parts))
-        if placed:
-            self._told(arrivals)
-        return placed
-
-    def takes_many(self, born_host: bytes) -> bool:
-        """Whether `put_many` appends anything of this host; gathering for it is in vain if not."""
-        return self._refusal is None and self._encoder.is_simple(born_host)
-
-    def _told(self, arrivals: list[tuple[str, int, int, int]]) -> None:
-        """After messages of many queues: ask for their flush, or tell who watches."""
-        if self._is_sync:
-            self._flusher.request()
-        if self.arrival_listener is not None:
-            for arrival in arrivals:
-                self.arrival_listener(*arrival)
+        item = PutItem(
+            topic, queue_id, body, properties, flag, sys_flag, born_ms, tags_code, index_keys,
+            reconsume_times, prepared_offset,
+        )  # fmt: skip
+        return self.append((item,), born_host=born_host, store_ms=store_ms)[0]
 
     def put_packed(
         self,
         topic: str,
         queue_id: int,
         packed: bytes,
-        look: Callable[[Sequence[bytes]], tuple[list[int], list[IndexKeys]]],
+        read_keys: Callable[[Sequence[bytes]], tuple[list[int], list[IndexKeys]]],
         *,
         sys_flag: int = 0,
         born_ms: int = 0,
         born_host: bytes = _NO_HOST,
         store_ms: int = 0,
-    ) -> PutResult | None:
-        """As `put_batch` from the bytes a client packed, if all messages are simple.
+    ) -> PutResult:
+        """Append a packed batch, all of its messages or none, as `put_batch` does.
 
-        `look` gives tags codes and index keys of the property strings.  None: nothing was stored,
-        the batch is left to `put_batch`, which takes any that is sound.
+        `read_keys` gives tags codes and index keys of the property strings; what it raises is
+        raised, and nothing is stored then.
+
+        Raises:
+            CodecError: the lengths of the batch do not fit.
+            DiskFull, MessageIllegal, StoreClosed: it is refused.
         """
-        try:
-            queue = self._topics[topic][queue_id]
-        except KeyError:
-            return None
         if store_ms != self._checked_ms:
             self._check(store_ms)
-        origin = self._origin(born_host, store_ms)
-        if origin is None:
-            return None
         log = self._log
         position = log.wrote
-        made = encode_packed(queue, packed, position, self._body_max, sys_flag, born_ms, origin)
-        if made is None or position + len(made.records) > log.limit:
-            return None
-        # Before anything is stored: whatever `look` meets, nothing is half done.
-        codes, keys = look([tail[2:] for tail in made.tails])
+        origin = self._origin(born_host, store_ms)
+        queue = self._topics.get(topic, {}).get(queue_id)
+        made = None
+        if origin is not None and queue is not None:
+            made = encode_packed(queue, packed, position, self._body_max, sys_flag, born_ms, origin)
+        if queue is None or made is None or position + len(made.records) > log.limit:
+            # Not simple, no room in the window, or not sound: decode_batch says what is wrong.
+            items = decode_batch(packed)
+            codes, keys = read_keys([properties for _, _, properties in items])
+            return self.put_batch(
+                topic,
+                queue_id,
+                [
+                    BatchItem(flag, body, properties, code, key)
+                    for (flag, body, properties), code, key in zip(items, codes, keys, strict=True)
+                ],
+                sys_flag=sys_flag,
+                born_ms=born_ms,
+                born_host=born_host,
+                store_ms=store_ms,
+            )
+        # Before anything is stored: whatever `read_keys` raises, nothing is half done.
+        codes, keys = read_keys([tail[2:] for tail in made.tails])
         offsets = made.positions
         units = pack_units(offsets, made.sizes, codes)
         end = self._write(position, made.records)
         if self._is_indexed:
             self._keys += zip(repeat(topic), offsets, repeat(store_ms), keys)
         queue_offset = queue.max
-        told = codes[-1:] if self._is_sync else set(codes)
-        self._add_units(queue, units, len(codes), position, end, store_ms, told)
+        arrived = codes[-1:] if self._is_sync else set(codes)
+        self._add_units(queue, units, len(codes), position, end, store_ms, arrived)
         return PutResult(position, queue_offset, end, tuple(offsets))
 
     def put_batch(
@@ -364,12 +338,15 @@ class Appender:
         sys_flag: int = 0,
         born_ms: int = 0,
         born_host: bytes = _NO_HOST,
-        reconsume_times: int = 0,
         store_ms: int = 0,
     ) -> PutResult:
-        """Append messages with consecutive queue offsets, all in one file.
+        """Append messages of one queue, all in one file, all of them or none.
 
-        Raises as `put`; nothing was stored then.
+        A batch is acknowledged as a whole, so it cannot end where one of its messages is refused,
+        as `append` does.
+
+        Raises:
+            DiskFull, MessageIllegal, StoreClosed: it is refused.
         """
         try:
             queue = self._topics[topic][queue_id]
@@ -379,22 +356,22 @@ class Appender:
             self._check(store_ms)
         log = self._log
         encode = self._encoder.encode_batch
-        record, units, offsets = encode(
-            queue, items, log.wrote, sys_flag, born_ms, born_host, reconsume_times, store_ms
-        )
         position = log.wrote
-        size = len(record)
+        records, units, offsets = encode(
+            queue, items, position, sys_flag, born_ms, born_host, store_ms
+        )
+        size = len(records)
         if position + size > log.limit:
             position = self._make_room(size)
-            record, units, offsets = encode(
-                queue, items, position, sys_flag, born_ms, born_host, reconsume_times, store_ms
+            records, units, offsets = encode(
+                queue, items, position, sys_flag, born_ms, born_host, store_ms
             )
-        end = self._write(position, record)
+        end = self._write(position, records)
         if self._is_indexed:
-            keys = [item[4] or _NO_KEYS for item in items]
+            keys = [item.index_keys or _NO_KEYS for item in items]
             self._keys += zip(repeat(topic), offsets, repeat(store_ms), keys)
         queue_offset = queue.max
-        codes = [items[-1][3]] if self._is_sync else {item[3] for item in items}
+        codes = [items[-1].tags_code] if self._is_sync else {item.tags_code for item in items}
         self._add_units(queue, units, len(items), position, end, store_ms, codes)
         return PutResult(position, queue_offset, end, tuple(offsets))
 

@@ -27,12 +27,36 @@ __all__ = [
 IndexKeys = tuple[str | None, str | None, str | None]
 """UNIQ_KEY, KEYS (separated by spaces) and TAGS of a message, as the index wants them."""
 
-BatchItem = tuple[int, bytes, bytes, int, IndexKeys | None]
-"""flag, body, properties (encoded), tags code, index keys of one message of a batch."""
 
-PutItem = tuple[str, int, bytes, bytes, int, int, int, int, IndexKeys]
-"""topic, queue id, body, properties (encoded), flag, sysFlag, born time in ms, tags code and index
-keys of one message among many."""
+class PutItem(msgspec.Struct, gc=False):
+    """A message as `MessageStore.append` takes it."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    """The encoded property string."""
+    flag: int
+    sys_flag: int
+    born_ms: int
+    tags_code: int
+    """What filters compare; for SCHEDULE_TOPIC_XXXX the time of delivery."""
+    index_keys: IndexKeys | None
+    """None: the message has no entry in the index."""
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    """For a committed message the physical offset of its half message."""
+
+
+class BatchItem(msgspec.Struct, gc=False):
+    """A message of a batch, as `MessageStore.put_batch` takes it."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+    """The encoded property string."""
+    tags_code: int
+    index_keys: IndexKeys | None
 
 
 class PutResult(msgspec.Struct, gc=False, frozen=True):

@@ -17,6 +17,7 @@ from cometmq.wire.command.command import (
     BINARY,
     FRAME_BYTES_MAX,
     FRAME_HEAD,
+    JSON,
     encode_json_text,
     encode_response,
     encode_response_parts,
@@ -28,13 +29,16 @@ __all__ = [
     "SendRequestTemplate",
     "SendResponseEncoder",
     "encode_pull_response",
+    "json_frame_head",
 ]
 
 _REQUEST_TAIL: Final = b'"},"flag":%%d,"language":"%b","opaque":%%d,"version":%d}' % (
     LANGUAGE.encode(),
     VERSION,
 )
+_RESPONSE_MIDDLE: Final = f'}},"flag":1,"language":"{LANGUAGE}","opaque":'
 _TAIL_TEXT: Final = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+_READY_HEADS: Final = 1024
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -42,6 +46,18 @@ _encode_json = msgspec.json.Encoder().encode
 def _remark_json(remark: str | None) -> bytes:
     """Return the remark entry of a header; remarks of pulls are a handful of status names."""
     return b"" if remark is None else b',"remark":' + encode_json_text(remark)
+
+
+def _frame_head_text(header_bytes: int) -> str:
+    return FRAME_HEAD.pack(4 + header_bytes, header_bytes).decode("latin-1")
+
+
+_HEADS: Final = [_frame_head_text(size) for size in range(_READY_HEADS)]
+
+
+def json_frame_head(header_bytes: int) -> str:
+    """Return what stands before a JSON header of a frame without a body, as latin-1 text."""
+    return _HEADS[header_bytes] if header_bytes < _READY_HEADS else _frame_head_text(header_bytes)
 
 
 class SendResponseEncoder:
@@ -53,10 +69,38 @@ class SendResponseEncoder:
         self._region = region
         self._trace_on = trace_on
         trace = "true" if trace_on else "false"
-        region_json = encode_json_text(region).decode()
+        region_json = encode_json_text(region).decode("latin-1")
         self._prefix = (
             f'{{"code":0,"extFields":{{"MSG_REGION":{region_json},"TRACE_ON":"{trace}","msgId":"'
         )
+
+    def success_text(
+        self,
+        opaque: int,
+        queue_id: int,
+        queue_offset: int,
+        message_id: str,
+        transaction_id: str,
+        recall_handle: str | None = None,
+    ) -> str:
+        """Return the frame of a plain success to a JSON request, each byte as one character.
+
+        Answers to many sends are joined as text and encoded once, as latin-1.  ``message_id`` is
+        hex, comma-joined for a batch.
+        """
+        # Ids of clients are hex; anything else takes the way that escapes.
+        if not (transaction_id.isalnum() and transaction_id.isascii()):
+            return self.encode_full(
+                opaque, JSON, 0, queue_id, queue_offset, message_id, transaction_id,
+                recall_handle=recall_handle,
+            ).decode("latin-1")  # fmt: skip
+        handle = "" if recall_handle is None else f',"recallHandle":"{recall_handle}"'
+        header = (
+            f'{self._prefix}{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"'
+            f'{handle},"transactionId":"{transaction_id}"{_RESPONSE_MIDDLE}{opaque}{_TAIL_TEXT}'
+        )
+        size = len(header)
+        return (_HEADS[size] if size < _READY_HEADS else _frame_head_text(size)) + header
 
     def encode(
         self,
@@ -66,20 +110,18 @@ class SendResponseEncoder:
         queue_offset: int,
         message_id: str,
         transaction_id: str | None,
+        recall_handle: str | None = None,
+        code: int = 0,
     ) -> bytes:
-        """Return the frame of a plain success; message_id is hex, comma-joined for a batch."""
-        # Ids of clients are hex; anything else takes the way that escapes.
-        if serialize_type == BINARY or transaction_id is None or not transaction_id.isalnum():
+        """Return the frame of any answer that says where a message or a batch is stored."""
+        if code or serialize_type == BINARY or transaction_id is None:
             return self.encode_full(
-                opaque, serialize_type, 0, queue_id, queue_offset, message_id, transaction_id
-            )
-        header = (
-            f'{self._prefix}{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"'
-            f',"transactionId":"{transaction_id}"}},"flag":1,"language":"{LANGUAGE}"'
-            f',"opaque":{opaque}{_TAIL_TEXT}'
-        ).encode()
-        header_bytes = len(header)
-        return FRAME_HEAD.pack(4 + header_bytes, header_bytes) + header
+                opaque, serialize_type, code, queue_id, queue_offset, message_id, transaction_id,
+                recall_handle=recall_handle,
+            )  # fmt: skip
+        return self.success_text(
+            opaque, queue_id, queue_offset, message_id, transaction_id, recall_handle
+        ).encode("latin-1")
 
     def encode_full(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cometmq.broker.send.batch_keys import BatchLook, keys_of_text
+from cometmq.broker.send.batch_keys import BatchKeysReader, keys_of_text
 from cometmq.codec.java_hash import tags_code
 
 names = st.sampled_from(
@@ -30,9 +30,9 @@ def alone(properties: list[bytes]) -> tuple[list[int], list[tuple[str | None, ..
 @example([b"KEYS\x01a\x03KEYS\x01x\x02UNIQ_KEY\x01b\x02", b"\x02"])
 def test_any_strings_give_what_each_gives_alone(properties: list[bytes]) -> None:
     """Whatever the strings are, also when their names come for the second and third time."""
-    look = BatchLook()
+    reader = BatchKeysReader()
     for _ in range(3):
-        assert look.find(properties) == alone(properties)
+        assert reader.read(properties) == alone(properties)
 
 
 @given(
@@ -42,7 +42,7 @@ def test_any_strings_give_what_each_gives_alone(properties: list[bytes]) -> None
 )
 def test_strings_of_one_producer(order: list[str], width: int, rows: list[list[str]]) -> None:
     """The same names in the same order, with any values."""
-    look = BatchLook()
+    reader = BatchKeysReader()
     properties = [
         "".join(
             f"{name}\x01{value}\x02" for name, value in zip(order[:width], row, strict=False)
@@ -50,13 +50,13 @@ def test_strings_of_one_producer(order: list[str], width: int, rows: list[list[s
         for row in rows
     ]
     for _ in range(3):
-        assert look.find(properties) == alone(properties)
+        assert reader.read(properties) == alone(properties)
 
 
 def test_ever_new_names_take_no_memory() -> None:
     """A producer whose names never repeat is served too."""
-    look = BatchLook()
+    reader = BatchKeysReader()
     for number in range(2_000):
-        found = look.find([b"n%d\x011\x02TAGS\x01t\x02" % number])
-        assert found.keys == [(None, None, "t")]
-    assert len(look._shapes) <= 256
+        batch_keys = reader.read([b"n%d\x011\x02TAGS\x01t\x02" % number])
+        assert batch_keys.keys == [(None, None, "t")]
+    assert len(reader._cuts) <= 256

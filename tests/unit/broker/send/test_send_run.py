@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tests.unit.broker.harness import SEND_DEFAULTS, Client, running
 
 from cometmq.broker import Broker
-from cometmq.broker.send.send_run import RUN_SENDS_MAX, make_frame, make_look
+from cometmq.broker.send.kinds import make_property_reader
+from cometmq.broker.send.send import RUN_SENDS_MAX
 from cometmq.codec.properties import decode_properties
 from cometmq.errors import DiskFull
 from cometmq.store.message_store import MessageStore
 from cometmq.wire.command.command import RemotingCommand, encode_command
 from cometmq.wire.frame.framing import FrameReader
-from cometmq.wire.header.fast_encode import SendResponseEncoder
 
 PLAIN = "UNIQ_KEY\x01{:032X}\x02WAIT\x01true\x02"
 
@@ -233,7 +233,7 @@ def test_fault_in_a_run_is_answered_and_nothing_is_tried_twice(
         def broken(*_: Any, **__: Any) -> Any:
             raise RuntimeError("a fault of ours")
 
-        monkeypatch.setattr(store_of(broker), "put_many", broken)
+        monkeypatch.setattr(store_of(broker), "append", broken)
         query = encode_command(RemotingCommand.request(30, {"topic": "t", "queueId": "0"}))
         answers = await exchange(broker, frame(1) + frame(2, flag=2) + frame(3) + query, 3)
         assert [(answer.opaque, answer.code) for answer in answers] == [(1, 1), (3, 1), (0, 0)]
@@ -270,12 +270,12 @@ ENTRIES = st.sampled_from(
 
 
 @given(st.lists(st.tuples(ENTRIES, KEYS), max_size=6))
-def test_look_agrees_with_the_decoded_properties(entries: list[tuple[str, str]]) -> None:
+def test_reader_agrees_with_the_decoded_properties(entries: list[tuple[str, str]]) -> None:
     """Whatever it calls plain has exactly those values; twice, as the shape is remembered."""
     text = "".join(entry.format(key) + "\x02" for entry, key in entries)
-    look = make_look()
-    first = look(text)
-    assert look(text) == first
+    read = make_property_reader(())
+    first = read(text)
+    assert read(text) == first
     if first is None:
         return
     (uniq_key, keys, tags), shape = first
@@ -284,48 +284,35 @@ def test_look_agrees_with_the_decoded_properties(entries: list[tuple[str, str]])
     assert properties["UNIQ_KEY"] == uniq_key
     assert properties.get("KEYS", "") == (keys or "")
     assert properties.get("TAGS") == tags
-    assert shape[2] == (properties.get("WAIT") != "false")
+    assert shape.is_flush_awaited == (properties.get("WAIT") != "false")
 
 
 def test_an_empty_value_is_no_value() -> None:
     """The entry before it counts, which only the way with all checks looks for."""
-    look = make_look()
+    read = make_property_reader(())
     for text in ("KEYS\x01a\x02KEYS\x01\x02UNIQ_KEY\x01u\x02", "UNIQ_KEY\x01u\x02TAGS\x01\x02"):
-        assert look(text) is None
-        assert look(text) is None
+        assert read(text) is None
+        assert read(text) is None
 
 
 def test_memory_of_shapes_does_not_mix_ids_up() -> None:
     """A second UNIQ_KEY or KEYS in what is remembered would win over the first."""
-    look = make_look()
+    read = make_property_reader(())
     twice = "UNIQ_KEY\x01{}\x02TAGS\x01t\x02UNIQ_KEY\x01B\x02"
     keys = "KEYS\x01{}\x02UNIQ_KEY\x01A\x02KEYS\x01k\x02"
     for _ in range(2):
         for first in ("B", "C"):
-            looked = look(twice.format(first))
-            assert looked is not None
-            assert looked[0] == ("B", None, "t")
+            found = read(twice.format(first))
+            assert found is not None
+            assert found[0] == ("B", None, "t")
         for first in ("k", "l"):
-            looked = look(keys.format(first))
-            assert looked is not None
-            assert looked[0] == ("A", "k", None)
+            found = read(keys.format(first))
+            assert found is not None
+            assert found[0] == ("A", "k", None)
 
 
 def test_usual_strings_are_plain() -> None:
     """Otherwise nothing would ever take the fast way."""
-    look = make_look()
+    read = make_property_reader(())
     for text in (PLAIN.format(1), "KEYS\x01a b\x02UNIQ_KEY\x01A1\x02TAGS\x01x\x02"):
-        assert look(text) is not None
-
-
-@given(st.integers(0, 1 << 50), st.integers(0, 1 << 30), st.text(max_size=5), st.booleans())
-def test_frame_is_what_the_encoder_writes(
-    offset: int, opaque: int, region: str, trace_on: bool
-) -> None:
-    """Byte for byte, for any region; also when the answer is unusually long."""
-    encoder = SendResponseEncoder(region, trace_on=trace_on)
-    mine = make_frame(region, trace_on)
-    message_id = f"7F00000100002A9F{offset:016X}"
-    for key in ("A1", "B" * 1500):
-        expected = encoder.encode(opaque, 0, 3, offset // 7, message_id, key)
-        assert mine(message_id, 3, offset // 7, key, opaque).encode("latin-1") == expected
+        assert read(text) is not None

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.store.stores import HOST, Rig
 
 from cometmq.codec.batch import decode_batch, encode_batch
-from cometmq.errors import StoreClosed
+from cometmq.errors import CodecError, MessageIllegal, StoreClosed
 from cometmq.store.append.packed_batch import pack_units
+from cometmq.store.base.results import BatchItem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,15 +39,14 @@ def put_generally(rig: Rig, packed: bytes, **more: Any) -> PutResult:
     items = decode_batch(packed)
     codes, keys = look([properties for _, _, properties in items])
     whole = [
-        (flag, body, properties, code, key)
+        BatchItem(flag, body, properties, code, key)
         for (flag, body, properties), code, key in zip(items, codes, keys, strict=True)
     ]
-    return rig.store.put_batch(
-        "T", 0, whole, born_ms=5, born_host=HOST, store_ms=rig.now_ms, **more
-    )
+    more.setdefault("born_host", HOST)
+    return rig.store.put_batch("T", 0, whole, born_ms=5, store_ms=rig.now_ms, **more)
 
 
-def put_packed(rig: Rig, packed: bytes, **more: Any) -> PutResult | None:
+def put_packed(rig: Rig, packed: bytes, **more: Any) -> PutResult:
     more.setdefault("born_host", HOST)
     return rig.store.put_packed("T", 0, packed, look, born_ms=5, store_ms=rig.now_ms, **more)
 
@@ -70,9 +70,6 @@ def test_packed_batches_are_stored_as_any_others(batches: list[Any]) -> None:
         packed = encode_batch(batch)
         keys += [properties.hex() for _, _, properties in batch[:3] if properties]
         found = put_packed(left, packed, sys_flag=1)
-        if found is None:
-            # A window or file is full, which the general way takes care of.
-            found = put_generally(left, packed, sys_flag=1)
         assert found == put_generally(right, packed, sys_flag=1)
     assert contents(left, keys[:9]) == contents(right, keys[:9])
     left.tick(2_000)
@@ -84,7 +81,7 @@ def test_packed_batches_are_stored_as_any_others(batches: list[Any]) -> None:
 
 @given(messages, st.data())
 def test_bytes_that_are_no_batch_change_nothing(batch: list[Any], data: st.DataObject) -> None:
-    """Cut, lengthened or with a wrong byte anywhere: None, or what the general way stores."""
+    """Cut, lengthened or with a wrong byte anywhere: an error, or what the general way stores."""
     packed = bytearray(encode_batch(batch))
     for _ in range(data.draw(st.integers(1, 3))):
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
@@ -92,29 +89,43 @@ def test_bytes_that_are_no_batch_change_nothing(batch: list[Any], data: st.DataO
     rig = Rig()
     rig.put()
     before = contents(rig)
-    found = put_packed(rig, wrong)
-    if found is None:
-        assert contents(rig) == before
-        return
     other = Rig()
     other.put()
+    try:
+        found = put_packed(rig, wrong)
+    except (CodecError, MessageIllegal) as error:
+        assert contents(rig) == before
+        with pytest.raises(type(error)):
+            put_generally(other, wrong)
+        return
     assert put_generally(other, wrong) == found
     assert contents(other) == contents(rig)
 
 
-def test_what_is_not_simple_is_left_alone() -> None:
-    """A queue that is not there yet, long properties, an IPv6 host, more than a body may have."""
-    rig = Rig()
+def test_what_is_not_simple_is_stored_generally() -> None:
+    """A queue that is not there yet, long properties, an IPv6 host."""
+    left, right = Rig(), Rig()
     packed = encode_batch([(0, b"body", b"")])
-    assert put_packed(rig, packed) is None
+    for data, more in (
+        (packed, {}),
+        (encode_batch([(0, b"body", bytes(1_024))]), {}),
+        (packed, {"born_host": bytes(20)}),
+    ):
+        stored = put_packed(left, data, **more)
+        assert stored == put_generally(right, data, **more)
+    assert contents(left) == contents(right)
+
+
+def test_what_cannot_be_stored_is_refused() -> None:
+    """More than a body may have, and nothing at all."""
+    rig = Rig()
     rig.put()
     before = contents(rig)
-    assert put_packed(rig, encode_batch([(0, b"body", bytes(1_024))])) is None
-    assert put_packed(rig, packed, born_host=bytes(20)) is None
-    assert put_packed(rig, encode_batch([(0, bytes(5 << 20), b"")])) is None
-    assert put_packed(rig, b"") is None
+    with pytest.raises(MessageIllegal):
+        put_packed(rig, encode_batch([(0, bytes(5 << 20), b"")]))
+    with pytest.raises(CodecError):
+        put_packed(rig, b"")
     assert contents(rig) == before
-    assert put_packed(rig, packed) is not None
 
 
 def test_a_look_that_fails_leaves_no_trace() -> None:

@@ -12,7 +12,7 @@ from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.errors import StoreCorrupt
 from cometmq.store.base.checkpoint import Progress, QueueEnd, SideFile, SideState, load_side_file
 from cometmq.store.base.config import StoreConfig
-from cometmq.store.base.results import GetResult
+from cometmq.store.base.results import BatchItem, GetResult
 from cometmq.store.message_store import MessageStore
 from cometmq.store.offline.verify import FindingKind, verify_store
 from cometmq.testing.disk import SimDisk
@@ -421,7 +421,9 @@ def test_progress_is_told() -> None:
 def test_batch_torn_by_a_kill_keeps_its_whole_records() -> None:
     """A batch is one write; a death in the middle leaves a prefix of it."""
     rig = Rig()
-    rig.store.put_batch("T", 0, [(0, b"%d" % n, b"", 0, None) for n in range(10)], born_host=HOST)
+    rig.store.put_batch(
+        "T", 0, [BatchItem(0, b"%d" % n, b"", 0, None) for n in range(10)], born_host=HOST
+    )
     end = rig.store.max_physical_offset
     rig.disk.kill()
     file = rig.disk.open_random("/store/commitlog/" + "0" * 20, 0, create=False)

@@ -1,131 +1,116 @@
-"""Sends with a delay level that arrive together: what goes into SCHEDULE_TOPIC_XXXX.
-
-Job: say what is put for a plain message with a delay level, and tell the schedule of it.  Runs are
-served by `special_send`, single ones and all mistakes by the checked way (`send.py`).
-
-Properties stay the string the client sent; REAL_TOPIC and REAL_QID are appended.
-"""
+"""Messages with a delay level: they wait in SCHEDULE_TOPIC_XXXX, one queue a level."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from cometmq.broker.base.state import BrokerState
+from cometmq.broker.base.state import BrokerState, Refusal
 from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.broker.delay.levels.unread import KeptRun
-from cometmq.broker.send.send_run import CLIENT_SYS_FLAGS, Look
-from cometmq.broker.send.shape_look import Keys, make_shape_look
-from cometmq.broker.send.special_send import Send
+from cometmq.broker.send.kinds import Destination, Prepared, Send, SendKind, Shape
+from cometmq.errors import ResponseCode
+from cometmq.model import properties as prop
 from cometmq.model.names import SCHEDULE_TOPIC
-from cometmq.store.base.results import PutItem
-from cometmq.wire.header.fast_decode import SendCommand
+from cometmq.store.base.results import PutItem, PutResult
+from cometmq.wire.header.headers import SendMessageHeader
 
-__all__ = ["DelayedKind", "make_delayed_look"]
+__all__ = ["DelayedKind"]
 
-_MARK: Final = "DELAY\x01"
-_CHARS_MAX: Final = 8000
-_WHERES_MAX: Final = 1024
-DelayedShape = tuple[int, str | None, int]
-"""Delay level, tags and their code."""
-DelayedLook = Callable[[str], tuple[Keys, DelayedShape] | None]
+_ADDED_MAX: Final = 1024
 
 
-def make_delayed_look(look: Look, max_level: int) -> DelayedLook:
-    """Build the function that looks at the property string of a message with a delay level."""
+class DelayedKind(SendKind):
+    """Delayed messages of one broker; a shape's detail is the level."""
 
-    def closer(text: str) -> tuple[Keys, DelayedShape] | None:
-        before, mark, after = text.partition(_MARK)
-        level, _, rest = after.partition("\x02")
-        looked = look(before + rest)
-        if (
-            looked is None
-            or not mark
-            or before[-1:] not in ("", "\x02")
-            or len(text) > _CHARS_MAX
-            or "REAL_" in text
-            or not level.isascii()
-            or not level.isdigit()
-            or level != str(int(level))
-            or not 1 <= int(level) <= max_level
-        ):
-            return None
-        keys, shape = looked
-        return keys, (int(level), shape[0], shape[1])
+    mark = f"{prop.DELAY}\x01"
+    dropped = (prop.TIMER_DELAY_SEC, prop.TIMER_DELAY_MS, prop.TIMER_DELIVER_MS)
 
-    return make_shape_look(closer, lambda shape: shape[1])
-
-
-class DelayedKind:
-    """Sends with a delay level that arrive together (`special_send`)."""
-
-    __slots__ = ("_look", "_schedule", "_state", "_suffix", "_wheres", "mark")
-
-    def __init__(
-        self, state: BrokerState, schedule: ScheduleService, look: Look, suffix: bytes
-    ) -> None:
-        self.mark = _MARK
+    def __init__(self, state: BrokerState, schedule: ScheduleService) -> None:
         self._state = state
         self._schedule = schedule
-        self._look = make_delayed_look(look, state.delay.max_level)
-        self._suffix = suffix
-        self._wheres: dict[tuple[str, int], bytes] = {}
+        self._added: dict[tuple[str, int], bytes] = {}
 
-    def is_open(self) -> bool:
-        """Always."""
-        return True
+    def parse(self, value: str, text: str) -> int | None:
+        """Return the level, when it is written as this broker would write it."""
+        if not (value.isascii() and value.isdigit()):
+            return None
+        level = int(value)
+        return level if value == str(level) and 1 <= level <= self._state.delay.max_level else None
 
-    def items(self, sends: Sequence[Send], now_ms: int) -> tuple[list[PutItem], list[PutItem]]:
-        """What to put into the queues of the levels, and what is put when it is due."""
-        look, where_of = self._look, self._wheres.get
-        deliver_ms: dict[int, int] = {}
-        items: list[PutItem] = []
-        more: list[PutItem] = []
-        for header, text, body in sends:
-            looked = look(text)
-            if looked is None:
-                break
-            keys, (level, _, code) = looked
-            topic, queue_id = header.topic, header.queue_id
-            where = where_of((topic, queue_id)) or self._where(topic, queue_id)
-            time_ms = deliver_ms.get(level)
-            if time_ms is None:
-                time_ms = deliver_ms[level] = self._state.delay.deliver_time_ms(level, now_ms)
-            try:
-                raw = text.encode() + where
-            except UnicodeEncodeError:
-                break
-            flag, born_ms = header.flag, header.born_timestamp_ms
-            sys_flag = header.sys_flag & CLIENT_SYS_FLAGS
-            items.append(
-                (SCHEDULE_TOPIC, level - 1, body, raw, flag, sys_flag, born_ms, time_ms, keys)
-            )
-            more.append((topic, queue_id, body, raw, flag, sys_flag, born_ms, code, keys))
-        return items, more
+    def level_of(self, properties: dict[str, str]) -> int:
+        """Return the level a message asks for, 0 for none.
 
-    def _where(self, topic: str, queue_id: int) -> bytes:
-        """What is appended to the properties."""
-        if len(self._wheres) >= _WHERES_MAX:
-            self._wheres.clear()
-        text = f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
-        where = self._wheres[topic, queue_id] = self._suffix + text.encode()
-        return where
+        Raises:
+            Refusal: the property is no number.
+        """
+        text = properties.get(prop.DELAY)
+        if text is None:
+            return 0
+        try:
+            level = int(text)
+        except ValueError:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: property DELAY is {text!r:.50}, expected a delay level "
+                f"from 0 to {self._state.delay.max_level}",
+            ) from None
+        return self._state.delay.clamp(level) if level > 0 else 0
+
+    def check(self, header: SendMessageHeader, target: Destination, now_ms: int) -> None:
+        """Let a message with a level wait.
+
+        Raises:
+            Refusal: the property is no number.
+        """
+        level = self.level_of(target.properties)
+        if level:
+            self.delay(target, level)
+
+    def delay(self, target: Destination, level: int) -> None:
+        """Let a message wait for a level."""
+        target.kind = self
+        target.detail = level
+        target.properties[prop.DELAY] = str(level)
+        target.reason = f"delay level {level}"
+
+    def prepare(
+        self, topic: str, queue_id: int, shape: Shape, uniq_key: str, now_ms: int
+    ) -> Prepared:
+        """A unit of a level's queue says when its message is delivered, instead of its tags."""
+        level: int = shape.detail
+        added = self._added.get((topic, queue_id))
+        if added is None:
+            if len(self._added) >= _ADDED_MAX:
+                self._added.clear()
+            added = f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02".encode()
+            self._added[topic, queue_id] = added
+        deliver_ms = self._state.delay.deliver_time_ms(level, now_ms)
+        return SCHEDULE_TOPIC, level - 1, deliver_ms, added
 
     def stored(
-        self,
-        requests: Sequence[SendCommand],
-        items: Sequence[PutItem],
-        more: Sequence[PutItem],
-        placed: Sequence[tuple[int, int]],
-        born_host: bytes,
-        now_ms: int,
+        self, sends: Sequence[Send], results: Sequence[PutResult], born_host: bytes, now_ms: int
     ) -> None:
-        """Tell the schedule."""
+        """Hand messages to the schedule, as they are stored when they are due."""
         runs: dict[int, KeptRun] = {}
-        for item, real, (_, queue_offset) in zip(items, more, placed, strict=False):
-            run = runs.get(item[1])
+        for send, result in zip(sends, results, strict=False):
+            level: int = send.shape.detail
+            run = runs.get(level)
             if run is None:
-                run = runs[item[1]] = KeptRun(queue_offset, now_ms, born_host, [])
-            run.items.append(real)
-        for queue_id, run in runs.items():
-            self._schedule.added_run(queue_id + 1, run, now_ms)
+                run = runs[level] = KeptRun(result.queue_offset, now_ms, born_host, [])
+            run.items.append(
+                PutItem(
+                    send.real_topic,
+                    send.real_queue_id,
+                    send.body,
+                    send.properties,
+                    send.flag,
+                    send.sys_flag,
+                    send.born_ms,
+                    send.shape.tags_code,
+                    send.index_keys,
+                    send.reconsume_times,
+                )
+            )
+        for level, run in runs.items():
+            self._schedule.added_run(level, run, now_ms)

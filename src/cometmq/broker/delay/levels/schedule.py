@@ -27,10 +27,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
-from cometmq.broker.base.put_again import put_again
 from cometmq.broker.base.state import BrokerState
 from cometmq.broker.delay.levels.unread import DelayKept, KeptRun
-from cometmq.broker.send.shape_look import Keys, make_shape_look
+from cometmq.broker.send.shapes import Keys, remember_shapes
 from cometmq.codec.java_hash import tags_code
 from cometmq.codec.properties import find_property
 from cometmq.codec.stored_message import StoredMessage, decode_messages
@@ -38,7 +37,7 @@ from cometmq.errors import CodecError, MessageIllegal, StoreError
 from cometmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.model.topic import DataVersion
 from cometmq.store.base.dispatch import index_keys_of
-from cometmq.store.base.results import ColdRead, GetResult, GetStatus, PutItem
+from cometmq.store.base.results import ColdRead, GetResult, GetStatus, IndexKeys, PutItem
 
 __all__ = ["ScheduleService"]
 
@@ -92,10 +91,10 @@ class ScheduleService:
     """The delivery loop; `revision` moves with every delivered message."""
 
     __slots__ = (
+        "_find_target",
         "_is_stopped",
         "_kept",
         "_levels",
-        "_look",
         "_state",
         "_timer",
         "_timer_ms",
@@ -119,7 +118,7 @@ class ScheduleService:
         self._timer_ms = 0
         self._is_stopped = False
         self._kept = DelayKept(state.delay.delay_ms)
-        self._look = make_shape_look(_look_closer, lambda target: target[3])
+        self._find_target = remember_shapes(_parse_target)
         self._updates = 0
         self.version = version or DataVersion()
         self.revision = 0
@@ -244,8 +243,10 @@ class ScheduleService:
             first = cursor.next_offset - run.first_offset
             share = max(1, len(run.items) * BATCH_BYTES // run.byte_count)
             items = run.items[first : first + min(left, share, visible - cursor.next_offset)]
-            count = len(store.put_many(items, born_host=run.born_host, store_ms=now_ms))
-            if not count:
+            try:
+                count = len(store.append(items, born_host=run.born_host, store_ms=now_ms))
+            except StoreError:
+                # Reading the head says why, and whether it is skipped.
                 return False
             self._advance(cursor, cursor.next_offset + count, now_ms, count)
             left -= count if count < share else left
@@ -305,17 +306,14 @@ class ScheduleService:
             if wait_ms > 0:
                 break
             due.append(message)
-        place = 0
-        while place < len(due):
-            count = self._deliver_run(due, place, now_ms)
+        delivered = 0
+        while delivered < len(due):
+            count = self._deliver(cursor, due, delivered, now_ms)
             if not count:
-                # Alone: it is special, or the store says why it takes none.
-                if not self._deliver(cursor, due[place], now_ms):
-                    cursor.due_ms = now_ms + RETRY_MS
-                    return
-                count = 1
-            place += count
-            self._advance(cursor, due[place - 1].queue_offset + 1, now_ms, count)
+                cursor.due_ms = now_ms + RETRY_MS
+                return
+            delivered += count
+            self._advance(cursor, due[delivered - 1].queue_offset + 1, now_ms, count)
         if wait_ms > 0:
             cursor.due_ms = now_ms + wait_ms
             return
@@ -360,32 +358,54 @@ class ScheduleService:
             cursor.safe_offset = next_offset
             unflushed.popleft()
 
-    def _deliver_run(self, due: list[StoredMessage], start: int, now_ms: int) -> int:
-        """Put the messages from `start` on that one step of the store takes; how many it took."""
+    def _deliver(self, cursor: _Level, due: list[StoredMessage], start: int, now_ms: int) -> int:
+        """Append messages from `start` on; return how many are done with, 0: try again later."""
         born_host = due[start].born_host
         items: list[PutItem] = []
         for message in islice(due, start, None):
-            item = self._put_item(message)
-            if item is None or message.born_host != born_host:
+            item = self._real_item(message) if message.born_host == born_host else None
+            if item is None:
                 break
             items.append(item)
-        if len(items) < _RUN_MIN:
-            return 0
-        return len(self._state.store.put_many(items, born_host=born_host, store_ms=now_ms))
-
-    def _put_item(self, message: StoredMessage) -> PutItem | None:
-        """The real message as one of many; None when it must be put alone."""
-        raw = message.raw_properties
-        if message.reconsume_times or message.prepared_transaction_offset or raw[-1:] != b"\x02":
-            return None
+        if not items:
+            log.error(
+                "delay level %d: message %d of %s names no deliverable topic and queue: skipped",
+                cursor.level,
+                due[start].queue_offset,
+                SCHEDULE_TOPIC,
+            )
+            return 1
         try:
-            looked = self._look(raw.decode())
+            return len(self._state.store.append(items, born_host=born_host, store_ms=now_ms))
+        except MessageIllegal as error:
+            log.error(
+                "delay level %d: message %d cannot be stored and is skipped: %s",
+                cursor.level,
+                due[start].queue_offset,
+                error,
+            )
+            return 1
+        except StoreError as error:
+            log.error("delay level %d waits, next try in 0.1 s: %s", cursor.level, error)
+            return 0
+
+    def _real_item(self, message: StoredMessage) -> PutItem | None:
+        """The message as it is delivered; None when it names no topic and queue."""
+        raw = message.raw_properties
+        try:
+            found = self._find_target(raw.decode()) if raw[-1:] == b"\x02" else None
         except UnicodeDecodeError:
+            found = None
+        keys: IndexKeys | None
+        if found is None:
+            target = _target(raw)
+            keys = index_keys_of(raw)
+        else:
+            keys, target = found
+        if target is None:
             return None
-        if looked is None:
-            return None
-        keys, (topic, queue_id, code, _) = looked
-        return (
+        topic, queue_id, tags = target
+        return PutItem(
             topic,
             queue_id,
             message.body,
@@ -393,69 +413,34 @@ class ScheduleService:
             message.flag,
             message.sys_flag,
             message.born_timestamp_ms,
-            code,
+            tags,
             keys,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
         )
-
-    def _deliver(self, cursor: _Level, message: StoredMessage, now_ms: int) -> bool:
-        """Put the real message; False when it has to be tried again."""
-        raw = message.raw_properties
-        topic = find_property(raw, b"REAL_TOPIC")
-        queue_id = find_property(raw, b"REAL_QID")
-        if topic is None or queue_id is None or not queue_id.isdigit() or topic == _HALF_TOPIC:
-            log.error(
-                "delay level %d: message %d of %s names no deliverable topic and queue: skipped",
-                cursor.level,
-                message.queue_offset,
-                SCHEDULE_TOPIC,
-            )
-            return True
-        prepared_offset = message.prepared_transaction_offset
-        try:
-            put_again(
-                self._state,
-                topic.decode(),
-                int(queue_id),
-                message,
-                raw,
-                now_ms,
-                prepared_offset=prepared_offset,
-            )
-        except MessageIllegal as error:
-            log.error(
-                "delay level %d: message %d cannot be stored and is skipped: %s",
-                cursor.level,
-                message.queue_offset,
-                error,
-            )
-            return True
-        except StoreError as error:
-            log.error("delay level %d waits, next try in 0.1 s: %s", cursor.level, error)
-            return False
-        return True
 
 
 _HALF_TOPIC: Final = HALF_TOPIC.encode()
-_RUN_MIN: Final = 2
-_Target = tuple[str, int, int, str | None]
-"""Topic, queue, code of the tags, tags."""
+_Target = tuple[str, int, int]
+"""Topic, queue and tags code of a delivered message."""
 
 
-def _look_closer(text: str) -> tuple[Keys, _Target] | None:
-    """Where a message really goes; None when it must be put alone."""
-    raw = text.encode()
+def _target(raw: bytes) -> _Target | None:
+    """Where a message is delivered; None when it does not say so."""
     topic = find_property(raw, b"REAL_TOPIC")
     queue_id = find_property(raw, b"REAL_QID")
-    keys = index_keys_of(raw)
-    if (
-        topic is None
-        or queue_id is None
-        or keys is None
-        or keys[0] is None
-        or not queue_id.isdigit()
-        or topic == _HALF_TOPIC
-    ):
+    if topic is None or queue_id is None or not queue_id.isdigit() or topic == _HALF_TOPIC:
         return None
-    uniq_key, names, tags = keys[0], keys[1], keys[2]
-    target = topic.decode(), int(queue_id), tags_code(tags), tags
-    return (uniq_key, names, tags), target
+    tags = find_property(raw, b"TAGS")
+    code = tags_code(None if tags is None else tags.decode("utf-8", "replace"))
+    return topic.decode(), int(queue_id), code
+
+
+def _parse_target(text: str) -> tuple[Keys, _Target] | None:
+    """Index keys and target of a property string; None when it has no UNIQ_KEY."""
+    raw = text.encode()
+    target = _target(raw)
+    keys = index_keys_of(raw)
+    if target is None or keys is None or keys[0] is None:
+        return None
+    return (keys[0], keys[1], keys[2]), target

@@ -52,7 +52,9 @@ class DelayKept:
         """Keep what was just stored, if there is room."""
         if self._delay_ms(level) > KEPT_DELAY_MS_MAX:
             return
-        run.byte_count = sum([len(item[2]) + len(item[3]) + _OBJECT_BYTES for item in run.items])
+        run.byte_count = sum(
+            [len(item.body) + len(item.properties) + _OBJECT_BYTES for item in run.items]
+        )
         self._runs.setdefault(level, deque()).append(run)
         self._bytes += run.byte_count
         while self._bytes > KEPT_BYTES_MAX:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.delay.wheel.near import Near
 from cometmq.errors import MessageIllegal, StoreError
 from cometmq.model.names import TIMER_TOPIC
+from cometmq.store.base.results import PutItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from cometmq.broker.base.state import BrokerState
     from cometmq.broker.delay.wheel.fetch import Ready, Waiting
     from cometmq.broker.delay.wheel.open_slots import OpenSlots
-    from cometmq.store.base.results import PutItem
 
 __all__ = ["TimerDelivery"]
 
@@ -108,52 +108,47 @@ class TimerDelivery:
         return run
 
     def _put(self, run: list[Ready], now_ms: int) -> int:
-        """Put a run in order; how many are done with."""
+        """Put a run in order; return how many of its messages are done with."""
         stamp = b"TIMER_DEQUEUE_MS\x01%d\x02" % now_ms
-        store = self._state.store
         done = 0
         while done < len(run):
             host = run[done].born_host
             items: list[PutItem] = []
             for ready in islice(run, done, None):
-                topic, queue_id, body, raw, flag, sys_flag, born_ms, code, keys = ready.item
-                if ready.born_host != host or ready.reconsume_times or topic == TIMER_TOPIC:
+                if ready.born_host != host:
                     break
-                raw += ready.enqueued + stamp
-                items.append((topic, queue_id, body, raw, flag, sys_flag, born_ms, code, keys))
-            if items:
-                done += len(store.put_many(items, born_host=host, store_ms=now_ms))
-                if done == len(run):
-                    break
-            # What is special, or does not fit the window: one by one.
-            if not self._put_one(run[done], stamp, now_ms):
+                items.append(_stamped(ready.item, ready.enqueued + stamp))
+            try:
+                results = self._state.store.append(items, born_host=host, store_ms=now_ms)
+            except MessageIllegal as error:
+                log.error(
+                    "a timed message for %s cannot be stored and is skipped: %s",
+                    items[0].topic,
+                    error,
+                )
+                done += 1
+                continue
+            except StoreError as error:
+                log.error("timed messages wait, next try in 0.1 s: %s", error)
                 break
-            done += 1
+            for item, result in zip(items, results, strict=False):
+                if item.topic == TIMER_TOPIC:
+                    self._put_again(result.queue_offset + 1)
+            done += len(results)
         return done
 
-    def _put_one(self, ready: Ready, stamp: bytes, now_ms: int) -> bool:
-        topic, queue_id, body, raw, flag, sys_flag, born_ms, code, keys = ready.item
-        try:
-            result = self._state.store.put(
-                topic,
-                queue_id,
-                body,
-                raw + ready.enqueued + stamp,
-                flag=flag,
-                sys_flag=sys_flag,
-                born_ms=born_ms,
-                born_host=ready.born_host,
-                reconsume_times=ready.reconsume_times,
-                tags_code=code,
-                store_ms=now_ms,
-                index_keys=keys,
-            )
-        except MessageIllegal as error:
-            log.error("a timed message for %s cannot be stored and is skipped: %s", topic, error)
-            return True
-        except StoreError as error:
-            log.error("timed messages wait, next try in 0.1 s: %s", error)
-            return False
-        if topic == TIMER_TOPIC:
-            self._put_again(result.queue_offset + 1)
-        return True
+
+def _stamped(item: PutItem, added: bytes) -> PutItem:
+    """A copy of an item whose properties go on with what delivery adds."""
+    return PutItem(
+        item.topic,
+        item.queue_id,
+        item.body,
+        item.properties + added,
+        item.flag,
+        item.sys_flag,
+        item.born_ms,
+        item.tags_code,
+        item.index_keys,
+        item.reconsume_times,
+    )

@@ -73,7 +73,6 @@ class Ready(msgspec.Struct, gc=False, frozen=True):
     item: PutItem
     """For its own topic, or for the timer topic when it is rolled."""
     born_host: bytes
-    reconsume_times: int = 0
     enqueued: bytes = b""
     """TIMER_ENQUEUE_MS, where the properties of the item do not have it yet."""
 
@@ -209,7 +208,7 @@ def _ready(message: StoredMessage, unit: Waiting, precision_ms: int) -> Ready | 
     else:
         due_ms = due_ms_of(raw, int(out), message.store_timestamp_ms, precision_ms)
         raw = as_delivered(raw)
-    item = (
+    item = PutItem(
         name,
         target_id,
         message.body,
@@ -219,8 +218,9 @@ def _ready(message: StoredMessage, unit: Waiting, precision_ms: int) -> Ready | 
         message.born_timestamp_ms,
         tags_code(keys[2]),
         keys,
+        message.reconsume_times,
     )
-    return Ready(due_ms, unit, item, message.born_host, message.reconsume_times)
+    return Ready(due_ms, unit, item, message.born_host)
 
 
 class Settled:
@@ -240,11 +240,11 @@ class Settled:
         """Whether this message was delivered before this life of the broker.  May block."""
         if ready.unit.slot_ms >= self._to_ms:
             return False
-        topic, queue_id = ready.item[0], ready.item[1]
+        topic, queue_id = ready.item.topic, ready.item.queue_id
         known = self._queues.get((topic, queue_id))
         if known is None:
             known = self._queues[topic, queue_id] = self._look(topic, queue_id)
-        key = _identity(ready.item[3])
+        key = _identity(ready.item.properties)
         if known[1][key] <= 0:
             return False
         known[1][key] -= 1

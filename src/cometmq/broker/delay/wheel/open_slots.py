@@ -85,6 +85,8 @@ class OpenSlots:
         unit = ready.unit
         if unit.magic & TIMER_ROLL:
             return False
-        keys = recall_keys(ready.item[0], ready.item[8][0] or "")
+        item = ready.item
+        uniq_key = item.index_keys[0] if item.index_keys else None
+        keys = recall_keys(item.topic, uniq_key or "")
         found = [recall for key in keys if (recall := self.recalls.get(key)) is not None]
         return any(recall.slot_ms == unit.slot_ms for recall in found)

@@ -13,17 +13,18 @@ from typing import Final
 
 from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
 from cometmq.broker.base.store_failure import store_failure
-from cometmq.broker.delay.wheel.service import TimerService
+from cometmq.broker.delay.wheel.timed_send import TimedKind
+from cometmq.broker.send.kinds import Destination
 from cometmq.broker.send.send import SendProcessor
-from cometmq.broker.send.send_check import Destination
 from cometmq.codec.recall import RecallHandle, decode_recall_handle
 from cometmq.errors import CodecError, ResponseCode, StoreError
+from cometmq.model import flags
 from cometmq.model import properties as prop
 from cometmq.model.flags import PERM_WRITE
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand
-from cometmq.wire.header.headers import RecallMessageHeader, SendMessageHeader
+from cometmq.wire.header.headers import RecallMessageHeader
 
 __all__ = ["RecallProcessor"]
 
@@ -33,12 +34,10 @@ RECALL_TAG: Final = "_RECALL_TAG_"
 class RecallProcessor:
     """Serves one broker."""
 
-    def __init__(
-        self, state: BrokerState, send: SendProcessor, timers: TimerService | None
-    ) -> None:
+    def __init__(self, state: BrokerState, send: SendProcessor, timed: TimedKind) -> None:
         self._state = state
         self._send = send
-        self._timers = timers
+        self._timed = timed
 
     def handlers(self) -> dict[int, Handler]:
         """The codes served here."""
@@ -67,21 +66,19 @@ class RecallProcessor:
         }
         if header.producer_group:
             properties[prop.PRODUCER_GROUP] = header.producer_group
-        assert self._timers is not None
-        rules = self._timers.rules
-        target = Destination(handle.topic, 0, properties, out_ms=rules.out_ms(handle.time_ms))
-        sent = SendMessageHeader(
-            producer_group=header.producer_group or "",
-            topic=handle.topic,
-            default_topic="",
-            default_topic_queue_nums=0,
-            queue_id=0,
-            sys_flag=0,
-            born_timestamp_ms=now_ms,
-            flag=0,
-        )
+        target = Destination(handle.topic, 0, properties)
+        self._timed.delay(target, self._timed.out_ms(handle.time_ms))
         try:
-            result = self._send.put(target, sent, config, b"0", connection.peer_host, now_ms)
+            result = self._send.put(
+                target,
+                b"0",
+                flag=0,
+                sys_flag=flags.MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0,
+                born_ms=now_ms,
+                born_host=connection.peer_host,
+                reconsume_times=0,
+                now_ms=now_ms,
+            )
         except StoreError as error:
             raise Refusal(*store_failure(state, error)) from None
         ext = {"msgId": handle.uniq_key, "MSG_REGION": state.config.region_id}
@@ -102,7 +99,7 @@ class RecallProcessor:
                 ResponseCode.NO_PERMISSION,
                 "recall failed, operation is forbidden: recallMessageEnable is false",
             )
-        if self._timers is None:
+        if not self._timed.is_enabled:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "recall failed: accurate timer message is not enabled, timerWheelEnable is false",

@@ -202,7 +202,7 @@ class TimerService:
             for fresh, unit in zip(run, units, strict=True):
                 if fresh.item is None:
                     break
-                kept.append(Ready(fresh.due_ms, unit, fresh.item, fresh.born_host, 0, stamp))
+                kept.append(Ready(fresh.due_ms, unit, fresh.item, fresh.born_host, stamp))
         count = self._delivery.near.push(kept)
         self._loading.wait(units[count:])
 

@@ -1,162 +1,225 @@
-"""Sends with an exact time that arrive together: what goes into the timer topic.
-
-Job: say what is put for a plain message with TIMER_DELIVER_MS, and tell the timers of it.  Runs are
-served by `special_send`; recalls, what is due already, single messages and all mistakes by the
-checked way (`send.py`).
-
-Properties stay the string the client sent; TIMER_OUT_MS, REAL_TOPIC and REAL_QID are appended.
-"""
+"""Messages with an exact time: they wait in the timer topic for their slot of the wheel."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from cometmq.broker.base.state import BrokerState
+import msgspec
+
+from cometmq.broker.base.state import BrokerState, Refusal
 from cometmq.broker.delay.wheel.intake import Fresh
 from cometmq.broker.delay.wheel.service import TimerService
-from cometmq.broker.send.send_run import CLIENT_SYS_FLAGS, Look
-from cometmq.broker.send.special_send import Send
+from cometmq.broker.send.kinds import CHECK_BYTES_MAX, Destination, Prepared, Send, SendKind, Shape
+from cometmq.codec.properties import PROPERTIES_BYTES_MAX
 from cometmq.codec.recall import encode_recall_handles, recall_handle_head
-from cometmq.model.names import TIMER_TOPIC
-from cometmq.store.base.results import PutItem
-from cometmq.wire.header.fast_decode import SendCommand
+from cometmq.codec.timer_moved import OWN_NAMES
+from cometmq.errors import ResponseCode
+from cometmq.model import properties as prop
+from cometmq.model.names import RETRY_PREFIX, TIMER_TOPIC
+from cometmq.store.base.results import PutItem, PutResult
+from cometmq.store.timer.timer_slots import BadTimer, asked_due_ms, has_timer
+from cometmq.wire.header.headers import SendMessageHeader
 
-__all__ = ["TimedKind", "take_time"]
+__all__ = ["TimedKind", "Timing"]
 
-_MARK: Final = "TIMER_DELIVER_MS\x01"
-_WHERES_MAX: Final = 1024
+_TARGETS_MAX: Final = 1024
 _TIME_DIGITS_MAX: Final = 18
-_NO_LIMIT: Final = 2**31 - 1
+_INT32_MAX: Final = 2**31 - 1
 """timerCongestNumEachSlot as it is when nothing is limited."""
-_Timed = tuple[int, int, str]
-"""Slot, due time in ms, and what the recall handle says."""
 
 
-def take_time(text: str) -> tuple[int, str] | None:
-    """The time a property string asks for, in ms, and the string without; None when unusual."""
-    before, mark, after = text.partition(_MARK)
-    number, _, rest = after.partition("\x02")
-    if (
-        not mark
-        or before[-1:] not in ("", "\x02")
-        or not number.isascii()
-        or not number.isdigit()
-        or len(number) > _TIME_DIGITS_MAX
-        or "TIMER_" in rest
-        or "REAL_" in text
-    ):
-        return None
-    return int(number), before + rest
+class Timing(msgspec.Struct, gc=False, frozen=True):
+    """When a timed message is delivered."""
+
+    out_ms: int
+    """Its slot of the wheel."""
+    due_ms: int = 0
+    """The time itself; 0 when the message is read again for delivery."""
+    recalled_key: str | None = None
+    """The message that this one recalls."""
 
 
-class TimedKind:
-    """Sends with an exact time that arrive together (`special_send`)."""
+class TimedKind(SendKind):
+    """Timed messages of one broker; a shape's detail is their `Timing`."""
 
-    __slots__ = ("_look", "_state", "_suffix", "_timers", "_wheres", "mark")
+    mark = f"{prop.TIMER_DELIVER_MS}\x01"
+    is_varying = True
+    # Else a client could say that its message replaces another one.
+    dropped = tuple(OWN_NAMES)
+    properties_bytes_max = PROPERTIES_BYTES_MAX - CHECK_BYTES_MAX
 
-    def __init__(
-        self, state: BrokerState, timers: TimerService | None, look: Look, suffix: bytes
-    ) -> None:
-        self.mark = _MARK
+    def __init__(self, state: BrokerState, timers: TimerService | None) -> None:
         self._state = state
         self._timers = timers
-        self._look = look
-        self._suffix = suffix.decode()
-        self._wheres: dict[tuple[str, int], tuple[str, str]] = {}
+        self._targets: dict[tuple[str, int], tuple[str, str]] = {}
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether there are timers (timerWheelEnable)."""
+        return self._timers is not None
 
     def is_open(self) -> bool:
-        """While there are timers, and nothing is limited."""
+        """Whether there are timers, and the number of messages in a slot is not limited."""
         limit = self._state.config.timer_congest_num_each_slot
-        return self._timers is not None and limit == _NO_LIMIT
+        return self._timers is not None and limit == _INT32_MAX
 
-    def items(self, sends: Sequence[Send], now_ms: int) -> tuple[list[PutItem], list[_Timed]]:
-        """What to put into the timer topic, and when it is due."""
-        items: list[PutItem] = []
-        more: list[_Timed] = []
+    def parse(self, value: str, text: str) -> Timing | None:
+        """Return the time, when it is an ordinary number."""
+        timers = self._timers
+        if (
+            timers is None
+            or not (value.isascii() and value.isdigit())
+            or len(value) > _TIME_DIGITS_MAX
+        ):
+            return None
+        due_ms = int(value)
+        return Timing(timers.rules.out_ms(due_ms), due_ms)
+
+    def check(self, header: SendMessageHeader, target: Destination, now_ms: int) -> None:
+        """Let a message with a time wait, unless it is due already.
+
+        Raises:
+            Refusal: the message cannot wait as it asks.
+        """
+        if not has_timer(target.properties) or (target.reason and not target.kind.is_transactional):
+            return
+        out_ms = self.slot_of(target, now_ms)
+        if out_ms is not None:
+            self.delay(target, out_ms)
+
+    def delay(self, target: Destination, out_ms: int) -> None:
+        """Let a message wait for a slot of the wheel."""
+        target.kind = self
+        target.detail = Timing(out_ms, 0, target.properties.get(prop.TIMER_DEL_UNIQKEY))
+
+    def out_ms(self, time_ms: int) -> int:
+        """The slot of a time; only where timers are enabled."""
+        assert self._timers is not None
+        return self._timers.rules.out_ms(time_ms)
+
+    def slot_of(self, target: Destination, now_ms: int) -> int | None:
+        """Return the slot of a message with a time; None when it is due already.
+
+        Raises:
+            Refusal: the message cannot wait as it asks.
+        """
         timers = self._timers
         if timers is None:
-            return items, more
-        look, suffix, where_of = self._look, self._suffix, self._wheres.get
-        precision_ms = timers.rules.precision_ms
-        last_ms = now_ms + self._state.config.timer_max_delay_sec * 1000
-        for header, text, body in sends:
-            taken = take_time(text)
-            if taken is None:
-                break
-            due_ms, rest = taken
-            # What is left when the time is taken out is as good as a plain string.
-            looked = look(rest)
-            if looked is None or not now_ms < due_ms <= last_ms:
-                break
-            keys, shape = looked
-            # As `TimerRules.out_ms`.
-            out_ms = (due_ms - 1) // precision_ms * precision_ms
-            topic, queue_id = header.topic, header.queue_id
-            target, handle_head = where_of((topic, queue_id)) or self._where(topic, queue_id)
-            try:
-                raw = f"{text}{suffix}TIMER_OUT_MS\x01{out_ms}\x02{target}".encode()
-            except UnicodeEncodeError:
-                break
-            items.append(
-                (
-                    TIMER_TOPIC,
-                    0,
-                    body,
-                    raw,
-                    header.flag,
-                    header.sys_flag & CLIENT_SYS_FLAGS,
-                    header.born_timestamp_ms,
-                    shape[1],
-                    keys,
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+        if target.kind.is_transactional:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: it is transactional and has an exact time; a message "
+                "cannot wait for both, leave out one",
+            )
+        try:
+            due_ms = asked_due_ms(target.properties, now_ms)
+        except BadTimer as error:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal: {error}") from None
+        limit_ms = self._state.config.timer_max_delay_sec * 1000
+        is_recall = prop.TIMER_DEL_UNIQKEY in target.properties
+        if due_ms - now_ms > limit_ms or (is_recall and due_ms <= now_ms):
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "timer message illegal, the delay time should not be bigger than the max delay "
+                f"{limit_ms}ms; or if set del msg, the delay time should be bigger than the "
+                f"current time (asked for {due_ms - now_ms} ms)",
+            )
+        if due_ms <= now_ms:
+            return None
+        out_ms = timers.rules.out_ms(due_ms)
+        self._check_congestion(timers.slot_count(out_ms))
+        return out_ms
+
+    def _check_congestion(self, count: int) -> None:
+        """Refuse some of the messages for a full slot, all when it is twice full (isReject)."""
+        limit = self._state.config.timer_congest_num_each_slot
+        if limit == _INT32_MAX or count <= limit:
+            return
+        share = (count - limit) / (limit + 0.1)
+        if count >= limit * 2 or self._state.env.chance.random() < share:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"timer message is under flow control: its second has {count} messages, "
+                f"timerCongestNumEachSlot is {limit} and {limit * 2} are the most; send for "
+                "another second, or raise the limit",
+            )
+
+    def prepare(
+        self, topic: str, queue_id: int, shape: Shape, uniq_key: str, now_ms: int
+    ) -> Prepared | None:
+        """What is due already, or too late, is left to the checks."""
+        timing: Timing = shape.detail
+        limit_ms = self._state.config.timer_max_delay_sec * 1000
+        if timing.due_ms and not now_ms < timing.due_ms <= now_ms + limit_ms:
+            return None
+        entries, _ = self._target(topic, queue_id)
+        added = f"TIMER_OUT_MS\x01{timing.out_ms}\x02{entries}".encode()
+        return TIMER_TOPIC, 0, shape.tags_code, added
+
+    def _target(self, topic: str, queue_id: int) -> tuple[str, str]:
+        """Return the last properties, and how the recall handle begins."""
+        target = self._targets.get((topic, queue_id))
+        if target is None:
+            if len(self._targets) >= _TARGETS_MAX:
+                self._targets.clear()
+            target = self._targets[topic, queue_id] = (
+                f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02",
+                recall_handle_head(topic, self._state.config.broker_name),
+            )
+        return target
+
+    def stored(
+        self, sends: Sequence[Send], results: Sequence[PutResult], born_host: bytes, now_ms: int
+    ) -> list[str] | None:
+        """Hand messages to the timers; return what recalls each."""
+        timers = self._timers
+        if timers is None:
+            return None
+        open_to_ms = timers.open_to_ms
+        run: list[Fresh] = []
+        handles: list[str] = []
+        for send, result in zip(sends, results, strict=False):
+            timing: Timing = send.shape.detail
+            topic, queue_id = send.real_topic, send.real_queue_id
+            # A message that is due so soon need not be read again.
+            is_unread = timing.due_ms and timing.out_ms < open_to_ms
+            run.append(
+                Fresh(
+                    result.queue_offset,
+                    result.physical_offset,
+                    result.end_offset - result.physical_offset,
+                    timing.out_ms,
+                    topic,
+                    timing.recalled_key,
+                    timing.due_ms,
+                    _real_item(send) if is_unread else None,
+                    born_host,
                 )
             )
             # A time in the slot (SendMessageProcessor.attachRecallHandle).
-            more.append((out_ms, due_ms, f"{handle_head}{out_ms + 1} {keys[0]}"))
-        return items, more
+            _, head = self._target(topic, queue_id)
+            handles.append(f"{head}{timing.out_ms + 1} {send.uniq_key}")
+        timers.added(run)
+        if sends[0].real_topic.startswith(RETRY_PREFIX):
+            return None
+        return encode_recall_handles(handles)
 
-    def _where(self, topic: str, queue_id: int) -> tuple[str, str]:
-        """The last properties, and how the recall handle begins."""
-        if len(self._wheres) >= _WHERES_MAX:
-            self._wheres.clear()
-        where = self._wheres[topic, queue_id] = (
-            f"REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02",
-            recall_handle_head(topic, self._state.config.broker_name),
-        )
-        return where
 
-    def stored(
-        self,
-        requests: Sequence[SendCommand],
-        items: Sequence[PutItem],
-        more: Sequence[_Timed],
-        placed: Sequence[tuple[int, int]],
-        born_host: bytes,
-        now_ms: int,
-    ) -> list[str]:
-        """Tell the timers; what recalls each."""
-        timers = self._timers
-        assert timers is not None
-        # What was put together lies together.
-        ends = [place[0] for place in placed[1:]] + [self._state.store.max_physical_offset]
-        open_to_ms = timers.open_to_ms
-        timers.added(
-            [
-                Fresh(
-                    queue_offset,
-                    place,
-                    end - place,
-                    out_ms,
-                    header.topic,
-                    None,
-                    due_ms,
-                    # What is due so soon need not be read again.
-                    (header.topic, header.queue_id, *item[2:]) if out_ms < open_to_ms else None,
-                    born_host,
-                )
-                for header, item, (out_ms, due_ms, _), (place, queue_offset), end in zip(
-                    [request.ext for request in requests], items, more, placed, ends, strict=False
-                )
-            ]
-        )
-        return encode_recall_handles([one[2] for one in more[: len(placed)]])
+def _real_item(send: Send) -> PutItem:
+    """The message for its own topic."""
+    return PutItem(
+        send.real_topic,
+        send.real_queue_id,
+        send.body,
+        send.properties,
+        send.flag,
+        send.sys_flag,
+        send.born_ms,
+        send.tags_code,
+        send.index_keys,
+    )

@@ -51,14 +51,14 @@ from cometmq.broker.extensions.staging.tokens import (
     StagedTokens,
     blocks_of,
 )
-from cometmq.broker.send.batch_keys import BatchLook
+from cometmq.broker.send.batch_keys import BatchKeysReader
 from cometmq.codec.batch import decode_batch
 from cometmq.codec.properties import find_property
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CometError, MessageIllegal, ResponseCode, StoreError
 from cometmq.model import flags
 from cometmq.model.names import STAGED_DECISION_TOPIC
-from cometmq.store.base.results import BatchItem, IndexKeys, PutResult
+from cometmq.store.base.results import PutResult
 from cometmq.wire.extensions.staging import PublishBody, PublishStatus
 
 __all__ = ["Outcome", "Publisher"]
@@ -132,12 +132,12 @@ class Publisher:
     """
 
     __slots__ = (
+        "_batch_keys",
         "_current",
         "_grown",
         "_is_stopped",
         "_is_sync_flush",
         "_ledger",
-        "_look",
         "_settled",
         "_state",
         "_tokens",
@@ -165,7 +165,7 @@ class Publisher:
         self._waiting: deque[_Request] = deque()
         self._current: _Publication | None = None
         self._is_stopped = False
-        self._look = BatchLook()
+        self._batch_keys = BatchKeysReader()
         self.at: Callable[[str], None] = lambda _: None
         """Called at each step; for tests of crashes."""
 
@@ -397,7 +397,9 @@ class Publisher:
                     items = decode_batch(packed)
                     self._waiting_items.put(topic, queue_id, wait, items, now_ms, **how)
                 else:
-                    self._put_slice(topic, queue_id, packed, {**how, "store_ms": now_ms})
+                    store.put_packed(
+                        topic, queue_id, packed, self._batch_keys.read, store_ms=now_ms, **how
+                    )
             except MessageIllegal as error:
                 current.lost += count
                 log.error(
@@ -415,11 +417,6 @@ class Publisher:
             current.block += 1
             current.item = 0
             current.slices = None
-
-    def _put_slice(self, topic: str, queue_id: int, packed: bytes, how: dict[str, Any]) -> None:
-        store, look = self._state.store, self._look.find
-        if store.put_packed(topic, queue_id, packed, look, **how) is None:
-            store.put_batch(topic, queue_id, _items(packed, look), **how)
 
     def _sys_flag(self, topic: str) -> int:
         config = self._state.topics.get(topic)
@@ -574,15 +571,6 @@ def _is_same(item: tuple[int, bytes, bytes], found: memoryview) -> bool:
     return message.body == item[1] and find_property(message.raw_properties, name) == find_property(
         item[2], name
     )
-
-
-def _items(
-    packed: bytes, look: Callable[[Sequence[bytes]], tuple[list[int], list[IndexKeys]]]
-) -> list[BatchItem]:
-    """The messages of a slice in the form the store takes always."""
-    items = decode_batch(packed)
-    codes, keys = look([properties for _, _, properties in items])
-    return [(*item, code, key) for item, code, key in zip(items, codes, keys, strict=True)]
 
 
 def _seen_again(outcome: Outcome) -> Outcome:

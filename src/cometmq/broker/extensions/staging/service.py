@@ -35,7 +35,7 @@ from cometmq.broker.extensions.staging.ledger import (
 )
 from cometmq.broker.extensions.staging.publication import Outcome, Publisher
 from cometmq.broker.extensions.staging.tokens import StagedBlock, StagedTokens
-from cometmq.broker.send.send_check import SendChecks
+from cometmq.broker.send.checks import SendChecks
 from cometmq.codec.properties import encode_properties
 from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.errors import CodecError, RemoteProtocolError, ResponseCode, StoreError

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.harness import Client, eventually
+from tests.unit.broker.harness import Client, eventually, scenario
 from tests.unit.broker.send.test_send_run import PLAIN, exchange, frame, told
 from tests.unit.broker.transacting import stored
 
 from cometmq.broker import Broker
-from cometmq.broker.delay.levels.delayed_send import make_delayed_look
-from cometmq.broker.send.send_run import make_look
+from cometmq.broker.delay.levels.delayed_send import DelayedKind
+from cometmq.broker.delay.levels.schedule import ScheduleService
+from cometmq.broker.send.kinds import make_property_reader
 from cometmq.codec.stored_message import StoredMessage
 from cometmq.model.names import SCHEDULE_TOPIC
 
@@ -73,24 +74,41 @@ def test_delayed_sends_in_one_read_are_as_those_one_by_one(tmp_path: Path, flush
     told(tmp_path, story, flushDiskType=flush)
 
 
-def test_the_look_takes_what_is_plain() -> None:
+def test_levels_are_read_as_this_broker_writes_them(tmp_path: Path) -> None:
     """A level as the table has it, once, at the beginning of an entry."""
-    look = make_delayed_look(make_look(), 18)
-    first = look("KEYS\x01a\x02UNIQ_KEY\x01U1\x02TAGS\x01T\x02DELAY\x013\x02")
-    again = look("UNIQ_KEY\x01U2\x02TAGS\x01T\x02DELAY\x013\x02")
-    assert first == (("U1", "a", "T"), (3, "T", 84))
-    assert again == (("U2", None, "T"), (3, "T", 84))
-    for refused in (
-        "UNIQ_KEY\x01U\x02DELAY\x0119\x02",
-        "UNIQ_KEY\x01U\x02DELAY\x0103\x02",
-        "UNIQ_KEY\x01U\x02DELAY\x010\x02",
-        "UNIQ_KEY\x01U\x02DELAY\x01-1\x02",
-        "UNIQ_KEY\x01U\x02DELAY\x01\x02",
-        "UNIQ_KEY\x01U\x02MYDELAY\x013\x02",
-        "UNIQ_KEY\x01U\x02DELAY\x013\x02DELAY\x014\x02",
-        "UNIQ_KEY\x01U\x02DELAY\x013\x02TIMER_DELAY_SEC\x014\x02",
-        "UNIQ_KEY\x01U\x02DELAY\x013\x02TRAN_MSG\x01true\x02",
-        "UNIQ_KEY\x01U\x02DELAY\x013\x02REAL_TOPIC\x01x\x02",
-        "DELAY\x013\x02TAGS\x01T\x02",
-    ):
-        assert look(refused) is None, refused
+
+    async def story(broker: Broker, client: Client) -> None:
+        kind = DelayedKind(broker.state, ScheduleService(broker.state))
+        read = make_property_reader((kind,))
+
+        def parsed(text: str) -> tuple[object, ...] | None:
+            found = read(text)
+            return None if found is None else (found[0], found[1].detail, found[1].tags_code)
+
+        for _ in range(2):
+            assert parsed("KEYS\x01a\x02UNIQ_KEY\x01U1\x02TAGS\x01T\x02DELAY\x013\x02") == (
+                ("U1", "a", "T"),
+                3,
+                84,
+            )
+            assert parsed("UNIQ_KEY\x01U2\x02TAGS\x01T\x02DELAY\x013\x02") == (
+                ("U2", None, "T"),
+                3,
+                84,
+            )
+        for refused in (
+            "UNIQ_KEY\x01U\x02DELAY\x0119\x02",
+            "UNIQ_KEY\x01U\x02DELAY\x0103\x02",
+            "UNIQ_KEY\x01U\x02DELAY\x010\x02",
+            "UNIQ_KEY\x01U\x02DELAY\x01-1\x02",
+            "UNIQ_KEY\x01U\x02DELAY\x01\x02",
+            "UNIQ_KEY\x01U\x02MYDELAY\x013\x02",
+            "UNIQ_KEY\x01U\x02DELAY\x013\x02DELAY\x014\x02",
+            "UNIQ_KEY\x01U\x02DELAY\x013\x02TIMER_DELAY_SEC\x014\x02",
+            "UNIQ_KEY\x01U\x02DELAY\x013\x02TRAN_MSG\x01true\x02",
+            "UNIQ_KEY\x01U\x02DELAY\x013\x02REAL_TOPIC\x01x\x02",
+            "DELAY\x013\x02TAGS\x01T\x02",
+        ):
+            assert read(refused) is None, refused
+
+    scenario(tmp_path, story)

@@ -7,14 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.harness import Client, eventually
+from tests.unit.broker.harness import Client, eventually, scenario
 from tests.unit.broker.send.test_send_run import PLAIN, exchange, frame, store_of, told
 from tests.unit.broker.transacting import stored
 
 from cometmq.broker import Broker
 from cometmq.broker.delay.wheel.fetch import Ready
 from cometmq.broker.delay.wheel.near import Near
-from cometmq.broker.delay.wheel.timed_send import take_time
+from cometmq.broker.delay.wheel.timed_send import TimedKind, Timing
+from cometmq.broker.send.kinds import PLAIN as PLAIN_KIND
+from cometmq.broker.send.kinds import make_property_reader
 from cometmq.codec.recall import decode_recall_handle
 from cometmq.codec.stored_message import StoredMessage
 from cometmq.model.names import TIMER_TOPIC
@@ -156,19 +158,31 @@ def test_runs_end_where_a_log_file_does(tmp_path: Path) -> None:
     told(tmp_path, story, mappedFileSizeCommitLog=FILE_BYTES)
 
 
-def test_a_time_is_taken_from_where_an_entry_begins() -> None:
+def test_a_time_is_read_where_an_entry_begins(tmp_path: Path) -> None:
     """Once, a number, and with nothing else of the timers'."""
-    assert take_time("UNIQ_KEY\x01U\x02TIMER_DELIVER_MS\x015\x02TAGS\x01T\x02") == (
-        5,
-        "UNIQ_KEY\x01U\x02TAGS\x01T\x02",
-    )
-    for refused in (
-        "UNIQ_KEY\x01U\x02",
-        "MYTIMER_DELIVER_MS\x015\x02",
-        "TIMER_DELIVER_MS\x01-5\x02",
-        "TIMER_DELIVER_MS\x01\x02",
-        "TIMER_DELIVER_MS\x015\x02TIMER_DEL_UNIQKEY\x01x\x02",
-        "TIMER_DELIVER_MS\x015\x02REAL_TOPIC\x01x\x02",
-        "TIMER_DELIVER_MS\x01" + "9" * 19 + "\x02",
-    ):
-        assert take_time(refused) is None, refused
+
+    async def story(broker: Broker, client: Client) -> None:
+        kind = TimedKind(broker.state, broker.timers)
+        read = make_property_reader((kind,))
+        found = read("UNIQ_KEY\x01U\x02TIMER_DELIVER_MS\x015000\x02TAGS\x01T\x02")
+        assert found is not None
+        assert found[0] == ("U", None, "T")
+        assert found[1].detail == Timing(4000, 5000)
+        # What is remembered of a time would be the time of all others.
+        other = read("UNIQ_KEY\x01V\x02TIMER_DELIVER_MS\x016000\x02TAGS\x01T\x02")
+        assert other is not None
+        assert other[1].detail == Timing(5000, 6000)
+        plain = read("UNIQ_KEY\x01U\x02")
+        assert plain is not None
+        assert plain[1].kind is PLAIN_KIND
+        for refused in (
+            "UNIQ_KEY\x01U\x02MYTIMER_DELIVER_MS\x015\x02",
+            "UNIQ_KEY\x01U\x02TIMER_DELIVER_MS\x01-5\x02",
+            "UNIQ_KEY\x01U\x02TIMER_DELIVER_MS\x01\x02",
+            "UNIQ_KEY\x01U\x02TIMER_DELIVER_MS\x015\x02TIMER_DEL_UNIQKEY\x01x\x02",
+            "UNIQ_KEY\x01U\x02TIMER_DELIVER_MS\x015\x02REAL_TOPIC\x01x\x02",
+            "UNIQ_KEY\x01U\x02TIMER_DELIVER_MS\x01" + "9" * 19 + "\x02",
+        ):
+            assert read(refused) is None, refused
+
+    scenario(tmp_path, story)

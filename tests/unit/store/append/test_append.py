@@ -1,42 +1,40 @@
-"""put_many: the same log, queues and index as one put after the other."""
+"""append: the same log, queues and index for many messages as for one after the other."""
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.store.stores import HOST, Rig
 
-if TYPE_CHECKING:
-    from cometmq.store.base.results import PutItem
+from cometmq.errors import MessageIllegal, StoreClosed
+from cometmq.store.base.results import PutItem, PutResult
 
 
 def item(number: int, queue_id: int = 0, topic: str = "T", **other: Any) -> PutItem:
     body = other.get("body", b"%d" % number)
     properties = other.get("properties", b"KEYS\x01k%d\x02" % number)
     keys = (f"U{number}", f"k{number}", None)
-    return topic, queue_id, body, properties, number, other.get("sys_flag", 0), 5, number % 3, keys
-
-
-def put_one(rig: Rig, one: PutItem) -> tuple[int, int]:
-    topic, queue_id, body, properties, flag, sys_flag, born_ms, code, keys = one
-    result = rig.store.put(
-        topic, queue_id, body, properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms,
-        born_host=HOST, tags_code=code, store_ms=rig.now_ms, index_keys=keys,
+    return PutItem(
+        topic, queue_id, body, properties, number, other.get("sys_flag", 0), 5, number % 3, keys,
+        other.get("reconsume_times", 0), other.get("prepared_offset", 0),
     )  # fmt: skip
-    return result.physical_offset, result.queue_offset
 
 
-def put_all(rig: Rig, items: list[PutItem]) -> list[tuple[int, int]]:
-    """As a broker does: what is left out goes the single way."""
-    placed: list[tuple[int, int]] = []
-    while len(placed) < len(items):
-        more = rig.store.put_many(items[len(placed) :], born_host=HOST, store_ms=rig.now_ms)
-        placed += more or [put_one(rig, items[len(placed)])]
-    return placed
+def put_one(rig: Rig, one: PutItem) -> PutResult:
+    return rig.store.put(
+        one.topic, one.queue_id, one.body, one.properties, flag=one.flag, sys_flag=one.sys_flag,
+        born_ms=one.born_ms, born_host=HOST, reconsume_times=one.reconsume_times,
+        prepared_offset=one.prepared_offset, tags_code=one.tags_code, store_ms=rig.now_ms,
+        index_keys=one.index_keys,
+    )  # fmt: skip
+
+
+def append(rig: Rig, items: list[PutItem], born_host: bytes = HOST) -> list[PutResult]:
+    return rig.store.append(items, born_host=born_host, store_ms=rig.now_ms)
 
 
 def contents(rig: Rig, topics: tuple[str, ...] = ("T", "Other")) -> Any:
@@ -64,7 +62,7 @@ def test_many_are_stored_as_one_by_one(shape: list[tuple[int, str, int]]) -> Non
         for n, (queue_id, topic, size) in enumerate(shape)
     ]
     left, right = Rig(), Rig()
-    assert put_all(left, items) == [put_one(right, one) for one in items]
+    assert append(left, items) == [put_one(right, one) for one in items]
     assert contents(left) == contents(right)
 
 
@@ -73,46 +71,60 @@ def test_many_are_stored_as_one_by_one(shape: list[tuple[int, str, int]]) -> Non
     [
         item(1, 7),
         item(1, topic="New"),
-        item(1, body=bytes(5 << 20)),
         item(1, properties=bytes(2_000)),
-        item(1, properties=bytes(40_000)),
         item(1, sys_flag=4),
+        item(1, reconsume_times=3),
+        item(1, prepared_offset=77),
     ],
 )
-def test_what_is_not_simple_is_left_to_put(odd: PutItem) -> None:
-    """Those before it are stored, it and those behind it are not."""
+def test_what_is_not_simple_is_stored_in_its_turn(odd: PutItem) -> None:
+    """Between simple ones, first and last; as one by one."""
+    left, right = Rig(), Rig()
+    items = [odd, item(1), odd, item(2), odd]
+    assert append(left, items) == [put_one(right, one) for one in items]
+    assert contents(left, ("T", "New")) == contents(right, ("T", "New"))
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [item(1, body=bytes(5 << 20)), item(1, properties=bytes(40_000)), item(1, topic="..")],
+)
+def test_what_is_refused_ends_the_run(refused: PutItem) -> None:
+    """Those before it are stored, it and those behind it are not; alone it says why."""
     rig = Rig()
     put_one(rig, item(0))
-    placed = rig.store.put_many([item(1), item(2), odd, item(3)], born_host=HOST, store_ms=1)
-    assert [queue_offset for _, queue_offset in placed] == [1, 2]
+    results = append(rig, [item(1), item(2), refused, item(3)])
+    assert [result.queue_offset for result in results] == [1, 2]
     assert rig.store.max_queue_offset("T", 0) == 3
-    assert rig.store.queues("New") == []
+    with pytest.raises(MessageIllegal):
+        append(rig, [refused, item(3)])
+    assert rig.store.max_queue_offset("T", 0) == 3
 
 
 def test_fault_in_the_middle_leaves_whole_messages() -> None:
     """A flag that fits no record: what came before has record, unit and offsets."""
     rig = Rig()
     put_one(rig, item(0))
-    bad = list(item(2))
-    bad[4] = 1 << 40
+    bad = item(2)
+    bad.flag = 1 << 40
     with pytest.raises(struct.error):
-        rig.store.put_many([item(1), tuple(bad), item(3)], born_host=HOST, store_ms=1)  # type: ignore[list-item]
-    assert put_one(rig, item(4))[1] == 2
+        append(rig, [item(1), bad, item(3)])
+    assert put_one(rig, item(4)).queue_offset == 2
     result: Any = rig.store.get("T", 0, 0, 10)
     assert result.count == 3
-    assert rig.store.message_at(put_one(rig, item(5))[0]) is not None
+    assert rig.store.message_at(put_one(rig, item(5)).physical_offset) is not None
 
 
-def test_closed_or_general_stores_take_none_of_many() -> None:
-    """A closed store, CRC tails, an IPv6 peer: `put` knows what to do."""
+def test_closed_store_refuses_and_general_ones_take_all() -> None:
+    """CRC tails and IPv6 peers make no difference to who calls."""
     rig = Rig()
     put_one(rig, item(0))
-    assert rig.store.put_many([item(1)], born_host=bytes(20), store_ms=1) == []
+    assert len(append(rig, [item(1), item(2)], bytes(20))) == 2
     rig.store.close()
-    assert rig.store.put_many([item(1)], born_host=HOST, store_ms=1) == []
+    with pytest.raises(StoreClosed):
+        append(rig, [item(1)])
     tails = Rig(is_crc_appended=True)
-    put_one(tails, item(0))
-    assert tails.store.put_many([item(1)], born_host=HOST, store_ms=1) == []
+    assert len(append(tails, [item(1), item(2)])) == 2
 
 
 def test_many_become_visible_after_their_flush() -> None:
@@ -123,10 +135,10 @@ def test_many_become_visible_after_their_flush() -> None:
     rig.store.arrival_listener = lambda *what: told.append(what)
     rig.store.watch("T", 0)
     before = rig.store.max_queue_offset("T", 0)
-    placed = rig.store.put_many([item(1), item(2)], born_host=HOST, store_ms=rig.now_ms)
+    results = append(rig, [item(1), item(2)])
     durable: list[bool] = []
     rig.store.when_durable(rig.store.max_physical_offset, durable.append)
-    assert len(placed) == 2
+    assert len(results) == 2
     for _ in range(20):
         rig.tick(100)
     assert durable == [True]
@@ -150,6 +162,6 @@ def test_watchers_are_told_when_the_records_are_there() -> None:
 
     rig.store.arrival_listener = listener
     rig.store.watch("T", 0)
-    rig.store.put_many([item(1), item(2)], born_host=HOST, store_ms=rig.now_ms)
+    append(rig, [item(1), item(2)])
     assert len(seen) == 2
     assert all(seen)

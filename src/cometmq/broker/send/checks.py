@@ -1,0 +1,184 @@
+"""The checks a send has to pass, in the order of wire.md 3.3.2.
+
+They refuse with RocketMQ's code and a remark that names the cause, create topics on demand, and
+turn what the properties ask for into a `Destination`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cometmq.broker.base.state import FAQ, BrokerState, Refusal
+from cometmq.broker.send.kinds import Destination, SendKind
+from cometmq.core.retry import retry
+from cometmq.core.retry.dead_letters import REPLAY_OF
+from cometmq.errors import ResponseCode
+from cometmq.model import properties as prop
+from cometmq.model.flags import PERM_WRITE, perm_text
+from cometmq.model.names import (
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    check_topic,
+    dlq_topic,
+    group_of_retry_topic,
+)
+from cometmq.model.topic import TopicConfig
+from cometmq.net.server import ServerConnection
+from cometmq.wire.command.command import RemotingCommand
+from cometmq.wire.header.headers import SendMessageHeader
+
+__all__ = ["SendChecks", "topic_text"]
+
+
+def topic_text(config: TopicConfig) -> str:
+    """Describe a topic as Java's TopicConfig.toString does; tools show it in remarks."""
+    attributes = ", ".join(f"{key}={value}" for key, value in config.attributes.items())
+    return (
+        f"TopicConfig [topicName={config.topic}, readQueueNums={config.read_queue_count}, "
+        f"writeQueueNums={config.write_queue_count}, perm={perm_text(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={str(config.order).lower()}, attributes={{{attributes}}}]"
+    )
+
+
+class SendChecks:
+    """Every check of a send; each raises `Refusal`."""
+
+    __slots__ = ("_kinds", "_state")
+
+    def __init__(self, state: BrokerState, kinds: Sequence[SendKind] = ()) -> None:
+        self._state = state
+        self._kinds = kinds
+
+    def topic(
+        self, header: SendMessageHeader, connection: ServerConnection, now_ms: int
+    ) -> TopicConfig:
+        """Check broker, topic name and queue; create the topic where that is allowed.
+
+        Raises:
+            Refusal: the topic does not take the message.
+        """
+        config = self._state.config
+        if now_ms < config.start_accept_send_request_time_stamp:
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "broker unable to service, until "
+                f"{config.start_accept_send_request_time_stamp} (ms since 1970, now {now_ms})",
+            )
+        topic = header.topic
+        known = self._state.topics.get(topic)
+        if known is not None and known.order and not config.broker_permission & PERM_WRITE:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._state.address}] sending message is forbidden",
+            )
+        fault = check_topic(topic)
+        if fault is not None:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        if topic in SEND_FORBIDDEN_TOPICS:
+            raise Refusal(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+            )
+        if known is None:
+            known = self._create(header, now_ms)
+        count = max(known.write_queue_count, known.read_queue_count)
+        if header.queue_id >= count:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{header.queue_id}] is illegal, {topic_text(known)} "
+                f"Producer: {connection.peer}",
+            )
+        return known
+
+    def _create(self, header: SendMessageHeader, now_ms: int) -> TopicConfig:
+        topics = self._state.topics
+        created = topics.create_from_template(
+            header.topic, header.default_topic, header.default_topic_queue_nums, now_ms
+        )
+        if created is None and header.topic.startswith(RETRY_PREFIX):
+            created = topics.ensure(header.topic, 1, now_ms)
+        if created is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please!{FAQ}",
+            )
+        self._state.topic_changed(created)
+        return created
+
+    def body(self, body: bytes) -> None:
+        """Check that there is a body and that it is not too large.
+
+        Raises:
+            Refusal: it is empty, or over maxMessageSize.
+        """
+        limit = self._state.config.max_message_size
+        if not body:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: it has no body; send at least one byte",
+            )
+        if len(body) > limit:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: its body has {len(body)} bytes, "
+                f"maxMessageSize is {limit}; send less or raise the limit",
+            )
+
+    def destination(
+        self,
+        request: RemotingCommand,
+        header: SendMessageHeader,
+        config: TopicConfig,
+        properties: dict[str, str],
+        now_ms: int,
+    ) -> Destination:
+        """Decide where a single message goes, and what its properties then are.
+
+        Raises:
+            Refusal: the message asks for what it cannot have.
+        """
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._state.random_queue(config.write_queue_count)
+        target = Destination(header.topic, queue_id, properties)
+        if header.topic.startswith(RETRY_PREFIX) and self._bury(request, header, target, now_ms):
+            return target
+        self._check_keys(config, properties)
+        for kind in self._kinds:
+            kind.check(header, target, now_ms)
+        return target
+
+    def _bury(
+        self,
+        request: RemotingCommand,
+        header: SendMessageHeader,
+        target: Destination,
+        now_ms: int,
+    ) -> bool:
+        """Turn a retry that had its tries into a dead letter; True when it is one."""
+        group = group_of_retry_topic(header.topic)
+        settings = self._state.groups.find(group, now_ms)
+        if settings is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group} {FAQ}",
+            )
+        most = retry.max_reconsume_times(settings, header.max_reconsume_times, request.version)
+        is_ordered = not self._state.queue_locks.are_all_expired(group, now_ms)
+        # An ordered consumer sends back what it will not try again, so it must not come again;
+        # what an operator sends again has no tries yet.
+        is_ordered = is_ordered and not (
+            REPLAY_OF in target.properties and not header.reconsume_times
+        )
+        if not is_ordered and not retry.goes_to_dlq_on_send(header.reconsume_times, most):
+            return False
+        dead = self._state.ensure_topic(dlq_topic(group), retry.DLQ_QUEUE_COUNT, now_ms)
+        target.topic = dead.topic
+        target.queue_id = 0
+        target.properties[prop.DELAY] = "-1"
+        return True
+
+    def _check_keys(self, config: TopicConfig, properties: dict[str, str]) -> None:
+        is_compaction = config.attributes.get("cleanup.policy") == "COMPACTION"
+        if is_compaction and not properties.get(prop.KEYS, "").strip():
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
