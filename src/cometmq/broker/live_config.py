@@ -1,9 +1,7 @@
-"""Making a changed configuration hold in a running broker.
+"""Applies a changed configuration to a running broker.
 
-Job: for each key of `LIVE_KEYS` (`cometmq.broker.admin.config`), tell the part that has its own
-copy.  It must not decide which keys may change, nor write the file.
-
-Most keys need nothing: their readers ask `BrokerState.config` every time.
+Most readers of a key ask `BrokerState.config` every time; the others hold a copy, which is replaced
+here.  `cometmq.broker.admin.config` decides which keys may change.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.base.state import BrokerState
 from cometmq.broker.base.store_config import store_config
 from cometmq.broker.files.persistence import BrokerFiles
-from cometmq.broker.registration import Registration
+from cometmq.broker.registration import RegistrationService
 from cometmq.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from cometmq.model.names import DEFAULT_TOPIC
 from cometmq.model.topic import TopicConfig
@@ -36,14 +34,14 @@ _RETENTION_KEYS: Final = frozenset(
     }
 )
 _SEND_CHECK_KEYS: Final = frozenset({"brokerPermission", "startAcceptSendRequestTimeStamp"})
-"""Keys a send to a known topic is not checked against again."""
+"""Keys that a send to a topic of earlier sends is not checked against."""
 
 
 class LiveConfig:
     """Applies changes.
 
     Args:
-        forget_topics: sends every topic through the checks again.
+        forget_topics: makes the next send to each topic go through all checks again.
     """
 
     __slots__ = ("_files", "_forget_topics", "_registration", "_state")
@@ -52,7 +50,7 @@ class LiveConfig:
         self,
         state: BrokerState,
         files: BrokerFiles,
-        registration: Registration,
+        registration: RegistrationService,
         forget_topics: Callable[[], None],
     ) -> None:
         self._state = state
@@ -61,7 +59,7 @@ class LiveConfig:
         self._forget_topics = forget_topics
 
     def apply(self, config: BrokerConfig, keys: frozenset[str]) -> None:
-        """Let a configuration hold from now on; `keys` are those that were given."""
+        """Apply a configuration; `keys` are those that were given."""
         state = self._state
         state.config = config
         self._files.config = config
@@ -78,18 +76,18 @@ class LiveConfig:
         self._registration.change_config(config, keys)
 
     def _open_template(self, config: BrokerConfig) -> None:
-        """Let topics be made after TBW102, or no longer."""
+        """Allow or forbid the creation of topics after the template TBW102."""
         state = self._state
         perm = PERM_READ | PERM_WRITE
         if config.auto_create_topic_enable:
             perm |= PERM_INHERIT
         count = config.default_topic_queue_nums
-        known = state.topics.get(DEFAULT_TOPIC)
-        if known is None:
+        template = state.topics.get(DEFAULT_TOPIC)
+        if template is None:
             if not config.auto_create_topic_enable:
                 return
-            known = TopicConfig(DEFAULT_TOPIC, count, count, perm)
-        changed = replace(known, perm=perm)
+            template = TopicConfig(DEFAULT_TOPIC, count, count, perm)
+        changed = replace(template, perm=perm)
         if changed != state.topics.get(DEFAULT_TOPIC):
             state.topics.put(changed, state.env.clock.now_ms())
             state.topic_changed(changed)

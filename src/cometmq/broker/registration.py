@@ -1,15 +1,15 @@
 """Registration with the name servers: at start, soon after, regularly, on each new topic, at stop.
 
-Job: tell every name server that this broker lives and which topics it has.  It must not decide
-what a topic is.  One task per name server serves it alone, so a dead one delays nobody else.
+Every name server learns that this broker is alive and which topics it has.  Each name server has a
+task of its own, so one that is down delays no other.
 
-REGISTER_BROKER goes out with all topics at start, and with only the changed ones when topics
-changed; UNREGISTER_BROKER at stop.  At RocketMQ's pace, 10 s after the start and then every
-``registerNameServerPeriod``, a name server is asked whether it still has our version of the topics
-(QUERY_DATA_VERSION, which is a sign of life too), and gets all of them where it has not: ten
-thousand topics are a megabyte and a half, every time and for every name server.  A Java broker
-sends them unasked unless ``forceRegister`` is false.  Where Java waits for its next period, we soon
-try a name server that failed again, and register at once with one that comes back.
+REGISTER_BROKER carries all topics at the start, and only changed ones when topics change;
+UNREGISTER_BROKER goes out at the stop.  At RocketMQ's pace, 10 s after the start and then every
+``registerNameServerPeriod``, each name server is asked whether it has our version of the topics
+(QUERY_DATA_VERSION, which also counts as a sign of life), and gets all topics if it has not.
+Java's broker sends them every time unless ``forceRegister`` is false; ten thousand topics are
+1.5 MB for each name server.  After a failure Java waits for its next period; we try again soon, and
+register at once with a name server that comes back.
 """
 
 from __future__ import annotations
@@ -35,32 +35,40 @@ from cometmq.wire.body.bodies import (
 from cometmq.wire.command.codes import RequestCode
 from cometmq.wire.command.command import RemotingCommand
 
-__all__ = ["Registration"]
+__all__ = ["RegistrationService"]
 
 log = logging.getLogger("cometmq.broker")
 
 SECOND_REGISTRATION_MS: Final = 10_000
 RETRY_MS_MIN: Final = 250
 RETRY_MS_MAX: Final = 5_000
-"""Pause before a name server that failed is tried again; it doubles with each failure."""
+"""Pause before the next try after a failure; it doubles with each failure."""
 WHOLE_DELAY_MS: Final = 500
 """From the first of some deletions to the registration without them."""
 UNREGISTER_TIMEOUT_MS: Final = 2_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 WAIT_MAX_MS: Final = 1_000
-"""A client waits at most this long for its new topic to be routable; then it retries anyway."""
+"""A client waits at most this long until its new topic is routable; then it retries anyway."""
 
 
 class _NameServer:
-    """What one name server still has to be told; `told` counts changes it was told or missed."""
+    """What one name server does not have yet; `announced` counts changes it has, or has missed."""
 
-    __slots__ = ("address", "changed", "is_known_down", "needs_all", "retry_ms", "told", "wake")
+    __slots__ = (
+        "address",
+        "announced",
+        "changed",
+        "is_known_down",
+        "needs_all",
+        "retry_ms",
+        "wake",
+    )
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.changed: dict[str, TopicConfig] = {}
         self.needs_all = True
-        self.told = 0
+        self.announced = 0
         self.retry_ms = RETRY_MS_MIN
         self.is_known_down = False
         self.wake = asyncio.Event()
@@ -68,14 +76,14 @@ class _NameServer:
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    """A callback due when every name server was told of `change`."""
+    """A callback that is due when every name server has `change`, or has missed it."""
 
     change: int
     done: Callable[[], None]
     timer: asyncio.TimerHandle | None = field(default=None)
 
 
-class Registration:
+class RegistrationService:
     """Keeps every name server informed.
 
     Args:
@@ -126,12 +134,12 @@ class Registration:
 
         Returns after the first attempt with each of them, successful or not.
         """
-        await asyncio.gather(*map(self._tell, self._name_servers.values()))
+        await asyncio.gather(*map(self._register, self._name_servers.values()))
         for server in self._name_servers.values():
             self._tasks[server.address] = asyncio.create_task(self._serve(server))
 
     def change_config(self, config: BrokerConfig, keys: frozenset[str]) -> None:
-        """Go by another configuration from now on; `keys` are those that were given."""
+        """Use another configuration from now on; `keys` are those that were given."""
         self._config = config
         if "namesrvAddr" in keys:
             self._change_addresses(config.name_servers())
@@ -150,7 +158,7 @@ class Registration:
             if address not in self._name_servers:
                 server = self._name_servers[address] = _NameServer(address)
                 self._tasks[address] = asyncio.create_task(self._serve(server))
-        self._release_told()
+        self._release_announced()
 
     async def _leave(self, server: _NameServer, serving: asyncio.Task[None]) -> None:
         serving.cancel()
@@ -179,32 +187,29 @@ class Registration:
             server.wake.set()
 
     def topic_deleted(self, _: str) -> None:
-        """Announce that a topic is gone: only the whole table says so."""
+        """Announce that a topic was deleted; only the whole table can say so."""
         self._announce_all()
 
     def _announce_all(self) -> None:
-        """Send the whole table, soon.
-
-        Not at once: a tool that deletes a thousand topics would have it sent as often.
-        """
+        """Send the whole table soon; a tool that deletes a thousand topics has it sent once."""
         if self._whole_timer is None and not self._is_stopped:
             self._whole_timer = asyncio.get_running_loop().call_later(
-                WHOLE_DELAY_MS / 1000, self._tell_whole
+                WHOLE_DELAY_MS / 1000, self._send_whole_table
             )
 
-    def _tell_whole(self) -> None:
+    def _send_whole_table(self) -> None:
         self._whole_timer = None
         for server in self._name_servers.values():
             server.needs_all = True
             server.wake.set()
 
-    def when_told(self, done: Callable[[], None]) -> None:
-        """Call `done` when every name server knows (or missed) all changes up to now.
+    def when_announced(self, done: Callable[[], None]) -> None:
+        """Call `done` when every name server has, or has missed, all changes up to now.
 
         Calls at once where there is nothing to wait for, and after `WAIT_MAX_MS` at the latest.
         """
         if self._is_stopped or all(
-            server.told >= self._changes for server in self._name_servers.values()
+            server.announced >= self._changes for server in self._name_servers.values()
         ):
             done()
             return
@@ -222,7 +227,7 @@ class Registration:
             waiter.done()
 
     def _lost(self, channel: Channel) -> None:
-        """A name server closed its connection: it may come back without memory."""
+        """Register again with a name server that closed its connection: it may have restarted."""
         server = self._name_servers.get(channel.address)
         if server is not None and not self._is_stopped:
             server.needs_all = True
@@ -237,7 +242,7 @@ class Registration:
                 if not await self._is_up_to_date(server):
                     server.needs_all = True
             if server.needs_all or server.changed:
-                if await self._tell(server):
+                if await self._register(server):
                     server.retry_ms = RETRY_MS_MIN
                 else:
                     await asyncio.sleep(server.retry_ms / 1000)
@@ -252,9 +257,9 @@ class Registration:
                 continue
 
     async def _is_up_to_date(self, server: _NameServer) -> bool:
-        """Ask whether a name server has our topics as they are; a failed question is a no."""
+        """Ask whether a name server has our topics as they are; no answer counts as no."""
         if server.needs_all or server.changed:
-            # It will be told in a moment.
+            # A registration follows in a moment.
             return True
         keys = ("brokerName", "brokerAddr", "clusterName", "brokerId")
         ext = {key: self._identity[key] for key in keys}
@@ -264,22 +269,22 @@ class Registration:
             channel = await self._pool.get(server.address, CONNECT_TIMEOUT_MS)
             response = await channel.request(request, self._config.register_broker_timeout_mills)
         except CometError:
-            # What is wrong is told by the registration that follows.
+            # The registration that follows reports the cause.
             return False
         is_answered = response.code == ResponseCode.SUCCESS
         return is_answered and response.ext_fields.get("changed") == "false"
 
-    async def _tell(self, server: _NameServer) -> bool:
+    async def _register(self, server: _NameServer) -> bool:
         """Send one registration; False when the name server did not take it."""
         try:
-            return await self._tell_once(server)
+            return await self._register_once(server)
         except Exception:
             # The task of this name server has to live as long as the broker.
             log.exception("registration with name server %s failed", server.address)
             server.needs_all = True
             return False
 
-    async def _tell_once(self, server: _NameServer) -> bool:
+    async def _register_once(self, server: _NameServer) -> bool:
         change = self._changes
         changed, server.changed = server.changed, {}
         is_full = server.needs_all
@@ -291,12 +296,12 @@ class Registration:
             "enableActingMaster": "false",
             "bodyCrc32": str(body_crc(body)),
         }
-        is_told = await self._send(server, RequestCode.REGISTER_BROKER, ext, body)
-        if not is_told:
+        is_accepted = await self._send(server, RequestCode.REGISTER_BROKER, ext, body)
+        if not is_accepted:
             server.needs_all = True
-        server.told = max(server.told, change)
-        self._release_told()
-        return is_told
+        server.announced = max(server.announced, change)
+        self._release_announced()
+        return is_accepted
 
     def _encode(self, topics: Iterable[TopicConfig]) -> bytes:
         perm = self._config.broker_permission
@@ -305,12 +310,12 @@ class Registration:
         wrapper = TopicConfigWrapper(table, self._topics.version, version, {}, {})
         return encode_register_broker_body(wrapper)
 
-    def _release_told(self) -> None:
-        """Let go of those whose change every name server was told of."""
+    def _release_announced(self) -> None:
+        """Call back those whose change every name server has, or has missed."""
         for waiter in [
             waiter
             for waiter in self._waiters
-            if all(other.told >= waiter.change for other in self._name_servers.values())
+            if all(other.announced >= waiter.change for other in self._name_servers.values())
         ]:
             self._release(waiter)
 
@@ -333,7 +338,7 @@ class Registration:
         return True
 
     def _report(self, server: _NameServer, cause: str) -> None:
-        """Log the first failure of a row, not each."""
+        """Log the first failure in a row only."""
         if not server.is_known_down:
             server.is_known_down = True
             log.warning(

@@ -35,7 +35,7 @@ from cometmq.broker.pull.filters import FilterService
 from cometmq.broker.pull.lookup import LookupProcessor
 from cometmq.broker.pull.offset import OffsetProcessor
 from cometmq.broker.pull.pull import PullProcessor
-from cometmq.broker.registration import Registration
+from cometmq.broker.registration import RegistrationService
 from cometmq.broker.send.reply import ReplyProcessor
 from cometmq.broker.send.send import SendProcessor
 from cometmq.broker.transaction.counts import TransactionCounts
@@ -64,7 +64,7 @@ class Services:
     store: MessageStore
     state: BrokerState
     files: BrokerFiles
-    registration: Registration
+    registration: RegistrationService
     schedule: ScheduleService
     timers: TimerService | None
     """None where ``timerWheelEnable`` is false."""
@@ -111,7 +111,7 @@ def build_services(
     if not files.are_topics_sound:
         _adopt_queues(topics, store, now_ms)
     groups.seed(now_ms)
-    registration = Registration(env, config, address, topics)
+    registration = RegistrationService(env, config, address, topics)
     state = BrokerState(
         config,
         env,
@@ -122,7 +122,7 @@ def build_services(
         address,
         files=files.tables(),
         disk_usage=lambda: disk.usage(config.store_path()),
-        when_registered=registration.when_told,
+        when_registered=registration.when_announced,
     )
     schedule = ScheduleService(state, *files.load_delay_offsets())
     files.attach_delays(schedule)

@@ -1,20 +1,21 @@
-"""What a message to the delay gateway says, and what it says when it comes out.
+"""The messages of the delay gateway: properties that name topic and time, and a plan for each.
 
-Job: the properties by which any client names topic and time, and a plan for each message.
-It must not do I/O.
+Does no I/O.
 
 A producer sends to the gateway's topic (``DELAY_GATEWAY``) an ordinary message, with tags, keys,
 body and properties as its consumers shall get them, and these user properties:
 
 - ``GATEWAY_TOPIC``: the topic it is for;
-- ``GATEWAY_TIME_MS``: when, in ms since 1970, or ``GATEWAY_DELAY_MS``: how long after it was made.
+- ``GATEWAY_TIME_MS``: when it is due, in ms since 1970, or ``GATEWAY_DELAY_MS``: how long after its
+  creation.
 
-It comes out in that topic with its tags, keys, message group, body and user properties, and
+The gateway delivers it to that topic with its tags, keys, message group, body and user properties,
+and
 
 - ``GATEWAY_ID``: the unique id of the message that went in, the same in every repetition;
-- ``GATEWAY_DUE_MS``: the time it was due.
+- ``GATEWAY_DUE_MS``: the time at which it was due.
 
-A message that cannot be carried comes out in the dead-letter topic (``DELAY_GATEWAY_DEAD``) with
+A message that cannot be delivered goes to the dead-letter topic (``DELAY_GATEWAY_DEAD``) with
 all its properties, ``GATEWAY_ID`` and the reason in ``GATEWAY_REASON``.
 """
 
@@ -32,8 +33,8 @@ __all__ = [
     "ID",
     "REASON",
     "Broken",
-    "Carried",
     "Incoming",
+    "PlannedDelivery",
     "plan",
 ]
 
@@ -51,7 +52,7 @@ REASON_CHARS_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A message as it was taken from the gateway's topic."""
+    """A message as it came from the gateway's topic."""
 
     body: bytes
     tags: str | None
@@ -64,11 +65,11 @@ class Incoming:
 
     @property
     def stable_id(self) -> str:
-        """The id of what a producer sent, however often it came in or out."""
+        """The id of the producer's message, the same in every repetition."""
         return self.properties.get(ID) or self.message_id
 
     def outgoing(self, topic: str, extra: dict[str, str]) -> Message:
-        """The message for another topic, with its user properties and these."""
+        """Make the message for another topic, with its user properties and `extra`."""
         own = {k: v for k, v in self.properties.items() if k not in RESERVED_PROPERTIES}
         return Message(
             topic,
@@ -81,22 +82,22 @@ class Incoming:
         )
 
     def dead(self, topic: str, reason: str) -> Message:
-        """The message for the dead-letter topic."""
+        """Make the message for the dead-letter topic."""
         return self.outgoing(topic, {ID: self.stable_id, REASON: reason[:REASON_CHARS_MAX]})
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """A message that can be carried: where to, and when."""
+class PlannedDelivery:
+    """The topic to which a message is delivered, and when."""
 
     topic: str
     due_ms: int
 
-    def held(self, incoming: Incoming, held_topic: str, now_ms: int) -> Message:
-        """The message for the gateway's own store; one that is overdue goes through at once."""
+    def for_store(self, incoming: Incoming, held_topic: str, now_ms: int) -> Message:
+        """Make the message for the gateway's own store, which delivers an overdue one at once."""
         extra = {TOPIC: self.topic, ID: incoming.stable_id, DUE_MS: str(self.due_ms)}
         message = incoming.outgoing(held_topic, extra)
-        # No group in the store: it would put a whole group into one queue behind a slow topic.
+        # No group in the store: it would put all its messages into one queue behind a slow topic.
         message.properties = {**message.properties, **_group(incoming)}
         message.message_group = None
         message.deliver_time_ms = self.due_ms if self.due_ms > now_ms else None
@@ -111,28 +112,28 @@ def _group(incoming: Incoming) -> dict[str, str]:
 
 
 def released(incoming: Incoming) -> Message:
-    """The message for its real topic, made of what the gateway's own store held."""
+    """Make the message for its real topic from the one in the gateway's own store."""
     properties = incoming.properties
     message = incoming.outgoing(properties[TOPIC], {})
     message.message_group = properties.get(GROUP)
-    kept = {ID, DUE_MS}
+    shown = {ID, DUE_MS}
     message.properties = {
         key: value
         for key, value in message.properties.items()
-        if key in kept or (key not in _OURS and key != GROUP)
+        if key in shown or (key not in _OURS and key != GROUP)
     }
     return message
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A message that cannot be carried, and why."""
+    """A message that cannot be delivered, and why."""
 
     reason: str
 
 
-def plan(incoming: Incoming, gateway_topics: frozenset[str]) -> Carried | Broken:
-    """Where a message goes and when; ``gateway_topics`` are not allowed, since it would circle."""
+def plan(incoming: Incoming, gateway_topics: frozenset[str]) -> PlannedDelivery | Broken:
+    """Plan a message; ``gateway_topics`` are refused, because it would come back."""
     properties = incoming.properties
     topic = properties.get(TOPIC)
     if not topic:
@@ -148,7 +149,7 @@ def plan(incoming: Incoming, gateway_topics: frozenset[str]) -> Carried | Broken
             continue
         if not (text.isascii() and text.isdigit()):
             return Broken(f"{name} is {text!r:.50}, expected a number of milliseconds")
-        return Carried(topic, start_ms + int(text))
+        return PlannedDelivery(topic, start_ms + int(text))
     return Broken(
         f"both {TIME_MS} and {DELAY_MS} are missing; one of them says when the message is due"
     )

@@ -1,14 +1,14 @@
-"""The delay gateway: takes messages from a foreign cluster, holds them, brings them on time.
+"""The delay gateway: takes messages from a foreign cluster and delivers them there on time.
 
-Job: a consumer of the foreign cluster, a private broker with timers, a producer of the foreign
-cluster, and who may forget a message when.  It must not know the wire or the store.
+It consists of a consumer of the foreign cluster, a private broker with timers, and a producer of
+the foreign cluster.
 
-Nothing is lost: the foreign offset moves when the private broker has the message on disk (it
-flushes before it answers), and the private offset moves when the foreign broker has answered.
-A crash between the two repeats the step, so a message may come out twice; both have the same
-``GATEWAY_ID``.  What the foreign cluster does not take now (unreachable, busy) is tried again
-every second; a topic that does not exist is tried again later, so that it holds up nobody; what it
-will never take goes to the dead-letter topic.
+No message is lost: the foreign offset moves when the private broker has the message on disk (it
+flushes before it answers), and the private offset moves when the foreign broker has answered.  A
+crash between the two repeats the step, so a message may be delivered twice; both copies have the
+same ``GATEWAY_ID``.  A message that the foreign cluster does not accept now (unreachable, busy) is
+sent again every second.  One whose topic does not exist goes back to the store for a while, so that
+it holds up no other.  One that the cluster will never accept goes to the dead-letter topic.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ from cometmq.gateway.contract import (
     DUE_MS,
     GATEWAY_TOPIC,
     Broken,
-    Carried,
     Incoming,
+    PlannedDelivery,
     plan,
     released,
 )
@@ -59,7 +59,7 @@ GROUP: Final = "DELAY_GATEWAY"
 HELD_TOPIC: Final = "HELD"
 RETRY_PAUSE_S: Final = 1.0
 LATER_MS: Final = 10_000
-"""When a message for a topic that does not exist is tried again."""
+"""Pause before a message for a topic that does not exist is sent again."""
 LOG_EVERY: Final = 10
 """Tries between two log lines of one message."""
 FOR_EVER: Final = 2**31 - 1
@@ -67,7 +67,7 @@ STATUS_FILE: Final = "gateway.json"
 STATUS_INTERVAL_S: Final = 1.0
 METRICS_INTERVAL_S: Final = 10.0
 CONCURRENCY: Final = 64
-# The private broker is reached without keys and TLS, whatever the environment says.
+# The clients of the private broker use no keys and no TLS, whatever the environment says.
 _OPEN: Final[dict[str, Any]] = {
     "access_key": "",
     "secret_key": "",
@@ -78,7 +78,7 @@ _OPEN: Final[dict[str, Any]] = {
 
 @dataclass(slots=True)
 class GatewayStatus:
-    """What the gateway has done since it started; times in ms."""
+    """What the gateway has done since its start; times in ms."""
 
     foreign: str = ""
     topic: str = ""
@@ -102,17 +102,17 @@ class GatewayStatus:
         )
 
     def table(self) -> dict[str, object]:
-        """By name, as in the status file."""
+        """Give the values by name, as in the status file."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def read_status(store_path: str) -> dict[str, object] | None:
-    """What a gateway with this store last wrote of itself; None if none ever ran."""
+    """Read the last status of a gateway with this store; None if none ever ran."""
     try:
-        found: dict[str, object] = json.loads((Path(store_path) / STATUS_FILE).read_text())
+        status: dict[str, object] = json.loads((Path(store_path) / STATUS_FILE).read_text())
     except FileNotFoundError:
         return None
-    return found
+    return status
 
 
 class DelayGateway:
@@ -125,7 +125,7 @@ class DelayGateway:
         dead_letter_topic: the foreign topic for messages that cannot be carried.
         group: consumer and producer group at the foreign cluster.
         settings: keys of the private broker, by RocketMQ's names.
-        client_ip: what the clients say their address is; the machine's by default.
+        client_ip: the address in the client ids; the machine's by default.
         env: clock, chance, network and workers; the machine's by default.
         disk: where the private store lives; the machine's by default.
         security: keys and TLS of the foreign cluster, as for `Producer`.
@@ -153,12 +153,12 @@ class DelayGateway:
         self._settings = settings or {}
         self._env = env if env is not None else system_environment()
         self._disk = disk if disk is not None else RealDisk()
-        # An environment of one's own brings its network to the clients, not only to the store.
+        # A given environment is also the clients', with its network.
         self._foreign_options = {"name_server": name_server, "env": env, **security}
         self._own_options: dict[str, Any] = {"env": env, **_OPEN}
         self._client_ip = client_ip
         self.at: Callable[[str], None] = lambda step: None
-        """Told the steps between which a message is in two places; a test may end us there."""
+        """Called between the steps of a move, where a message is in both clusters; for tests."""
         self._stops = contextlib.AsyncExitStack()
         self._foreign: Producer | None = None
         self._own: Producer | None = None
@@ -173,7 +173,7 @@ class DelayGateway:
 
         Raises:
             StoreError: the store cannot be opened.
-            ClientError: the foreign cluster cannot be reached, or does not let us in.
+            ClientError: the foreign cluster cannot be reached, or refuses the client.
         """
         try:
             await self._start()
@@ -195,9 +195,9 @@ class DelayGateway:
         async with Admin(**self._own_options) as admin:
             await admin.create_topic(HELD_TOPIC, queue_count=8)
         async with Admin(**self._foreign_options) as admin:
-            known = await admin.topic_list()
+            present_topics = await admin.topic_list()
             for topic in (self._topic, self._dead_letter_topic):
-                if topic not in known:
+                if topic not in present_topics:
                     await admin.create_topic(topic)
         own = {"client_ip": self._client_ip, **self._own_options}
         foreign = {"client_ip": self._client_ip, **self._foreign_options}
@@ -209,7 +209,7 @@ class DelayGateway:
         out = PushConsumer(
             "GATEWAY_OUT",
             {HELD_TOPIC: "*"},
-            self._bring,
+            self._deliver,
             consume_from="first",
             concurrency=CONCURRENCY,
             max_reconsume_times=FOR_EVER,
@@ -218,7 +218,7 @@ class DelayGateway:
         taking = PushConsumer(
             self._group,
             {self._topic: "*"},
-            self._take,
+            self._accept,
             consume_from="first",
             concurrency=CONCURRENCY,
             max_reconsume_times=FOR_EVER,
@@ -230,13 +230,13 @@ class DelayGateway:
         self._reporter = asyncio.create_task(self._report())
 
     async def stop(self) -> None:
-        """Finish what is under way, and close; what is held stays in the store.
+        """Finish running moves and close; waiting messages stay in the store.
 
-        A part that cannot stop in order leaves no other running; its error is raised at the end.
+        If a part fails to stop, the others are stopped nevertheless and its error is raised then.
         """
         self._is_stopping.set()
         if self._reporter is not None:
-            # It ends by itself with a last report; two at once would write the same file.
+            # It ends by itself after a last report; two reports at once would write one file.
             await self._reporter
             self._reporter = None
         await self._stops.aclose()
@@ -250,8 +250,8 @@ class DelayGateway:
 
     # -- in ---------------------------------------------------------------------------------
 
-    async def _take(self, message: ReceivedMessage) -> None:
-        """Hold a message of the foreign cluster; its offset moves when this returns."""
+    async def _accept(self, message: ReceivedMessage) -> None:
+        """Store a message of the foreign cluster; its offset moves when this returns."""
         incoming = _incoming(message)
         planned = plan(incoming, frozenset({self._topic, self._dead_letter_topic}))
         self.at("taken")
@@ -262,13 +262,13 @@ class DelayGateway:
         self.at("held")
         self.status.taken += 1
 
-    async def _hold(self, incoming: Incoming, planned: Carried) -> str | None:
-        """Bring a message to the private store's disk; why it cannot be held, if it cannot."""
+    async def _hold(self, incoming: Incoming, planned: PlannedDelivery) -> str | None:
+        """Write a message to the private store; give the reason if it refuses the message."""
         own = self._own
         assert own is not None
         now_ms = self._env.clock.now_ms()
         self.status.overdue += planned.due_ms <= now_ms
-        message = planned.held(incoming, HELD_TOPIC, now_ms)
+        message = planned.for_store(incoming, HELD_TOPIC, now_ms)
 
         async def send() -> str | None:
             try:
@@ -279,28 +279,30 @@ class DelayGateway:
                 raise CometError(f"the gateway's store answered {result.status.name}")
             return None
 
-        refusal: str | None = await self._insist(send, f"hold {incoming.stable_id}")
+        refusal: str | None = await self._retry(send, f"hold {incoming.stable_id}")
         return refusal
 
     # -- out --------------------------------------------------------------------------------
 
-    async def _bring(self, message: ReceivedMessage) -> None:
-        """Bring a message that is due to its topic; it is done when this returns."""
+    async def _deliver(self, message: ReceivedMessage) -> None:
+        """Send a message that is due to its topic; its offset moves when this returns."""
         incoming = _incoming(message)
         due_ms = int(incoming.properties[DUE_MS])
         outgoing = released(incoming)
         self.at("due")
-        fault = await self._insist(
+        fault = await self._retry(
             lambda: self._send(outgoing), f"bring {incoming.stable_id} to {outgoing.topic}"
         )
         if isinstance(fault, _Later):
-            # The store waits for the topic; a message in hand would hold up the others.
+            # The store waits for the topic, because a message that waits here holds up others.
             self.status.postponed += 1
-            log.warning("%s is tried again in %d ms: %s", incoming.stable_id, LATER_MS, fault.why)
-            again = Carried(outgoing.topic, self._env.clock.now_ms() + LATER_MS)
-            held = again.held(incoming, HELD_TOPIC, 0)
-            held.properties = {**incoming.outgoing(HELD_TOPIC, {}).properties}
-            await self._insist(lambda: self._put(held), f"hold {incoming.stable_id} again")
+            log.warning(
+                "%s is tried again in %d ms: %s", incoming.stable_id, LATER_MS, fault.reason
+            )
+            again = PlannedDelivery(outgoing.topic, self._env.clock.now_ms() + LATER_MS)
+            stored = again.for_store(incoming, HELD_TOPIC, 0)
+            stored.properties = {**incoming.outgoing(HELD_TOPIC, {}).properties}
+            await self._retry(lambda: self._put(stored), f"hold {incoming.stable_id} again")
             return
         if fault is not None:
             await self._bury(incoming, fault)
@@ -318,7 +320,7 @@ class DelayGateway:
             raise CometError(f"the gateway's store answered {result.status.name}")
 
     async def _send(self, message: Message) -> "str | _Later | None":
-        """One try at the foreign cluster: None when it has it, or why it never or not yet will."""
+        """Send once to the foreign cluster; give None, or why it does not take the message."""
         assert self._foreign is not None
         try:
             result = await self._foreign.send(message)
@@ -337,7 +339,7 @@ class DelayGateway:
         return None
 
     async def _bury(self, incoming: Incoming, reason: str) -> None:
-        """Bring a message to the dead-letter topic."""
+        """Send a message to the dead-letter topic."""
         message = incoming.dead(self._dead_letter_topic, reason)
         log.warning("dead letter %s: %s", incoming.stable_id, reason)
 
@@ -345,21 +347,24 @@ class DelayGateway:
             assert self._foreign is not None
             await self._foreign.send(message)
 
-        await self._insist(send, f"bury {incoming.stable_id}")
+        await self._retry(send, f"bury {incoming.stable_id}")
         self.status.dead += 1
 
-    async def _insist(self, work: Callable[[], Awaitable[Any]], what: str) -> Any:
-        """Do something until it succeeds or the gateway stops; then what was not done stays."""
+    async def _retry(self, work: Callable[[], Awaitable[Any]], purpose: str) -> Any:
+        """Repeat `work` until it succeeds; when the gateway stops, raise its error.
+
+        `purpose` completes "cannot ..." in the log.
+        """
         tries = 0
         while True:
             try:
                 return await work()
             except CometError as error:
-                self.status.last_error = f"{what}: {error}"
+                self.status.last_error = f"{purpose}: {error}"
                 if self._is_stopping.is_set():
                     raise
                 if tries % LOG_EVERY == 0:
-                    log.warning("cannot %s, trying every %g s: %s", what, RETRY_PAUSE_S, error)
+                    log.warning("cannot %s, trying every %g s: %s", purpose, RETRY_PAUSE_S, error)
                 tries += 1
                 self.status.retries += 1
             try:
@@ -367,22 +372,22 @@ class DelayGateway:
             except TimeoutError:
                 continue
 
-    # -- what it says of itself -------------------------------------------------------------
+    # -- status -----------------------------------------------------------------------------
 
     async def _report(self) -> None:
         every = max(1, int(METRICS_INTERVAL_S / STATUS_INTERVAL_S))
-        said, turn = "", 0
+        logged, turn = "", 0
         while not self._is_stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_stopping.wait(), STATUS_INTERVAL_S)
             await self._save_status()
             turn += 1
-            if turn % every == 0 and (line := self.status.line()) != said:
+            if turn % every == 0 and (line := self.status.line()) != logged:
                 log.info("%s", line)
-                said = line
+                logged = line
 
     async def _save_status(self) -> None:
-        """In a worker, for the disk syncs it."""
+        """Write the status file in a worker, because the disk syncs it."""
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(_: object) -> None:
@@ -403,9 +408,9 @@ class DelayGateway:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """Not now, and nobody shall wait for it."""
+    """A message cannot be delivered now, and no other may wait for it."""
 
-    why: str
+    reason: str
 
 
 def _incoming(message: ReceivedMessage) -> Incoming:
@@ -422,7 +427,7 @@ def _incoming(message: ReceivedMessage) -> Incoming:
 
 
 def _private(store_path: str, settings: dict[str, Any]) -> BrokerConfig:
-    """The private broker: on this machine only, and on disk before it answers."""
+    """Configure the private broker: reachable on this machine only, flushes before it answers."""
     overrides = {
         "brokerName": "delay-gateway",
         "brokerIP1": "127.0.0.1",

@@ -1,14 +1,13 @@
 """The name server's only durable state: small texts by namespace and key.
 
-Job: keep the table and its file `kvConfig.json` in step, off the loop.  Must not: know what the
-values mean (`ORDER_TOPIC_CONFIG` is a namespace like any other).
+A worker writes the table to `kvConfig.json` after each change:
 
     {"configTable":{"ORDER_TOPIC_CONFIG":{"TopicTest":"broker-a:8;broker-b:8"}}}
 
-A change is answered after the file that holds it was replaced atomically.  Changes that come
-while a write runs share the next one.  The version before is kept beside it as `.bak`, since a
-file from another program may be cut in half; if neither can be read, starting is refused with the
-position of the fault rather than going on with nothing.
+A change is answered when the file has been replaced atomically.  Changes that come while a write
+runs share the next one.  The version before stays beside the file as `.bak`, because a file from
+another program may be cut off.  If neither can be read the start is refused, with the position of
+the fault.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 Done = Callable[[Exception | None], None]
 
 
-class _File(msgspec.Struct, rename="camel"):
+class _KvConfigFile(msgspec.Struct, rename="camel"):
     config_table: dict[str, dict[str, str]] = {}
 
 
@@ -61,7 +60,7 @@ class KvConfig:
                 continue
             data = self._disk.read_bytes(path)
             try:
-                self._table = msgspec.json.decode(data, type=_File).config_table
+                self._table = msgspec.json.decode(data, type=_KvConfigFile).config_table
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 log.warning("%s (%d bytes) cannot be read: %s", path, len(data), error)
                 fault = fault or StoreCorrupt(
@@ -77,21 +76,21 @@ class KvConfig:
             raise fault
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value, or None."""
+        """Give a value, or None."""
         return self._table.get(namespace, {}).get(key)
 
     def table(self, namespace: str) -> dict[str, str] | None:
-        """All keys and values of a namespace, or None if it never had one."""
-        found = self._table.get(namespace)
-        return None if found is None else dict(sorted(found.items()))
+        """Give all keys and values of a namespace, or None if it never had one."""
+        values = self._table.get(namespace)
+        return None if values is None else dict(sorted(values.items()))
 
     def put(self, namespace: str, key: str, value: str, done: Done) -> None:
-        """Set a value; `done(None)` once it is durable, `done(error)` if it could not be."""
+        """Set a value; calls `done(None)` when it is durable, or `done(error)`."""
         self._table.setdefault(namespace, {})[key] = value
         self._persist(done)
 
     def delete(self, namespace: str, key: str, done: Done) -> None:
-        """Remove a value, if it is there; `done` as for `put`."""
+        """Remove a value if there is one; calls `done` as `put` does."""
         self._table.get(namespace, {}).pop(key, None)
         self._persist(done)
 
@@ -102,7 +101,7 @@ class KvConfig:
 
     def _write(self) -> None:
         self._writing, self._waiting = self._waiting, []
-        data = msgspec.json.encode(_File(self._table), order="sorted")
+        data = msgspec.json.encode(_KvConfigFile(self._table), order="sorted")
         before = self._written
         disk, path = self._disk, self._path
 

@@ -1,9 +1,7 @@
-"""A name server: routing table, KV configuration and server, wired together.
+"""A name server: routing table, KV configuration and server, and their timers.
 
-Job: own their lives and timers.  Must not: know request codes (see `processor`).
-
-State is memory only, but for the KV configuration: brokers register again every 30 s with every
-name server, so name servers need not know each other and any number runs side by side.
+All state but the KV configuration is in memory: every broker registers with every name server again
+every 30 s, so any number of name servers runs side by side and none knows of the others.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """`host:port` a client on this machine can dial."""
+        """`host:port` for a client on this machine."""
         host = self._config.bind_address
         return format_address("127.0.0.1" if host in {"0.0.0.0", "::", ""} else host, self._port)  # noqa: S104
 
@@ -125,7 +123,7 @@ class NameServer:
         disk = self._disk
 
         def work() -> None:
-            # Two requests may come to two workers; the second has to see what the first wrote.
+            # Two workers may serve two requests; the second has to see the file of the first.
             with self._config_lock:
                 make_durable_directory(disk, str(PurePosixPath(path).parent))
                 text = config.properties_text()
@@ -154,7 +152,7 @@ async def serve(
     server = NameServer(loaded.config, env, RealDisk())
     await server.start()
     try:
-        # The handlers stand before anybody is told that we are ready.
+        # The signal handlers are in place before `ready` is called.
         stopped = asyncio.ensure_future(wait_for_stop_signal())
         await asyncio.sleep(0)
         if ready is not None:
@@ -166,5 +164,5 @@ async def serve(
 
 
 def expand_home(path: str) -> str:
-    """`~` and Java's `${user.home}` replaced by the user's directory."""
+    """Replace `~` and Java's `${user.home}` by the user's directory."""
     return str(Path(path.replace("${user.home}", "~")).expanduser())

@@ -1,11 +1,11 @@
 """The name server's answers: one method for each request code.
 
-Job: headers and bodies in, a decision of `core.RouteTable` or `KvConfig`, headers and bodies out.
-Must not: decide about routes itself, or block.  Every method has the shape of `net.Handler`.
+Each method decodes a request, asks `core.RouteTable` or `KvConfig`, and encodes the answer.  None
+of them blocks.
 
-Two dialects of map keys.  Java writes numbers as keys without quotes (`{0:"host:port"}`), which
-is not JSON.  Clients that announce version 401 (4.9.4) or `acceptStandardJsonOnly` get quoted
-ones in routes, older ones get what they have always got; the other bodies keep Java's form.
+Java writes numbers as map keys without quotes (`{0:"host:port"}`), which is not JSON.  Clients that
+announce version 401 (4.9.4) or `acceptStandardJsonOnly` get quoted keys in routes; older clients,
+and all other bodies, keep Java's form.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SaveConfig = Callable[
 QUOTED_KEYS_VERSION: Final = 401
 EMPTY: Final[dict[str, str]] = {}
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-"""The hint RocketMQ appends to a remark; clients show it to people."""
+"""The hint that RocketMQ appends to a remark; clients show it to people."""
 
 
 class NameServerProcessor:
@@ -96,7 +96,7 @@ class NameServerProcessor:
         self._save_config = save_config
 
     def handlers(self) -> dict[int, Handler]:
-        """The method for each code; every other code is answered with 3 by the server."""
+        """Map each code to its method; the server answers every other code with 3."""
         return {
             RequestCode.PUT_KV_CONFIG: self.put_kv,
             RequestCode.GET_KV_CONFIG: self.get_kv,
@@ -126,7 +126,7 @@ class NameServerProcessor:
     # -- routes -------------------------------------------------------------------------------
 
     def get_route(self, request: RemotingCommand, _: ServerConnection, now_ms: int) -> _Answer:
-        """105: 17 for an unknown topic, which is what makes clients ask for TBW102."""
+        """105: 17 for an unknown topic, which makes clients ask for TBW102."""
         header = GetRouteHeader.from_command(request)
         config = self.config
         if config.need_wait_for_service:
@@ -160,7 +160,7 @@ class NameServerProcessor:
     ) -> _Answer:
         """224."""
         header = ClusterHeader.from_command(request)
-        return self._listed(request, lambda: self._routes.topics_of_cluster(header.cluster))
+        return self._list_or_refuse(request, lambda: self._routes.topics_of_cluster(header.cluster))
 
     def get_system_topics(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """304: names of clusters and brokers, which every broker registers as topics."""
@@ -169,19 +169,21 @@ class NameServerProcessor:
 
     def get_unit_topics(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """311."""
-        return self._listed(request, lambda: self._routes.topics_by_unit(unit=True))
+        return self._list_or_refuse(request, lambda: self._routes.topics_by_unit(unit=True))
 
     def get_unit_sub_topics(
         self, request: RemotingCommand, _: ServerConnection, __: int
     ) -> _Answer:
         """312."""
-        return self._listed(request, lambda: self._routes.topics_by_unit(unit_sub=True))
+        return self._list_or_refuse(request, lambda: self._routes.topics_by_unit(unit_sub=True))
 
     def get_unit_sub_ununit_topics(
         self, request: RemotingCommand, _: ServerConnection, __: int
     ) -> _Answer:
         """313."""
-        return self._listed(request, lambda: self._routes.topics_by_unit(unit=False, unit_sub=True))
+        return self._list_or_refuse(
+            request, lambda: self._routes.topics_by_unit(unit=False, unit_sub=True)
+        )
 
     def register_topic(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
         """217: answered 0 in any case, as Java does; a broker that is unknown adds nothing."""
@@ -252,8 +254,8 @@ class NameServerProcessor:
         cluster, address = header.cluster_name, header.broker_addr
         changed = self._routes.is_changed(cluster, address, decode_data_version(request.body))
         self._routes.touch(cluster, address, now_ms)
-        known = self._routes.data_version(cluster, address)
-        body = b"" if known is None else encode_data_version(known)
+        version = self._routes.data_version(cluster, address)
+        body = b"" if version is None else encode_data_version(version)
         answer = QueryDataVersionResponseHeader(changed)
         return request.answer(ResponseCode.SUCCESS, None, answer.to_ext(), body)
 
@@ -266,7 +268,7 @@ class NameServerProcessor:
         return request.answer(ResponseCode.SUCCESS)
 
     def get_member_group(self, request: RemotingCommand, _: ServerConnection, __: int) -> _Answer:
-        """901: the remark is what Java's answer carries."""
+        """901: with the remark of Java's answer."""
         header = BrokerMemberGroupHeader.from_command(request)
         group = BrokerData(
             header.cluster_name, header.broker_name, self._routes.member_group(header.broker_name)
@@ -339,7 +341,7 @@ class NameServerProcessor:
     def update_config(
         self, request: RemotingCommand, connection: ServerConnection, _: int
     ) -> _Answer:
-        """318: all of the given keys or none; Java ignores bad values without a word."""
+        """318: all of the given keys or none; Java silently ignores bad values."""
         changes = parse_properties(request.body.decode("utf-8", "replace"))
         if self.config.black_list() & changes.keys():
             return request.answer(
@@ -361,7 +363,7 @@ class NameServerProcessor:
 
     # -- helpers ------------------------------------------------------------------------------
 
-    def _listed(
+    def _list_or_refuse(
         self, request: RemotingCommand, topics: Callable[[], tuple[str, ...]]
     ) -> RemotingCommand:
         if not self.config.enable_topic_list:
@@ -372,7 +374,7 @@ class NameServerProcessor:
 def _registered_topics(
     request: RemotingCommand, *, compressed: bool
 ) -> tuple[DataVersion, tuple[TopicConfig, ...]]:
-    """Data version and topics of a registration, in whichever form its version has."""
+    """Give data version and topics of a registration of any client version."""
     if not request.body:
         return DataVersion(), ()
     wrapper = decode_register_broker_body(
@@ -390,7 +392,7 @@ def _topic_list(
 def _answer_later(
     request: RemotingCommand, connection: ServerConnection
 ) -> Callable[[Exception | None], None]:
-    """A callback that answers `request`, which is parked meanwhile."""
+    """Make a callback that answers `request` when a file is written."""
 
     def done(error: Exception | None) -> None:
         if request.is_oneway:

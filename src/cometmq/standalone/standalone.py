@@ -1,11 +1,8 @@
 """Name server and broker in one process.
 
-Job: start both in the right order on free ports and stop them in the reverse one.  Must not:
-decide anything about messages or routes.
-
-The broker announces itself to the name server over a real connection, as it would to another
-process, so a client cannot tell the difference.  The name server's two files live in the folder
-`namesrv` of the store directory, a name that RocketMQ ignores.
+The broker registers with the name server over a real connection, so clients see no difference to
+two processes.  The name server's two files lie in the folder `namesrv` of the store directory, a
+name that RocketMQ ignores.
 """
 
 from __future__ import annotations
@@ -33,8 +30,8 @@ class Standalone:
     """One name server and one broker; `await start()`, `await stop()`, each once.
 
     Args:
-        config: the broker's; its `namesrv_addr` is replaced by our own name server's address
-            (name servers named there are kept beside it).
+        config: the broker's; it registers with our own name server and with those of
+            `namesrv_addr`.
         config_path: the properties file that changes of the broker's configuration go to.
         name_server_port: 0 lets the system choose.
         name_server_host: the address the name server listens on.
@@ -76,8 +73,13 @@ class Standalone:
 
     @property
     def broker(self) -> Broker:
-        """The broker, once started."""
-        assert self._broker is not None
+        """The broker, once started.
+
+        Raises:
+            RuntimeError: it was not started.
+        """
+        if self._broker is None:
+            raise RuntimeError("the broker was not started")
         return self._broker
 
     @property
@@ -88,7 +90,7 @@ class Standalone:
     async def start(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Start the name server, then the broker, which registers before this returns.
 
-        `progress` is told of a long recovery of the store: what, done, total.
+        `progress` hears of a long recovery of the store: of what, done, total.
 
         Raises:
             ConnectFailed: a port cannot be bound.
@@ -101,7 +103,7 @@ class Standalone:
         await self._broker.start(progress)
 
     async def stop(self) -> None:
-        """Stop the broker, then the name server; what was acknowledged is on disk."""
+        """Stop the broker, then the name server; everything acknowledged is on disk then."""
         try:
             if self._broker is not None:
                 await self._broker.stop()

@@ -1,18 +1,17 @@
-"""Several broker processes under one: started together, kept running, stopped together.
+"""A supervisor of several broker processes: starts them, restarts them, stops them.
 
-Job: start the children, write what they say into one log, start one that ended again, end all of
-them on a stop.  Must not: know a message, a route or a setting; the caller says how a child is
-started (`ChildPlan`).
+The lines of all children go into one log.  The caller says how a child is started (`ChildPlan`).
 
 The brokers share nothing: each has its own port, store and name, registers by itself, and goes on
 serving while another one is down.
 
-A child gets a pipe as stdin that ends with the supervisor, however that ends: `parent_ended` tells
-the child, which then stops as on SIGTERM.  So a supervisor killed with -9 leaves nobody behind.
-Children run in sessions of their own, so that Ctrl-C reaches them once, through the supervisor.
+The stdin of a child is a pipe that closes when the supervisor ends in any way.  `parent_ended`
+reports that to the child, which then stops as on SIGTERM; so a supervisor killed with -9 leaves no
+child behind.  Children run in sessions of their own: Ctrl-C reaches them once, through the
+supervisor.
 
-Pauses before a restart double from 0.25 s to 30 s, and begin anew with a child that had served for
-a minute.  A child that ends before it ever served fails the start, and is not started again.
+The pause before a restart doubles from 0.25 s to 30 s, and is short again for a child that served
+for a minute.  A child that ends before it ever served fails the start and is not started again.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ __all__ = ["ChildFailed", "ChildPlan", "Supervisor", "check_stores", "child_stor
 PAUSE_S_MIN: Final = 0.25
 PAUSE_S_MAX: Final = 30.0
 STEADY_S: Final = 60.0
-"""A child that served for so long had started well; its next end is a new story."""
+"""After so long the next end of a child is not a failed start any more."""
 STOP_S_MAX: Final = 60.0
-"""A graceful stop writes what is in memory; past this the child is killed."""
+"""A graceful stop writes what is in memory; a child that takes longer is killed."""
 LINE_BYTES_MAX: Final = 1 << 16
 
-Say = Callable[[str], None]
+WriteLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ChildPlan:
-    """How a child is called, started, and how its ready line begins.
+    """The name of a child, its command line, and how its ready line begins.
 
-    `command` is given the address the child had before, or None the first time, so that a child
-    whose port the system chose keeps it.
+    `command` takes the address that the child had before, None the first time: a child whose port
+    the system chose keeps it.
     """
 
     name: str
@@ -77,36 +76,36 @@ class _Child:
 
 
 class Supervisor:
-    """Keeps the children of some plans running; `await start()`, `await stop()`, each once.
+    """Keeps one child running per plan; `await start()`, `await stop()`, each once.
 
     Args:
-        say: takes each line of the merged log, without its end.
+        write_line: takes each line of the merged log, without its end.
     """
 
-    def __init__(self, plans: Sequence[ChildPlan], say: Say) -> None:
+    def __init__(self, plans: Sequence[ChildPlan], write_line: WriteLine) -> None:
         self._plans = plans
-        self._say = say
+        self._write_line = write_line
         self._children: list[_Child] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
 
     @property
     def addresses(self) -> list[str]:
-        """What each child announced when it was ready, in the order of the plans."""
+        """The address of each child, in the order of the plans."""
         return [child.address or "" for child in self._children]
 
     async def start(self) -> None:
         """Start all children and wait until each of them serves.
 
         Raises:
-            ChildFailed: one ended before it served; the others are still to be stopped.
+            ChildFailed: one ended before it served; call `stop` for the others.
         """
         self._children = [_Child(plan) for plan in self._plans]
-        self._tasks = [asyncio.create_task(self._keep(child)) for child in self._children]
+        self._tasks = [asyncio.create_task(self._keep_running(child)) for child in self._children]
         await asyncio.gather(*(child.ready for child in self._children))
 
     async def stop(self) -> None:
-        """End every child by SIGTERM, and by SIGKILL one that does not end."""
+        """End every child by SIGTERM, and one that does not end by SIGKILL."""
         self._stopping.set()
         for child in self._children:
             _signal(child.process, signal.SIGTERM)
@@ -116,34 +115,36 @@ class Supervisor:
         if late:
             for child in self._children:
                 if child.process is not None:
-                    self._say(f"cometmq: {child.plan.name} did not stop in {STOP_S_MAX:.0f} s")
+                    self._write_line(
+                        f"cometmq: {child.plan.name} did not stop in {STOP_S_MAX:.0f} s"
+                    )
                 _signal(child.process, signal.SIGKILL)
             await asyncio.wait(late)
 
-    async def _keep(self, child: _Child) -> None:
+    async def _keep_running(self, child: _Child) -> None:
         """Run a child again and again until the stop."""
         name, pause_s = child.plan.name, PAUSE_S_MIN
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             begin = loop.time()
-            code = await self._live(child)
+            code = await self._run_once(child)
             if self._stopping.is_set():
                 return
-            how = _how_it_ended(code)
+            ending = _how_it_ended(code)
             if not child.ready.done():
                 child.ready.set_exception(
-                    ChildFailed(f"{name} {how} before it served: {child.last_line}", code)
+                    ChildFailed(f"{name} {ending} before it served: {child.last_line}", code)
                 )
                 return
             if loop.time() - begin > STEADY_S:
                 pause_s = PAUSE_S_MIN
-            self._say(f"cometmq: {name} {how}; starting it again in {pause_s:g} s")
+            self._write_line(f"cometmq: {name} {ending}; starting it again in {pause_s:g} s")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
-    async def _live(self, child: _Child) -> int:
-        """One life of a child; its exit code."""
+    async def _run_once(self, child: _Child) -> int:
+        """Run a child until it ends; give its exit code."""
         process = await asyncio.create_subprocess_exec(
             *child.plan.command(child.address),
             stdin=PIPE,
@@ -154,31 +155,31 @@ class Supervisor:
         )
         child.process = process
         if self._stopping.is_set():
-            # The stop came while it was being made and has not seen it.
+            # The stop came while the process was being created, and missed it.
             _signal(process, signal.SIGTERM)
         try:
             assert process.stdout is not None
             while line := await _line(process.stdout):
-                self._take(child, line.decode("utf-8", "replace").rstrip("\r\n"))
+                self._handle_line(child, line.decode("utf-8", "replace").rstrip("\r\n"))
             return await process.wait()
         finally:
             child.process = None
 
-    def _take(self, child: _Child, line: str) -> None:
+    def _handle_line(self, child: _Child, line: str) -> None:
         if not line.startswith(child.plan.ready_prefix):
             child.last_line = line
-            self._say(f"{child.plan.name}: {line}")
+            self._write_line(f"{child.plan.name}: {line}")
             return
-        found = re.search(r"broker (\S+:\d+)", line)
-        child.address = found[1] if found else child.address
+        match = re.search(r"broker (\S+:\d+)", line)
+        child.address = match[1] if match else child.address
         if child.ready.done():
-            self._say(f"cometmq: {child.plan.name} serves again on {child.address}")
+            self._write_line(f"cometmq: {child.plan.name} serves again on {child.address}")
         else:
             child.ready.set_result(line)
 
 
 async def _line(stream: asyncio.StreamReader) -> bytes:
-    """The next line, or as much of an endless one as fits; empty at the end."""
+    """Read the next line, or a part of one that is too long; empty at the end."""
     try:
         return await stream.readline()
     except ValueError:
@@ -204,18 +205,18 @@ def _how_it_ended(code: int) -> str:
 
 
 def parent_ended() -> asyncio.Future[str]:
-    """Done when the supervisor of this child has gone: our stdin has ended."""
+    """Give a future that is done when the supervisor of this child ended and closed our stdin."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str] = loop.create_future()
 
-    def look() -> None:
+    def read() -> None:
         if os.read(sys.stdin.fileno(), 1024):
             return
         loop.remove_reader(sys.stdin.fileno())
         if not ended.done():
             ended.set_result("end of the supervisor")
 
-    loop.add_reader(sys.stdin.fileno(), look)
+    loop.add_reader(sys.stdin.fileno(), read)
     return ended
 
 
@@ -223,7 +224,7 @@ def parent_ended() -> asyncio.Future[str]:
 
 
 def child_store(folder: str, broker_name: str, number: int) -> str:
-    """Where broker `number` of a family stores: FOLDER/NAME-number."""
+    """Give the store of broker `number` of a family: FOLDER/NAME-number."""
     return f"{folder}/{broker_name}-{number}"
 
 
@@ -236,21 +237,21 @@ def check_stores(folder: str, broker_name: str, count: int) -> None:
     """
     pattern = re.compile(re.escape(broker_name) + r"-(\d+)")
     root = Path(folder)
-    found = [pattern.fullmatch(path.name) for path in root.iterdir()] if root.is_dir() else []
-    numbers = sorted(int(match[1]) for match in found if match is not None)
-    left = [
+    matches = [pattern.fullmatch(path.name) for path in root.iterdir()] if root.is_dir() else []
+    numbers = sorted(int(match[1]) for match in matches if match is not None)
+    unserved = [
         number
         for number in numbers
         if number >= count and _holds_messages(root / f"{broker_name}-{number}")
     ]
-    if left:
-        names = ", ".join(f"{broker_name}-{number}" for number in left)
-        stores = ", ".join(child_store(folder, broker_name, number) for number in left)
+    if unserved:
+        names = ", ".join(f"{broker_name}-{number}" for number in unserved)
+        stores = ", ".join(child_store(folder, broker_name, number) for number in unserved)
         raise ConfigError(
             f"--processes {count} would leave the messages of {names} unserved. Start with "
-            f"--processes {left[-1] + 1}, let nobody send to {names} any more "
-            f"(mqadmin wipeWritePerm -b {broker_name}-{left[0]}), wait until every group has read "
-            f"them, stop, and move away {stores}; then --processes {count} starts"
+            f"--processes {unserved[-1] + 1}, let nobody send to {names} any more "
+            f"(mqadmin wipeWritePerm -b {broker_name}-{unserved[0]}), wait until every group has "
+            f"read them, stop, and move away {stores}; then --processes {count} starts"
         )
     if _holds_messages(root):
         raise ConfigError(
@@ -262,7 +263,7 @@ def check_stores(folder: str, broker_name: str, count: int) -> None:
 
 
 def _holds_messages(store: Path) -> bool:
-    """Whether a store directory's commit log begins with a record."""
+    """Say whether the commit log of a store directory begins with a record."""
     log_folder = store / "commitlog"
     if not log_folder.is_dir():
         return False

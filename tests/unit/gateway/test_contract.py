@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.gateway.contract import Broken, Carried, Incoming, plan, released
+from cometmq.gateway.contract import Broken, Incoming, PlannedDelivery, plan, released
 
 OWN = frozenset({"DELAY_GATEWAY", "DELAY_GATEWAY_DEAD"})
 
@@ -13,10 +13,10 @@ def incoming(**properties: str) -> Incoming:
 
 def test_topic_and_time_make_a_plan() -> None:
     """An absolute time, or one counted from when the message was made."""
-    assert plan(incoming(GATEWAY_TOPIC="Bills", GATEWAY_TIME_MS="5000"), OWN) == Carried(
+    assert plan(incoming(GATEWAY_TOPIC="Bills", GATEWAY_TIME_MS="5000"), OWN) == PlannedDelivery(
         "Bills", 5_000
     )
-    assert plan(incoming(GATEWAY_TOPIC="Bills", GATEWAY_DELAY_MS="250"), OWN) == Carried(
+    assert plan(incoming(GATEWAY_TOPIC="Bills", GATEWAY_DELAY_MS="250"), OWN) == PlannedDelivery(
         "Bills", 1_250
     )
 
@@ -44,10 +44,10 @@ def test_what_goes_in_comes_out_with_an_id_and_the_time_it_was_due() -> None:
     """Tags, keys, group, body, flag and user properties; RocketMQ's own are made anew."""
     taken = incoming(GATEWAY_TOPIC="Bills", GATEWAY_TIME_MS="5000", colour="red", UNIQ_KEY="ID1")
     planned = plan(taken, OWN)
-    assert isinstance(planned, Carried)
-    held = planned.held(taken, "HELD", 4_000)
+    assert isinstance(planned, PlannedDelivery)
+    held = planned.for_store(taken, "HELD", 4_000)
     assert (held.topic, held.deliver_time_ms, held.message_group) == ("HELD", 5_000, None)
-    assert planned.held(taken, "HELD", 5_000).deliver_time_ms is None, "overdue: at once"
+    assert planned.for_store(taken, "HELD", 5_000).deliver_time_ms is None, "overdue: at once"
     back = Incoming(
         held.body, held.tags, tuple(held.keys), None, held.flag, dict(held.properties), "X", 1
     )

@@ -1,9 +1,9 @@
-"""Who is connected, and who consumes what: the questions behind consumerConnection and its kin.
+"""Connected clients and their subscriptions: the requests behind consumerConnection and the like.
 
-Job: GET_CONSUMER_CONNECTION_LIST (203), GET_PRODUCER_CONNECTION_LIST (204), GET_ALL_PRODUCER_INFO
+Serves GET_CONSUMER_CONNECTION_LIST (203), GET_PRODUCER_CONNECTION_LIST (204), GET_ALL_PRODUCER_INFO
 (328), QUERY_TOPIC_CONSUME_BY_WHO (300), QUERY_TOPICS_BY_CONSUMER (343),
-QUERY_SUBSCRIPTION_BY_CONSUMER (345) and UPDATE_AND_GET_GROUP_FORBIDDEN (353).  It must not ask the
-clients themselves (`cometmq.broker.clients.calls` does).
+QUERY_SUBSCRIPTION_BY_CONSUMER (345) and UPDATE_AND_GET_GROUP_FORBIDDEN (353).  Requests that the
+clients themselves answer are served by `cometmq.broker.clients.calls`.
 
 Source: AdminBrokerProcessor of RocketMQ 5.4.
 """
@@ -141,11 +141,11 @@ class ClientListProcessor:
         if header.topic is None:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"the subscription of group {header.group} is asked for without a topic; name one",
+                f"the request for a subscription of {header.group} names no topic; name one",
             )
         online = self._state.consumers.get(header.group)
-        found = None if online is None else online.subscriptions.get(header.topic)
-        body = TopicSubscription(header.group, header.topic, found)
+        subscription = None if online is None else online.subscriptions.get(header.topic)
+        body = TopicSubscription(header.group, header.topic, subscription)
         return answer(request, body=encode_topic_subscription(body))
 
     def forbidden(

@@ -1,14 +1,14 @@
 """The broker's configuration over the wire: GET_BROKER_CONFIG (26), UPDATE_BROKER_CONFIG (25).
 
-Job: check a change as a whole, make it hold, write it to the file the broker was started with, and
-answer when it is there.  It must not change half of what was asked: all keys of a request or none.
+A request changes all of its keys or none.  The change is checked, written to the file that the
+broker was started with, applied, and then answered.
 
-What can change in a running broker stands in `LIVE_KEYS`; the rest is refused by name, with what
-to do instead.  Java answers success to any key, also where nothing comes of it.
+`LIVE_KEYS` can change in a running broker; other keys are refused by name, with what to do instead.
+Java answers success to any key, also if nothing comes of it.
 
-The file is the properties file of ``-c``; of its lines only those that changed are written anew,
-and the version before is kept as ``.bak``.  A broker without one writes, like RocketMQ's, to
-``config/broker.properties`` in its store, which is read only when a start names it with ``-c``.
+The file is the properties file of ``-c``: only the lines of changed keys are replaced, and the
+version before stays as ``.bak``.  A broker that was started without a file writes, like RocketMQ's,
+to ``config/broker.properties`` in its store, which is read only by a start with ``-c``.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ LIVE_KEYS: Final = frozenset(
         "useServerSideResetOffset",
     }
 )
-"""Keys that take effect at once; every other one is read at the start only."""
+"""Keys that take effect at once; all others are read at the start only."""
 
 
 class ConfigWriter:
-    """Writes changed keys to the broker's properties file.  Its method is for a worker.
+    """Writes changed keys to the broker's properties file, in a worker.
 
     Args:
         disk: where the file lies.
@@ -86,7 +86,7 @@ class ConfigWriter:
 
     def __init__(self, disk: Disk, path: str | None, store_path: str) -> None:
         self._disk = disk
-        # Two requests may come to two workers; the second has to see what the first wrote.
+        # Two workers may serve two requests; the second has to see the file of the first.
         self._lock = threading.Lock()
         self.path = path or f"{store_path}/config/broker.properties"
 
@@ -115,7 +115,7 @@ class ConfigProcessor:
     """The processors of codes 25 and 26.
 
     Args:
-        apply: makes a changed configuration hold; called on the loop with the changed keys.
+        apply: applies a changed configuration; called on the loop with the changed keys.
     """
 
     __slots__ = ("_apply", "_state", "_version", "_writer")
@@ -166,7 +166,7 @@ class ConfigProcessor:
         self._refuse_fixed(changes, changed)
 
         def finish(_: None) -> bytes:
-            # Others may have changed other keys meanwhile.
+            # Another request may have changed other keys meanwhile.
             self._apply(changed_config(self._state.config, changes), frozenset(changes))
             self._version = self._version.next(now_ms)
             log.info("configuration changed by %s: %s", connection.peer, changes)

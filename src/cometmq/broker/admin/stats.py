@@ -1,11 +1,11 @@
-"""Numbers of the broker, and cleaning by order: brokerStatus, clusterList, statsAll, clean*.
+"""The broker's statistics, and cleaning on request: brokerStatus, clusterList, statsAll, clean*.
 
-Job: GET_BROKER_RUNTIME_INFO (28), VIEW_BROKER_STATS_DATA (315), CLEAN_EXPIRED_CONSUMEQUEUE (306),
-CLEAN_UNUSED_TOPIC (316) and DELETE_EXPIRED_COMMITLOG (329).  It must not touch files on the loop,
-nor count anything itself (`cometmq.broker.base.stats` does).
+Serves GET_BROKER_RUNTIME_INFO (28), VIEW_BROKER_STATS_DATA (315), CLEAN_EXPIRED_CONSUMEQUEUE (306),
+CLEAN_UNUSED_TOPIC (316) and DELETE_EXPIRED_COMMITLOG (329).  Workers read the disk, and
+`cometmq.broker.base.stats` counts.
 
-Tools read the runtime table by key and fail without some of them, so what has no counterpart here
-is told as what it is: there are no thread pools, hence their queues hold nothing.
+Tools read the runtime table by key and fail without some keys, so keys without a counterpart here
+get the value that is true: there are no thread pools, so their queues have length 0.
 
 Source: AdminBrokerProcessor.prepareRuntimeInfo and StoreStatsService of RocketMQ 5.4.
 """
@@ -34,7 +34,7 @@ log = logging.getLogger("cometmq.broker")
 
 _POOLS: Final = ("ack", "litePull", "pull", "query", "send")
 _VERSION: Final = "V5_4_0"
-"""The version that is announced in every frame, as tools spell it."""
+"""The version in every frame, as tools spell it."""
 _NO_EARLIEST_MS: Final = -1
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -79,14 +79,14 @@ class StatsProcessor:
     def runtime_info(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> None:
-        """Serve GET_BROKER_RUNTIME_INFO (28): what the broker knows of itself."""
+        """Serve GET_BROKER_RUNTIME_INFO (28)."""
         state = self._state
         state.stats.count_puts()
         table = self._counts() | self._progress(now_ms)
         store = state.store
 
-        def look() -> tuple[int, tuple[int, int]]:
-            """The oldest record and the file system lie on the disk, and the wheel is long."""
+        def measure() -> tuple[int, tuple[int, int]]:
+            """Read the disk and count the timers, in a worker."""
             if self._timers is not None:
                 table["timerCongestNum"] = str(self._timers.pending_count())
             try:
@@ -96,8 +96,8 @@ class StatsProcessor:
                 oldest_ms = _NO_EARLIEST_MS
             return oldest_ms, state.disk_usage()
 
-        def finish(found: tuple[int, tuple[int, int]]) -> bytes:
-            oldest_ms, (total, used) = found
+        def finish(measured: tuple[int, tuple[int, int]]) -> bytes:
+            oldest_ms, (total, used) = measured
             ratio = str(-(-used * 100 // total) / 100) if total else "0.0"
             table["earliestMessageTimeStamp"] = str(oldest_ms)
             table["commitLogDiskRatio"] = table["consumeQueueDiskRatio"] = ratio
@@ -105,7 +105,7 @@ class StatsProcessor:
             table["commitLogDirCapacity"] = f"Total : {_size(total)}, Free : {_size(total - used)}."
             return answer(request, body=encode_kv_table(dict(sorted(table.items()))))
 
-        in_worker(state, request, connection, look, finish)
+        in_worker(state, request, connection, measure, finish)
 
     def _counts(self) -> dict[str, str]:
         stats, store = self._state.stats, self._state.store
@@ -171,7 +171,7 @@ class StatsProcessor:
     def delete_log_files(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
-        """Serve DELETE_EXPIRED_COMMITLOG (329): expired log files go, whatever the hour."""
+        """Serve DELETE_EXPIRED_COMMITLOG (329): delete expired log files at any hour."""
         self._state.store.delete_expired_now()
         log.info("deletion of expired log files ordered by %s", connection.peer)
         return answer(request)
@@ -179,7 +179,7 @@ class StatsProcessor:
     def clean_topics(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
-        """Serve CLEAN_UNUSED_TOPIC (316): queues of topics that are no longer configured go."""
+        """Serve CLEAN_UNUSED_TOPIC (316): delete queues of topics that are not configured."""
         state = self._state
         unused = [
             topic
@@ -196,7 +196,7 @@ class StatsProcessor:
     def clean_queues(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
-        """Serve CLEAN_EXPIRED_CONSUMEQUEUE (306): queues without a message in the log go."""
+        """Serve CLEAN_EXPIRED_CONSUMEQUEUE (306): delete queues without a message in the log."""
         self._state.store.clean_expired_queues()
         log.info("cleaning of queues ordered by %s", connection.peer)
         return answer(request)

@@ -1,10 +1,10 @@
 """Administration: topics, groups, and whole tables for tools and slaves.
 
-Job: UPDATE_AND_CREATE_TOPIC and its kin, DELETE_TOPIC_IN_BROKER, GET_*_CONFIG, and the tables of
-codes 21, 43, 45 and 201.  It must not touch messages.
+Serves UPDATE_AND_CREATE_TOPIC and the like, DELETE_TOPIC_IN_BROKER, GET_*_CONFIG, and the tables of
+codes 21, 43, 45 and 201.
 
-A change is on disk when it is answered, and told as refused when the disk did not take it: no
-restart forgets what was acknowledged.  A topic is also routable when its creation is answered: the
+A change is answered when it is on disk, and with an error when it cannot be written: no restart
+forgets an acknowledged change.  A new topic is also routable when its creation is answered: the
 answer waits for the name servers, at most a second.
 """
 
@@ -55,9 +55,9 @@ __all__ = ["AdminProcessor"]
 
 C = TypeVar("C", TopicConfig, SubscriptionGroupConfig)
 _UNSET: Final = "not set any response code"
-"""What a Java broker says beside code 0 here; tools show it."""
+"""The remark of a Java broker beside code 0 here; tools show it."""
 QUEUE_COUNT_MAX: Final = 65_535
-"""Each queue is a directory; more is a typing error."""
+"""Each queue is a directory; a larger number is a typing error."""
 _PERM_MAX: Final = 15
 
 
@@ -145,15 +145,15 @@ class AdminProcessor:
         return None
 
     def _with_attributes(self, config: TopicConfig) -> TopicConfig:
-        """Apply the changes a request has in place of the attributes."""
-        known = self._state.topics.get(config.topic)
+        """Apply the changes that a request carries in the attributes."""
+        present = self._state.topics.get(config.topic)
         if config.attributes.get("+message.type") == "MIXED":
             raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-        changed = _altered(config, known, TOPIC_ATTRIBUTES)
+        changed = _altered(config, present, TOPIC_ATTRIBUTES)
         name = self._state.config.broker_name
         try:
-            present = Growth.from_attributes(known.attributes, name) if known is not None else None
-            check_change(present, Growth.from_attributes(changed.attributes, name), name)
+            growth = None if present is None else Growth.from_attributes(present.attributes, name)
+            check_change(growth, Growth.from_attributes(changed.attributes, name), name)
         except ConfigError as error:
             raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
         return changed
@@ -188,7 +188,7 @@ class AdminProcessor:
     def delete_topic(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve DELETE_TOPIC_IN_BROKER (215): the topic, its queues and everybody's offsets."""
+        """Serve DELETE_TOPIC_IN_BROKER (215): delete a topic, its queues and all offsets in it."""
         topic = TopicHeader.from_command(request).topic
         if not topic.strip():
             raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -207,7 +207,7 @@ class AdminProcessor:
         request: RemotingCommand,
         connection: ServerConnection,
     ) -> bytes | None:
-        """Answer when a table is on disk, or what kept it from there."""
+        """Answer when a table is on disk, or with the error of its write."""
         frame = answer(request)
         if request.is_oneway:
             return frame
@@ -217,9 +217,9 @@ class AdminProcessor:
     def get_topic(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve GET_TOPIC_CONFIG (351); 17 when missing, never 3 (trap T14).
+        """Serve GET_TOPIC_CONFIG (351); 17 for a missing topic, never 3.
 
-        What it tells is durable: a producer acts on the marks of a growing topic.
+        The answer is on disk: producers act on the marks of a growing topic.
         """
         topic = TopicHeader.from_command(request).topic
         config = self._state.topics.get(topic)
@@ -271,7 +271,7 @@ class AdminProcessor:
         return self._when_saved(self._state.when_groups_saved, request, connection)
 
     def _checked_group(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Check a group and apply the changes it has in place of the attributes."""
+        """Check a group and apply the changes that it carries in the attributes."""
         fault = check_group(config.group_name)
         if fault is not None:
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
@@ -279,8 +279,8 @@ class AdminProcessor:
             check_policy(config.group_retry_policy)
         except ConfigError as error:
             raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        known = self._state.groups.get(config.group_name)
-        return _altered(config, known, GROUP_ATTRIBUTES)
+        present = self._state.groups.get(config.group_name)
+        return _altered(config, present, GROUP_ATTRIBUTES)
 
     def delete_group(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
@@ -298,7 +298,7 @@ class AdminProcessor:
     def get_group(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
-        """Serve GET_SUBSCRIPTIONGROUP_CONFIG (352); creates the group where that is allowed."""
+        """Serve GET_SUBSCRIPTIONGROUP_CONFIG (352); creates the group if that is allowed."""
         group = GroupHeader.from_command(request).group
         config = self._state.groups.find(group, now_ms)
         if config is None:
@@ -334,14 +334,14 @@ class AdminProcessor:
         return answer(request, body=body)
 
 
-def _altered(config: C, known: C | None, rules: Mapping[str, Attribute]) -> C:
-    """Apply the changes that `config` carries in place of its attributes."""
+def _altered(config: C, present: C | None, rules: Mapping[str, Attribute]) -> C:
+    """Apply the changes that `config` carries in its attributes to those of `present`."""
     try:
         attributes = altered_attributes(
             rules,
-            known.attributes if known is not None else {},
+            present.attributes if present is not None else {},
             config.attributes,
-            is_new=known is None,
+            is_new=present is None,
         )
     except ConfigError as error:
         raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error

@@ -1,8 +1,8 @@
-"""What a Java broker left in the store that this one does not serve: told at start, kept for it.
+"""Timer messages of a Java broker in the store of a broker whose timers are switched off.
 
-Job: where timers are switched off, count pending timer messages, say so in one line, and hold the
-commit log for them and for delayed ones that are still to be delivered.  It must not write: the
-wheel, the timer log and ``timercheck`` go back to a Java broker as they came.
+They are counted and logged at the start, and the commit log keeps the files that they, and delayed
+messages that are not due yet, need.  Nothing is written: a Java broker gets the wheel, the timer
+log and ``timercheck`` back as they were.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ log = logging.getLogger("cometmq.broker")
 
 @dataclass(frozen=True, slots=True)
 class CarriedGoods:
-    """What waits in the store for a Java broker."""
+    """The messages that wait in the store for a Java broker."""
 
     timers: Carried
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether there is none."""
         return not self.timers.count
 
     def __str__(self) -> str:
         return _counted(self.timers.count, "timer message")
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}" if count else ""
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}" if count else ""
 
 
 def carry(
@@ -58,9 +58,10 @@ def carry(
     *,
     has_timers: bool = False,
 ) -> CarriedGoods:
-    """Count, say it, and hold the log.  Blocks; after the store is loaded, before it serves.
+    """Count and log the messages, and hold the log files they need.
 
-    `has_timers`: this broker serves timers itself, so none are carried.
+    Blocks; the store is loaded and does not serve yet.  With `has_timers` this broker delivers
+    timers itself, so none are carried.
     """
     goods = CarriedGoods(Carried() if has_timers else count_timer_messages(store, disk))
     if not has_timers:
@@ -78,52 +79,52 @@ def carry(
     return goods
 
 
-def _always(place: int) -> Callable[[], int | None]:
-    return lambda: place
+def _always(physical_offset: int) -> Callable[[], int | None]:
+    return lambda: physical_offset
 
 
 class _OldestDelayed:
-    """Gives the first record of the delay levels that is not delivered; never blocks.
+    """Gives the first record that the delay levels have not delivered; never blocks.
 
-    Where that is not in memory a worker looks, and everything is held until it has answered.
+    If its unit is not in memory a worker reads it, and until then the whole log is held.
     """
 
     def __init__(self, store: MessageStore, schedule: ScheduleService, workers: Workers) -> None:
         self._store = store
         self._schedule = schedule
         self._workers = workers
-        self._known: dict[int, tuple[int, int | None]] = {}
+        self._last_read: dict[int, tuple[int, int | None]] = {}
         self._asked: set[int] = set()
 
     def __call__(self) -> int | None:
-        places = [
-            place
+        offsets = [
+            physical_offset
             for level, next_offset in self._schedule.positions().items()
-            if (place := self._physical_offset(level, next_offset)) is not None
+            if (physical_offset := self._physical_offset(level, next_offset)) is not None
         ]
-        return min(places, default=None)
+        return min(offsets, default=None)
 
     def _physical_offset(self, level: int, next_offset: int) -> int | None:
         store, queue_id = self._store, level - 1
         queue_offset = max(next_offset, store.min_queue_offset(SCHEDULE_TOPIC, queue_id))
         if queue_offset >= store.max_queue_offset(SCHEDULE_TOPIC, queue_id):
             return None
-        known = self._known.get(level)
-        if known is not None and known[0] == queue_offset:
-            return known[1]
+        last = self._last_read.get(level)
+        if last is not None and last[0] == queue_offset:
+            return last[1]
         try:
-            found = store.get(SCHEDULE_TOPIC, queue_id, queue_offset, 1)
+            result = store.get(SCHEDULE_TOPIC, queue_id, queue_offset, 1)
         except StoreError:
             return None
-        if isinstance(found, ColdRead):
+        if isinstance(result, ColdRead):
             self._ask(level, queue_offset)
             return store.min_physical_offset
-        if found.status is not GetStatus.FOUND:
+        if result.status is not GetStatus.FOUND:
             return None
-        return read_record_header(found.chunks[0], 0).physical_offset
+        return read_record_header(result.chunks[0], 0).physical_offset
 
     def _ask(self, level: int, queue_offset: int) -> None:
-        """Let a worker look at the unit; its record need not be read."""
+        """Have a worker read the unit."""
         if level in self._asked:
             return
         self._asked.add(level)
@@ -139,6 +140,6 @@ class _OldestDelayed:
             if isinstance(result, BaseException):
                 log.warning("the oldest delayed message of level %d: %s", level, result)
             else:
-                self._known[level] = queue_offset, result
+                self._last_read[level] = queue_offset, result
 
         self._workers.submit(work, done)

@@ -1,18 +1,18 @@
-"""One JSON configuration file of the broker: load at start, write after changes.
+"""One JSON configuration file of the broker: loaded at the start, written after changes.
 
-Job: the file rule and the pace.  It must not know what the file holds.
+The file rule is that of ConfigManager of RocketMQ 5.4 (store.md 1.4), made stricter.  The file is
+replaced atomically and durably; the version before stays beside it as ``.bak``.  A file that does
+not decode is renamed to ``.damaged`` with a log line, and the ``.bak`` is read.  If that does not
+decode either, the start ends, because writing would destroy what an operator might repair.
 
-File rule (ConfigManager of RocketMQ 5.4, store.md 1.4, made stricter): the file is replaced
-atomically and durably; the version before stays beside it as ``.bak``.  A file that does not decode
-is set aside as ``.damaged`` with a log line and the ``.bak`` is read; when that does not decode
-either, the start stops, since going on would overwrite what might be repaired by hand.
+A worker encodes and writes a snapshot that was taken on the loop.  Changes that come while a write
+runs share the next one.
 
-Encoding and writing happen in a worker on a snapshot taken on the loop; changes that come while a
-write runs share the next one.
+Callers can wait until a change is on disk.  A change whose write failed is in memory only, is
+written by the next write that succeeds, and would be lost by a restart before, so the callers get
+the error.  RocketMQ's ConfigManager.persist logs it and goes on.
 
-Who waits for a change to be on disk is told whether it is.  A change whose write failed holds in
-memory and is written with the next one that succeeds; until then a restart forgets it, so nobody
-may be told that it is kept (RocketMQ's ConfigManager.persist logs the failure and goes on).
+Keys of the file that are not ours (of a newer RocketMQ, say) are written back as they were read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger("cometmq.broker")
 T = TypeVar("T")
 Snapshot = Callable[[], bytes]
 Saved = Callable[[StoreError | None], None]
-"""Told None when what was waited for is on disk, and otherwise why it is not."""
+"""Called with None when a change is on disk, else with the error."""
 
 
 class ConfigFile:
@@ -43,8 +43,8 @@ class ConfigFile:
 
     Args:
         path: of the file.
-        revision: moves whenever the table changes.
-        snapshot: called on the loop; gives a function that encodes a copy, which runs in a worker.
+        revision: gives a number that grows with each change of the table.
+        snapshot: copies the table on the loop; its result encodes the copy in a worker.
     """
 
     __slots__ = (
@@ -73,18 +73,18 @@ class ConfigFile:
         self._revision = revision
         self._snapshot = snapshot
         self.written = 0
-        """The revision that the file has."""
+        """The revision of the table that the file has."""
         self._waiting: list[tuple[int, Saved]] = []
         self.is_writing = False
         self._is_failing = False
 
     @property
     def is_saved(self) -> bool:
-        """Say whether the file has what the table holds now."""
+        """Say whether the file has the table as it is now."""
         return self._revision() == self.written
 
     def save_if_changed(self) -> None:
-        """Write in a worker when the table changed since the last write; never waits."""
+        """Write in a worker if the table changed since the last write; does not wait."""
         revision = self._revision()
         if self.is_writing or revision == self.written:
             return
@@ -99,15 +99,15 @@ class ConfigFile:
             self._is_failing = False
             self.written = revision
             self._release(revision, None)
-            # Changes made meanwhile; a failed write waits for the next period instead.
+            # Write changes made meanwhile; after a failure the next period tries again.
             self.save_if_changed()
 
         self._workers.submit(lambda: self._write(build), done)
 
     def when_saved(self, done: Saved) -> None:
-        """Tell `done` when what the table holds now is on disk, or that its write failed and why.
+        """Call `done` when the table as it is now is on disk, or when its write failed.
 
-        Calls at once where nothing is to be written.
+        Calls at once if there is nothing to write.
         """
         revision = self._revision()
         if revision == self.written:
@@ -117,18 +117,18 @@ class ConfigFile:
         self.save_if_changed()
 
     def _release(self, revision: int, failure: StoreError | None) -> None:
-        """Let go of those that waited for a revision up to this one."""
+        """Call back those that wait for a revision up to this one."""
         waiting, self._waiting = self._waiting, []
-        self._waiting = [one for one in waiting if one[0] > revision]
+        self._waiting = [entry for entry in waiting if entry[0] > revision]
         for wanted, done in waiting:
             if wanted <= revision:
                 done(failure)
 
     def save_now(self) -> None:
-        """Write at once, blocking, when the table changed: for the stop.
+        """Write at once, blocking, if the table changed: for the stop.
 
         Raises:
-            StoreError, OSError: the disk does not take it.
+            StoreError, OSError: the file cannot be written.
         """
         revision = self._revision()
         if revision != self.written:
@@ -138,12 +138,12 @@ class ConfigFile:
     def _write(self, build: Snapshot) -> None:
         data = msgspec.json.format(build(), indent=2)
         if self._disk.exists(self._path):
-            # A copy, not a rename: at no moment is there a directory without the file.
+            # A copy, not a rename: the file itself exists at every moment.
             self._disk.write_atomic(self._path + ".bak", self._disk.read_bytes(self._path))
         self._disk.write_atomic(self._path, data)
 
     def _failed(self, revision: int, error: BaseException) -> None:
-        """Log the first failure of a row; each period tries again."""
+        """Log the first failure in a row; each period tries again."""
         if not self._is_failing:
             self._is_failing = True
             log.error("%s was not written, trying again each period: %s", self._path, error)
@@ -155,14 +155,15 @@ class ConfigFile:
         )
         self._release(revision, failure)
         if self._waiting:
-            # They asked after this write had begun, and each gets one of its own.
+            # They changed the table after this write had begun, so the next write is theirs.
             self.save_if_changed()
 
 
 def load_config_file(disk: Disk, path: str, decode: Callable[[bytes], T]) -> T | None:
-    """Read a file or its ``.bak``; None when there is neither, or one of them and no sound one.
+    """Read a file or its ``.bak``.
 
-    `decode` raises CodecError for what is not its content.
+    Gives None if there is neither, or only one of them and that is damaged.  `decode` raises
+    CodecError for damaged bytes.
 
     Raises:
         StoreCorrupt: both exist and neither decodes.
@@ -176,13 +177,13 @@ def load_config_file(disk: Disk, path: str, decode: Callable[[bytes], T]) -> T |
             faults.append(f"{candidate}: empty")
             continue
         try:
-            found = decode(data)
+            content = decode(data)
         except CodecError as error:
             faults.append(f"{candidate}: {error}")
             continue
         if faults:
             _set_aside(disk, path, faults[0], candidate)
-        return found
+        return content
     if len(faults) > 1:
         raise StoreCorrupt(
             f"neither {path} nor its .bak can be read ({'; '.join(faults)}); "
@@ -200,11 +201,13 @@ def _set_aside(disk: Disk, path: str, fault: str, instead: str) -> None:
 
 
 class ForeignKeys:
-    """What one file has beyond ours.
+    """The keys of a file that are not ours, at its top level and in the entries of its table.
+
+    An entry that is gone when the file is written takes its foreign keys with it.
 
     Args:
         top: our keys at the top level.
-        table: the key of those whose value maps names to objects, "" where there is none.
+        table: our key whose value maps names to objects; "" if there is none.
         entry: our keys in these objects.
     """
 
@@ -218,7 +221,7 @@ class ForeignKeys:
         self._entries: dict[str, dict[str, Any]] = {}
 
     def remember(self, raw: bytes) -> None:
-        """Take the foreign keys of a file that was read; of one that does not decode, none."""
+        """Take the foreign keys of a file that was read."""
         try:
             data = loads_object(raw, "configuration file")
         except CodecError:
@@ -228,12 +231,12 @@ class ForeignKeys:
         self._entries = {}
         for name, value in table.items() if isinstance(table, dict) else ():
             if isinstance(value, dict):
-                found = {str(key): value[key] for key in value if str(key) not in self._entry}
-                if found:
-                    self._entries[str(name)] = found
+                foreign = {str(key): value[key] for key in value if str(key) not in self._entry}
+                if foreign:
+                    self._entries[str(name)] = foreign
 
     def add_to(self, raw: bytes) -> bytes:
-        """Give the encoded file with the foreign keys in it."""
+        """Give the encoded file with the foreign keys added."""
         if not self._tops and not self._entries:
             return raw
         data: dict[str, Any] = msgspec.json.decode(raw)

@@ -1,9 +1,8 @@
 """The broker's own tables on disk, in the files and the JSON a Java broker uses.
 
-Job: which table goes into which file, loading them at start, writing them at their pace: topics
-and groups on every change, consumer offsets every ``flushConsumerOffsetInterval``, delay offsets
-every ``flushDelayOffsetInterval``, SQL92 filters every ten seconds, all of them at the stop.  It
-must not decide what they hold.
+They are loaded at the start and written at their own pace: topics and groups on every change,
+consumer offsets every ``flushConsumerOffsetInterval``, delay offsets every
+``flushDelayOffsetInterval``, SQL92 filters every ten seconds, all of them at the stop.
 
 ======================== ======================================================
 config/topics.json            dataVersion, topicConfigTable
@@ -17,9 +16,8 @@ config/cometmqStaging.json    sinks, decisionNext, stagedNext: our own (`staging
 config/cometmqQueueLocks.json renewedUntil, locks: our own (`queue_locks`)
 ======================== ======================================================
 
-The file rule is that of `cometmq.broker.files.config_file`.  Keys that are not ours (a newer
-RocketMQ's,
-say) are written back as they were read; files that are not in this list are never touched.
+The file rule is that of `cometmq.broker.files.config_file`.  Files that are not in this list are
+never touched.
 """
 
 from __future__ import annotations
@@ -79,8 +77,8 @@ _STAGING = "cometmqStaging.json"
 _LOCKS = "cometmqQueueLocks.json"
 _FILTERS = "consumerFilter.json"
 _FILTERS_INTERVAL_MS = 10_000
-"""RocketMQ writes them at this pace, and by default (transactionMetricFlushInterval) its counts of
-half messages."""
+"""RocketMQ writes filters at this pace and, by default (transactionMetricFlushInterval), its counts
+of half messages."""
 _TRANSACTIONS = "transactionMetrics"
 _TIMERS = "timermetrics"
 T = TypeVar("T")
@@ -202,7 +200,7 @@ class BrokerFiles:
         }
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.are_topics_sound = True
-        """Whether topics.json itself was read, so that what it lacks was deleted."""
+        """Whether topics.json itself was read: topics that it lacks were deleted."""
 
     # -- loading --------------------------------------------------------------------------
 
@@ -213,27 +211,30 @@ class BrokerFiles:
             StoreCorrupt: the file and its .bak are damaged; the same holds for the others.
         """
         path = f"{self._folder}/topics.json"
-        found = self._load("topics.json", decode_topic_config_wrapper)
-        # A damaged one has been set aside by now, and its .bak may lack the newest topics.
+        content = self._load("topics.json", decode_topic_config_wrapper)
+        # A damaged file has been renamed by now, and its .bak may lack the newest topics.
         self.are_topics_sound = self._disk.exists(path)
-        if found is None:
+        if content is None:
             table = TopicTable()
         else:
-            _warn_unserved("topic", TOPIC_ATTRIBUTES, found.topics)
-            table = TopicTable(found.topics, found.data_version)
+            _warn_unserved("topic", TOPIC_ATTRIBUTES, content.topics)
+            table = TopicTable(content.topics, content.data_version)
         self._add("topics.json", lambda: table.revision, lambda: _topic_snapshot(table))
         return table
 
     def load_groups(self) -> SubscriptionGroupTable:
         """Read subscriptionGroup.json.  Blocks."""
         auto_create = self.config.auto_create_subscription_group
-        found = self._load("subscriptionGroup.json", decode_group_config_wrapper)
-        if found is None:
+        content = self._load("subscriptionGroup.json", decode_group_config_wrapper)
+        if content is None:
             table = SubscriptionGroupTable(auto_create=auto_create)
         else:
-            _warn_unserved("group", GROUP_ATTRIBUTES, found.groups)
+            _warn_unserved("group", GROUP_ATTRIBUTES, content.groups)
             table = SubscriptionGroupTable(
-                found.groups, found.data_version, auto_create=auto_create, forbidden=found.forbidden
+                content.groups,
+                content.data_version,
+                auto_create=auto_create,
+                forbidden=content.forbidden,
             )
         self._add("subscriptionGroup.json", lambda: table.revision, lambda: group_snapshot(table))
         return table
@@ -241,11 +242,11 @@ class BrokerFiles:
     def load_consumer_offsets(self) -> ConsumerOffsetTable:
         """Read consumerOffset.json.  Blocks."""
         step = self.config.consumer_offset_update_version_step
-        found = self._load("consumerOffset.json", decode_consumer_offsets)
-        if found is None:
+        content = self._load("consumerOffset.json", decode_consumer_offsets)
+        if content is None:
             table = ConsumerOffsetTable(version_step=step)
         else:
-            table = ConsumerOffsetTable(found.offsets, found.data_version, version_step=step)
+            table = ConsumerOffsetTable(content.offsets, content.data_version, version_step=step)
         self._add(
             "consumerOffset.json",
             lambda: table.revision,
@@ -255,72 +256,72 @@ class BrokerFiles:
 
     def load_delay_offsets(self) -> tuple[dict[int, int], DataVersion]:
         """Read delayOffset.json.  Blocks."""
-        found = self._load("delayOffset.json", decode_delay_offsets)
-        return ({}, DataVersion()) if found is None else found
+        content = self._load("delayOffset.json", decode_delay_offsets)
+        return ({}, DataVersion()) if content is None else content
 
     def load_filters(self) -> list[ConsumerFilter] | None:
-        """Read consumerFilter.json; None where nobody ever filtered.  Blocks.
+        """Read consumerFilter.json; None if nobody ever filtered.  Blocks.
 
-        Consumers bring their filters again: without the file they cost more, nothing is lost.
+        Consumers send their filters again, so without the file nothing is lost.
         """
         try:
             return self._load(_FILTERS, decode_filter_file)
         except StoreCorrupt as error:
-            log.warning("going on without the SQL filters of before: %s", error)
+            log.warning("going on without the former SQL filters: %s", error)
             return None
 
     def load_transaction_counts(self) -> CountsFile | None:
-        """Read transactionMetrics; None where no transaction ever was.  Blocks.
+        """Read transactionMetrics; None if there never was a transaction.  Blocks.
 
         The open half messages are counted anew anyway.
         """
         try:
             return self._load(_TRANSACTIONS, lambda raw: decode_counts(raw, TRANSACTION_COUNT))
         except StoreCorrupt as error:
-            log.warning("going on without the counts of half messages of before: %s", error)
+            log.warning("going on without the former counts of half messages: %s", error)
             return None
 
     def load_timer_counts(self) -> CountsFile | None:
-        """Read timermetrics; None where no timer ever was.  Blocks.
+        """Read timermetrics; None if there never was a timer.  Blocks.
 
         The pending messages are counted anew anyway.
         """
         try:
             return self._load(_TIMERS, lambda raw: decode_counts(raw, TIMING_COUNT))
         except StoreCorrupt as error:
-            log.warning("going on without the counts of timers of before: %s", error)
+            log.warning("going on without the former counts of timers: %s", error)
             return None
 
     def load_staging(self) -> LedgerFile | None:
-        """Read cometmqStaging.json; None where nothing was ever staged.  Blocks."""
+        """Read cometmqStaging.json; None if nothing was ever staged.  Blocks."""
         return self._load(_STAGING, LedgerFile.decode)
 
     def load_queue_locks(self) -> HeldQueues | None:
-        """Read cometmqQueueLocks.json; None where nobody ever locked a queue.  Blocks.
+        """Read cometmqQueueLocks.json; None if nobody ever locked a queue.  Blocks.
 
-        Without the file locks are lost by a restart, as RocketMQ's are.
+        Without the file a restart loses the locks, as RocketMQ's does.
         """
         try:
             return self._load(_LOCKS, QueueLockFile.decode)
         except StoreCorrupt as error:
-            log.warning("going on without the queue locks of before: %s", error)
+            log.warning("going on without the former queue locks: %s", error)
             return None
 
     def _load(self, name: str, decode: Callable[[bytes], T]) -> T | None:
-        # Its files are synced; its own name would be lost with the power of a first life.
+        # The files are synced, but a power cut could take a folder that is new.
         make_durable_directory(self._disk, self._folder)
 
         def decode_and_remember(raw: bytes) -> T:
-            found = decode(raw)
+            content = decode(raw)
             self._foreign[name].remember(raw)
-            return found
+            return content
 
         return load_config_file(self._disk, f"{self._folder}/{name}", decode_and_remember)
 
     # -- writing --------------------------------------------------------------------------
 
     def tables(self) -> TableFiles:
-        """Give what processors ask of the files of topics, groups and offsets, once loaded."""
+        """Give processors access to the files of topics, groups and offsets, once loaded."""
         topics = self._files["topics.json"]
         groups = self._files["subscriptionGroup.json"]
         return TableFiles(
@@ -375,7 +376,7 @@ class BrokerFiles:
             self._schedule(name)
 
     def _schedule(self, name: str) -> None:
-        # Topics and groups are written on change; this repeats what a full disk refused.
+        # Topics and groups are written on change; this repeats a write that failed.
         interval_ms = self.config.flush_consumer_offset_interval
         if name == "delayOffset.json":
             interval_ms = self.config.flush_delay_offset_interval
@@ -411,10 +412,10 @@ class BrokerFiles:
         self._timers.clear()
 
     def stop(self) -> None:
-        """Write what changed.  Blocks.
+        """Write all changed tables.  Blocks.
 
         Raises:
-            StoreError, OSError: the first file the disk did not take; the others were tried.
+            StoreError, OSError: of the first file that could not be written; all were tried.
         """
         failures: list[Exception] = []
         for file in self._files.values():

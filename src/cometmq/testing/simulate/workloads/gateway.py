@@ -42,12 +42,12 @@ _SETTINGS: Final = {
 
 
 class _Gateway(DelayGateway):
-    """Tells which messages it has taken: only those may its foreign offset pass."""
+    """Notes which messages it has accepted: only those may its foreign offset pass."""
 
     takers: Group
 
-    async def _take(self, message: ReceivedMessage) -> None:
-        await super()._take(message)
+    async def _accept(self, message: ReceivedMessage) -> None:
+        await super()._accept(message)
         self.takers.decided.add(place_of(message))
 
 
