@@ -36,6 +36,7 @@ from cometmq.errors import ExpressionIllegal, RemoteProtocolError  # noqa: E402
 from cometmq.wire.body import bodies  # noqa: E402
 from cometmq.wire.command.command import RemotingCommand, encode_command  # noqa: E402
 from cometmq.wire.command.fastjson import loads_lenient  # noqa: E402
+from cometmq.wire.frame.connection import Connection  # noqa: E402
 from cometmq.wire.frame.framing import FrameReader  # noqa: E402
 
 INTERESTING = (b"\0", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff", b'"', b"{", b"}", b"[", b"\\")
@@ -43,7 +44,7 @@ INPUT_BYTES_MAX = 20_000
 
 
 def read_commands(data: bytes) -> None:
-    """Two readers, whole and in two pieces, must agree; then everything inside is asked for."""
+    """The bytes whole and in two pieces must give the same commands; then every part is decoded."""
     whole = read_stream([data])
     half = read_stream([data[: len(data) // 2], data[len(data) // 2 :]])
     if [command.opaque for command in whole] != [command.opaque for command in half]:
@@ -57,27 +58,21 @@ def read_commands(data: bytes) -> None:
 
 
 def read_stream(pieces: list[bytes]) -> list[RemotingCommand]:
-    """The commands of a stream, up to its first error."""
-    reader = FrameReader()
-    found: list[RemotingCommand] = []
-    for piece in pieces:
-        try:
-            found += reader.receive(piece)
-        except RemoteProtocolError:
-            found += reader.take_complete()
-    return found
+    """Return the commands of a stream, up to its first error, as a transport gets them."""
+    connection: Connection[RemotingCommand, None] = Connection(FrameReader())
+    return [command for piece in pieces for command in connection.receive_data(piece)]
 
 
 def readers_of(command: RemotingCommand) -> list[Callable[[], object]]:
-    """What a broker or client would ask a command for."""
-    found: list[Callable[[], object]] = [
+    """Return the calls by which brokers and clients read a command."""
+    readers: list[Callable[[], object]] = [
         lambda: encode_command(RemotingCommand.response(0, command.remark, command.ext_fields))
     ]
     for registry in (REQUEST_HEADERS, RESPONSE_HEADERS):
         kind = registry.get(command.code)
         if kind is not None:
-            found.append(lambda kind=kind: kind.from_command(command).to_ext())  # type: ignore[misc]
-    return found
+            readers.append(lambda kind=kind: kind.from_command(command).to_ext())  # type: ignore[misc]
+    return readers
 
 
 def read_record(data: bytes) -> None:
@@ -181,8 +176,8 @@ def spoil(data: bytes, chance: random.Random, seeds: list[bytes]) -> bytes:
     return bytes(spoilt[: 2 * INPUT_BYTES_MAX])
 
 
-def run_one(name: str, data: bytes) -> str | None:
-    """None when the decoder kept its word, else what it did."""
+def fault_of(name: str, data: bytes) -> str | None:
+    """Return None if the decoder raised nothing but RemoteProtocolError, else the traceback."""
     try:
         TARGETS[name](data)
     except RemoteProtocolError:
@@ -204,7 +199,7 @@ def run(seconds: float, seed: int, only: str | None) -> dict[str, Any]:
         data = spoil(chance.choice(seeds), chance, seeds)
         name = chance.choice(names)
         start = time.monotonic()
-        finding = run_one(name, data)
+        finding = fault_of(name, data)
         slowest = max(slowest, time.monotonic() - start)
         count += 1
         if finding is not None:
@@ -222,7 +217,7 @@ def main() -> int:
     parser.add_argument("--replay", metavar="HEX", help="run one input again")
     options = parser.parse_args()
     if options.replay is not None:
-        finding = run_one(options.target or "frames", bytes.fromhex(options.replay))
+        finding = fault_of(options.target or "frames", bytes.fromhex(options.replay))
         print(finding or "ok")
         return 1 if finding else 0
     result = run(options.seconds, options.seed, options.target)

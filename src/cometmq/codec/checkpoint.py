@@ -40,7 +40,11 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(raw: bytes | bytearray | memoryview) -> Checkpoint:
-    """Return the checkpoint; raises CodecError when fewer than 40 bytes are there."""
+    """Return the checkpoint.
+
+    Raises:
+        CodecError: fewer than 40 bytes are there.
+    """
     if len(raw) < _LAYOUT.size:
         raise CodecError(f"checkpoint needs {_LAYOUT.size} bytes, got {len(raw)}")
     return Checkpoint._make(_LAYOUT.unpack_from(raw, 0))

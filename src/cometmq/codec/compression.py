@@ -32,12 +32,16 @@ ZLIB: Final = "ZLIB"
 _TYPE_OF: Final = {LZ4: 1, ZSTD: 2, ZLIB: 3}
 _NAME_OF: Final = {0: ZLIB, 1: LZ4, 2: ZSTD, 3: ZLIB}
 COMPRESSION_LEVEL_DEFAULT: Final = 5
-# A 4 MiB message may expand a thousandfold; beyond this a body is taken for an attack on memory.
+# A 4 MiB message may expand a thousandfold; a body that expands further is an attack on memory.
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 def compression_flag(kind: str) -> int:
-    """Return the sysFlag bits of a compression type: ZLIB 0x301, LZ4 0x101, ZSTD 0x201."""
+    """Return the sysFlag bits of a compression type: ZLIB 0x301, LZ4 0x101, ZSTD 0x201.
+
+    Raises:
+        LocalProtocolError: the type is unknown.
+    """
     try:
         return COMPRESSED_FLAG | (_TYPE_OF[kind] << _TYPE_SHIFT)
     except KeyError:
@@ -65,7 +69,8 @@ def compress(
 def decompress(body: bytes, sys_flag: int, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """Return the plain body; a body without the compressed bit comes back unchanged.
 
-    Raises CodecError for an unknown type, broken or cut data, or more than limit_bytes.
+    Raises:
+        CodecError: the type is unknown, the data are broken or cut, or expand too far.
     """
     if not sys_flag & COMPRESSED_FLAG:
         return body

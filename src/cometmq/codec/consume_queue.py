@@ -113,7 +113,11 @@ def encode_pre_blank_unit() -> bytes:
 
 
 def decode_cq_unit(buffer: bytes | bytearray | memoryview, position: int = 0) -> CqUnit:
-    """Return the unit at a position; raises CodecError when fewer than 20 bytes are there."""
+    """Return the unit at a position.
+
+    Raises:
+        CodecError: fewer than 20 bytes are there.
+    """
     if position < 0 or position + CQ_UNIT_BYTES > len(buffer):
         raise CodecError(
             f"consume-queue unit at position {position} needs {CQ_UNIT_BYTES} bytes,"
@@ -146,7 +150,11 @@ def encode_cq_ext_unit(tags_code: int, store_time_ms: int, bitmap: bytes = b"") 
 def decode_cq_ext_unit(
     buffer: bytes | bytearray | memoryview, position: int = 0
 ) -> tuple[CqExtUnit, int]:
-    """Return the extension unit at a position and its size; CodecError names what is wrong."""
+    """Return the extension unit at a position and its size.
+
+    Raises:
+        CodecError: its size does not fit its bitmap or the buffer.
+    """
     if position < 0 or position + CQ_EXT_HEAD_BYTES > len(buffer):
         raise CodecError(
             f"consume-queue extension unit at position {position} needs {CQ_EXT_HEAD_BYTES}"

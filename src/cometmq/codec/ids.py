@@ -43,7 +43,11 @@ _SHORT_MASK: Final = 0xFFFF
 
 
 def encode_host(address: str) -> bytes:
-    """Return the host field of ``1.2.3.4:10911`` (8 bytes) or ``[::1]:10911`` (20 bytes)."""
+    """Return the host field of ``1.2.3.4:10911`` (8 bytes) or ``[::1]:10911`` (20 bytes).
+
+    Raises:
+        LocalProtocolError: it is no IP address with a port.
+    """
     host, _, port_text = address.rpartition(":")
     try:
         ip = ip_address(host.strip("[]"))
@@ -58,7 +62,11 @@ def encode_host(address: str) -> bytes:
 
 
 def decode_host(raw: bytes) -> str:
-    """Return ``ip:port`` of a host field; IPv6 addresses come in brackets."""
+    """Return ``ip:port`` of a host field; IPv6 addresses come in brackets.
+
+    Raises:
+        CodecError: the field has another length.
+    """
     if len(raw) == HOST_V4_BYTES:
         port = int.from_bytes(raw[4:], "big", signed=True)
         return f"{raw[0]}.{raw[1]}.{raw[2]}.{raw[3]}:{port}"
@@ -88,7 +96,11 @@ def offset_message_ids(host: bytes, physical_offsets: Sequence[int]) -> str:
 
 
 def decode_offset_message_id(message_id: str) -> tuple[str, int]:
-    """Return ``ip:port`` and physical offset of an offset message id; CodecError if it is none."""
+    """Return ``ip:port`` and physical offset of an offset message id.
+
+    Raises:
+        CodecError: the text is no offset message id.
+    """
     try:
         raw = bytes.fromhex(message_id)
     except ValueError:
@@ -131,7 +143,11 @@ class UniqIdFactory:
     def __init__(
         self, ip: str, pid: int, seed: int, clock: Callable[[], int], *, utc_offset_ms: int = 0
     ) -> None:
-        """Prepare the constant part of the ids; raises LocalProtocolError for a bad address."""
+        """Prepare the constant part of the ids.
+
+        Raises:
+            LocalProtocolError: ``ip`` is no IP address.
+        """
         try:
             address: IPv4Address | IPv6Address = ip_address(ip)
         except ValueError:
@@ -166,7 +182,10 @@ class UniqIdFactory:
 
 
 def uniq_id_time_ms(uniq_id: str, now_ms: int, *, utc_offset_ms: int = 0) -> int | None:
-    """Return about when an id was made, taking it to be at most a month old; None if unreadable."""
+    """Return about when an id was made; None if it cannot be read.
+
+    The id holds the time since the start of a month. It is taken to be at most a month old.
+    """
     if len(uniq_id) not in (32, 56):
         return None
     try:

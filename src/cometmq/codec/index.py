@@ -108,14 +108,22 @@ def entry_position(number: int, slot_count: int) -> int:
 
 
 def decode_index_header(buffer: bytes | bytearray | memoryview) -> IndexHeader:
-    """Return the head of an index file; raises CodecError when it is cut short."""
+    """Return the head of an index file.
+
+    Raises:
+        CodecError: it is cut short.
+    """
     if len(buffer) < INDEX_HEADER_BYTES:
         raise CodecError(f"index head needs {INDEX_HEADER_BYTES} bytes, got {len(buffer)}")
     return IndexHeader._make(INDEX_HEADER.unpack_from(buffer, 0))
 
 
 def decode_index_entry(buffer: bytes | bytearray | memoryview, position: int = 0) -> IndexEntry:
-    """Return the entry at a position; raises CodecError when it is cut short."""
+    """Return the entry at a position.
+
+    Raises:
+        CodecError: it is cut short.
+    """
     if position < 0 or position + INDEX_ENTRY_BYTES > len(buffer):
         raise CodecError(
             f"index entry at position {position} needs {INDEX_ENTRY_BYTES} bytes,"

@@ -83,8 +83,8 @@ HEAD_V4: Final = struct.Struct(
     "q"  # 76 prepared_transaction_offset
     "i"  # 84 body_bytes
 )
-# The same in two parts, for who writes many records: those of one connection and millisecond share
-# bytes 48 to 83, the origin.
+# The same in two parts: records of one connection and millisecond share bytes 48 to 83, the origin,
+# so that a writer of many records packs it once.
 HEAD_WITH_ORIGIN_V4: Final = struct.Struct(">iiiiiqqiq36si")
 ORIGIN_V4: Final = struct.Struct(">8sq8siq")
 PREPARED_BYTES: Final = 8  # the last of an origin: prepared transaction offset
@@ -104,7 +104,7 @@ TOPIC_BYTES_MAX_V1: Final = 127
 BORN_HOST_V6_FLAG: Final = 0x10
 STORE_HOST_V6_FLAG: Final = 0x20
 _ANY_V6: Final = 0x30
-# What leads to the properties: the magic's last byte, the flags', the body's length.
+# The fields that lead to the properties: last byte of magic and of flags, length of the body.
 _FOR_PROPERTIES: Final = struct.Struct(">7xB31xB44xI")
 _HOST_V6_EXTRA: Final = HOST_V6_BYTES - HOST_V4_BYTES
 _TOPIC_BYTES_MAX_V2: Final = 32767
@@ -113,7 +113,7 @@ _Buffer = bytes | bytearray | memoryview
 
 
 class StoredMessage(msgspec.Struct, gc=False):
-    """One stored message; fields stand in the order of the layout, hosts and properties raw.
+    """One stored message; its fields are in the order of the layout, hosts and properties raw.
 
     ``gc=False``: it refers to no container that could refer back.
     """
@@ -140,7 +140,7 @@ class StoredMessage(msgspec.Struct, gc=False):
 
     @property
     def properties(self) -> dict[str, str]:
-        """The decoded properties, decoded once on first use."""
+        """The properties, decoded on first use."""
         decoded = self._properties
         if decoded is None:
             decoded = self._properties = decode_properties(self.raw_properties)
@@ -212,7 +212,7 @@ class RecordHeader(NamedTuple):
 
 
 class BrokenRecord(NamedTuple):
-    """A stretch of bytes that did not decode, and why."""
+    """A range of bytes that did not decode, and why."""
 
     position: int
     size: int
@@ -271,9 +271,10 @@ def _short_head(buffer: _Buffer, position: int) -> CodecError:
 
 
 def read_record_header(buffer: _Buffer, position: int = 0) -> RecordHeader:
-    """Return the head of the record at a position, without looking at body, topic, properties.
+    """Return the head of the record at a position, without reading body, topic and properties.
 
-    Raises CodecError for an unknown magic or a total size below the minimum.
+    Raises:
+        CodecError: the magic is unknown or the total size is below the minimum.
     """
     head = _unpack_head(buffer, position)
     if head[1] not in (MAGIC_V1, MAGIC_V2) or head[0] < RECORD_BYTES_MIN:
@@ -297,19 +298,21 @@ def read_record_header(buffer: _Buffer, position: int = 0) -> RecordHeader:
 
 
 def properties_of(record: _Buffer) -> bytes:
-    """Return the property string of a record, without decoding anything else.
+    """Return the property string of a record without decoding anything else.
 
-    For who looks at properties of very many records; the caller knows that it is one.  Raises
-    CodecError where its lengths lead out of it.
+    For scans of very many records. The caller knows that the bytes are a record.
+
+    Raises:
+        CodecError: its lengths lead out of the record.
     """
     try:
         magic, flags, body_bytes = _FOR_PROPERTIES.unpack_from(record)
         if flags & _ANY_V6:
-            place = _unpack_head(record, 0)[-1]
-            body_bytes = int.from_bytes(record[place - 4 : place], "big")
+            body_position = _unpack_head(record, 0)[-1]
+            body_bytes = int.from_bytes(record[body_position - 4 : body_position], "big")
         else:
-            place = BODY_POSITION_V4
-        topic = place + body_bytes
+            body_position = BODY_POSITION_V4
+        topic = body_position + body_bytes
         if magic == MAGIC_V2 & 0xFF:
             start = topic + 4 + int.from_bytes(record[topic : topic + 2], "big")
         else:
@@ -317,10 +320,10 @@ def properties_of(record: _Buffer) -> bytes:
         length = record[start - 2] << 8 | record[start - 1]
     except (IndexError, struct.error):
         raise CodecError("the lengths of a record lead out of it") from None
-    found = bytes(record[start : start + length])
-    if len(found) != length:
-        raise CodecError(f"a record ends {length - len(found)} bytes before its properties do")
-    return found
+    properties = bytes(record[start : start + length])
+    if len(properties) != length:
+        raise CodecError(f"a record ends {length - len(properties)} bytes before its properties do")
+    return properties
 
 
 def _broken_head(position: int, total_size: int, magic: int) -> CodecError:
@@ -335,9 +338,10 @@ def _broken_head(position: int, total_size: int, magic: int) -> CodecError:
 
 
 def decode_message(buffer: _Buffer, position: int = 0, *, check_crc: bool = False) -> StoredMessage:
-    """Return the record at a position; check_crc also compares body CRC and CRC tail.
+    """Return the record at a position; ``check_crc`` also compares body CRC and CRC tail.
 
-    Raises CodecError naming position and field when the layout does not hold.
+    Raises:
+        CodecError: the layout does not hold; the text names position and field.
     """
     if type(buffer) is not bytes:
         size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
@@ -391,7 +395,7 @@ def _decode_tail(
 ) -> StoredMessage:
     body_end = body_position + head[14]
     end = position + head[0]
-    # One comparison for the common faults; which of them it was is found out in _explain.
+    # One comparison for the common faults; _explain tells them apart.
     if end > len(buffer) or head[14] < 0 or body_end + 3 > end:
         raise _explain(buffer, position, head, "body")
     # Both lengths are signed in Java: with the top bit set the record is refused, not read.
@@ -423,10 +427,10 @@ def _decode_tail(
 def _explain(buffer: bytes, position: int, head: tuple[Any, ...], field: str) -> CodecError:
     if head[1] not in (MAGIC_V1, MAGIC_V2) or head[0] < RECORD_BYTES_MIN:
         return _broken_head(position, head[0], head[1])
-    left = len(buffer) - position
-    if head[0] > left:
+    available = len(buffer) - position
+    if head[0] > available:
         return CodecError(
-            f"record at position {position}: total size {head[0]}, only {left} bytes are there"
+            f"record at position {position}: total size {head[0]}, only {available} bytes are there"
         )
     return CodecError(
         f"record at position {position}: the {field} does not fit: total size {head[0]},"
@@ -447,7 +451,11 @@ def _check_crc(buffer: bytes, position: int, message: StoredMessage) -> None:
 
 
 def decode_messages(buffer: _Buffer) -> list[StoredMessage]:
-    """Return all records of a pull answer; raises CodecError naming the position of a bad one."""
+    """Return all records of a pull answer.
+
+    Raises:
+        CodecError: a record does not decode; the text names its position.
+    """
     raw = buffer if type(buffer) is bytes else bytes(buffer)
     messages: list[StoredMessage] = []
     position = 0
@@ -462,8 +470,8 @@ def decode_messages(buffer: _Buffer) -> list[StoredMessage]:
 def decode_messages_lenient(buffer: _Buffer) -> tuple[list[StoredMessage], list[BrokenRecord]]:
     """Return the records that decode and a report of those that do not.
 
-    A record whose length still leads to another record is skipped alone; otherwise everything
-    up to the end of the buffer is reported as one broken stretch.
+    If the length of a broken record leads to another record, only that record is skipped. Otherwise
+    everything up to the end of the buffer is reported as one broken range.
     """
     raw = buffer if type(buffer) is bytes else bytes(buffer)
     messages: list[StoredMessage] = []
@@ -514,8 +522,10 @@ def encode_message(
 ) -> bytes:
     """Return the bytes of a record: V1, or V2 for a topic of more than 127 bytes.
 
-    ``body_crc`` and ``magic`` are computed when None.  Raises LocalProtocolError when a field
-    does not fit the layout, or hosts and sysFlag disagree about IPv6.
+    ``body_crc`` and ``magic`` are computed when None.
+
+    Raises:
+        LocalProtocolError: a field does not fit, or hosts and sysFlag disagree about IPv6.
     """
     raw_topic = topic.encode()
     is_long_topic = len(raw_topic) > TOPIC_BYTES_MAX_V1

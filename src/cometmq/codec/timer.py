@@ -107,7 +107,11 @@ def encode_timer_checkpoint(checkpoint: TimerCheckpoint) -> bytes:
 
 
 def decode_timer_checkpoint(raw: bytes | bytearray | memoryview) -> TimerCheckpoint:
-    """Return the checkpoint; raises CodecError when fewer than 56 bytes are there."""
+    """Return the checkpoint.
+
+    Raises:
+        CodecError: fewer than 56 bytes are there.
+    """
     if len(raw) < _CHECKPOINT.size:
         raise CodecError(f"timercheck needs {_CHECKPOINT.size} bytes, got {len(raw)}")
     return TimerCheckpoint._make(_CHECKPOINT.unpack_from(raw, 0))

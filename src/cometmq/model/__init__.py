@@ -1,6 +1,6 @@
 """Frozen values that every room shares: messages, queues, topics, groups, results.
 
-Pure: no I/O, no clock, no behaviour beyond answering questions about themselves.
+They do no I/O, read no clock, and compute only from their own fields.
 """
 
 from cometmq.model.group import (

@@ -62,7 +62,7 @@ PERM_PRIORITY: Final = 0x8
 
 
 def perm_text(perm: int) -> str:
-    """``perm`` as tools print it: ``RW-``, ``R--``, ``RWX``."""
+    """Return a permission as tools print it: ``RW-``, ``R--``, ``RWX``."""
     return "".join(
         letter if perm & bit else "-"
         for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))

@@ -1,4 +1,4 @@
-"""A message as a producer hands it over."""
+"""A message as the user gives it to a producer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,17 +10,17 @@ _NO_PROPERTIES: Mapping[str, str] = {}
 
 @dataclass(slots=True)
 class Message:
-    """What to send.
+    """A message to be sent.
 
     ``body`` is raw bytes, at most the broker's ``maxMessageSize`` (4 MiB by default).
     ``tags`` is one tag; ``keys`` are searchable business keys without spaces in them.
-    ``properties`` are the user's own, texts by text; names of RocketMQ's table are refused by the
-    producer, as are fields of another kind than theirs, rather than stored as ``str`` has them.
-    ``message_group`` (the property ``__SHARDINGKEY``) keeps the order of all messages that share
-    it, by sending them to one queue. ``delay_level`` is 0 (at once) or 1..18;
-    ``deliver_time_ms`` (the property ``TIMER_DELIVER_MS``) is an exact time, ms since 1970, and
-    ``delay_ms`` (``TIMER_DELAY_MS``) one counted from when the broker stores the message; both are
-    for CometMQ's brokers and RocketMQ's of 5.0 and later. Give one of the three.
+    ``properties`` are the user's own, texts by text. The producer refuses names that RocketMQ
+    reserves, and fields of a wrong type.
+    ``message_group`` (the property ``__SHARDINGKEY``) keeps the messages that share it in order:
+    they all go to one queue. ``delay_level`` is 0 (at once) or 1..18. ``deliver_time_ms`` (the
+    property ``TIMER_DELIVER_MS``) is an exact time, ms since 1970. ``delay_ms``
+    (``TIMER_DELAY_MS``) counts from the time at which the broker stores the message. Both times
+    need a broker of CometMQ, or of RocketMQ 5.0 and later. Give at most one of the three.
     """
 
     topic: str
@@ -37,7 +37,7 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it is to wait at the broker; such messages travel one by one."""
+        """Whether the message waits at the broker; such messages are sent one by one."""
         return (
             self.delay_level != 0 or self.deliver_time_ms is not None or self.delay_ms is not None
         )

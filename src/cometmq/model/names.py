@@ -65,7 +65,7 @@ ROCKSDB_OP_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 PARK_PREFIX: Final = "%PARK%"
-"""Our own: messages of an ordered consumer group that were put aside, see `core.parking`."""
+"""Our own: parked messages of an ordered consumer group, see `core.extensions.parking`."""
 LMQ_PREFIX: Final = "%LMQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 

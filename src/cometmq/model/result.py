@@ -1,4 +1,4 @@
-"""What came of a send or a pull. A status that is not an error is a value, not an exception."""
+"""Outcomes of a send or a pull. A status that is not an error is a value, not an exception."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class SendResult(NamedTuple):
 
 
 class PullStatus(IntEnum):
-    """What a pull found (response codes 0, 19, 20, 21)."""
+    """Outcome of a pull (response codes 0, 19, 20, 21)."""
 
     FOUND = 0
     NO_NEW_MSG = 19

@@ -1,4 +1,4 @@
-"""Topics and routes: what a broker keeps of a topic and what a name server says of it."""
+"""Topics and routes: a topic as its broker stores it, and as name servers publish it."""
 
 from dataclasses import dataclass, field
 

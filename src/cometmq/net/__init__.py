@@ -1,7 +1,7 @@
 """Transports: the only room that imports socket, ssl or uvloop.
 
-Moves bytes, runs timers and worker threads, bounds buffers. It knows framing (from ``wire``) but no
-rule of a broker, name server or client.
+It moves bytes between sockets and the connections of ``wire``, runs timers and worker threads, and
+bounds buffers. It knows no rule of a broker, name server or client.
 """
 
 from cometmq.net.blocking import BlockingChannel

@@ -315,7 +315,11 @@ class ChannelPool:
         return [channel for channel in self._channels.values() if not channel.is_closed]
 
     async def get(self, address: str, timeout_ms: int = 3000) -> Channel:
-        """The channel to ``address``; callers that come while it connects share one attempt."""
+        """Return the channel to ``address``; callers that come while it connects share one attempt.
+
+        Raises:
+            ConnectFailed: no connection could be made, or the pool is closed.
+        """
         channel = self._channels.get(address)
         if channel is not None and not channel.is_closed:
             return channel

@@ -1,8 +1,8 @@
-"""What a server or client takes from outside: clock, chance, network and worker threads.
+"""The surroundings of a server or client: clock, random numbers, network and worker threads.
 
-Production passes the real ones (:func:`system_environment`); ``cometmq.testing`` passes virtual
-ones, which is how a whole cluster runs in one process on virtual time from one seed. Timers are
-the running event loop's ``call_later``, which the simulator's loop drives by virtual time too.
+Production passes the real ones (:func:`system_environment`). ``cometmq.testing`` passes virtual
+ones, so that a whole cluster runs in one process on virtual time from one seed. Timers are the
+running event loop's ``call_later``, which the simulator's loop drives by virtual time too.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ __all__ = [
 T = TypeVar("T")
 
 WORKER_THREADS_MAX = 8
-"""Enough that a slow fdatasync never queues behind cold reads, file allocation and deletion."""
+"""Enough threads that a slow fdatasync never waits for cold reads, file allocation and deletion."""
 
 
 class Clock(Protocol):
@@ -48,7 +48,7 @@ class SystemClock:
 
     __slots__ = ()
 
-    # The function itself: it is asked twice for every message.
+    # The function itself, since every message reads the clock twice.
     monotonic = staticmethod(time.monotonic)
 
     def now_ms(self) -> int:
@@ -56,7 +56,7 @@ class SystemClock:
 
 
 def let_go() -> None:
-    """In a worker that computes for long: give the loop its turn of the interpreter's lock."""
+    """Let the event loop have the interpreter's lock; workers that compute for long call this."""
     time.sleep(0)
 
 
@@ -70,7 +70,7 @@ class Workers(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """Wait for what was submitted; nothing may be submitted afterwards."""
+        """Wait for the submitted work; nothing may be submitted afterwards."""
         ...
 
 
@@ -106,7 +106,7 @@ class ThreadWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One bundle of clock, chance, network and workers for one process."""
+    """Clock, random numbers, network and workers of one process."""
 
     clock: Clock
     chance: random.Random
@@ -115,5 +115,5 @@ class Environment:
 
 
 def system_environment() -> Environment:
-    """The real clock, chance, TCP and threads."""
+    """Return the real clock, random numbers, TCP and threads."""
     return Environment(SystemClock(), random.Random(), TcpNetwork(), ThreadWorkers())

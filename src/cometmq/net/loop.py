@@ -1,4 +1,4 @@
-"""Running a process: the fastest event loop there is, stop signals, open files."""
+"""What a process needs: the fastest event loop there is, stop signals, open files."""
 
 import asyncio
 import signal
@@ -10,7 +10,7 @@ __all__ = ["allow_open_files", "interrupt", "run", "wait_for_stop_signal"]
 
 T = TypeVar("T")
 _main_tasks: Final[list[asyncio.Task[Any]]] = []
-"""What `run` runs in the main thread; none or one."""
+"""The task that `run` runs in the main thread, if any."""
 _interrupted: Final[list[asyncio.Task[Any]]] = []
 
 
@@ -49,15 +49,15 @@ async def _interruptible(main: Coroutine[Any, Any, T]) -> T:
 
 
 def interrupt() -> bool:
-    """Cancel what `run` runs in the main thread, from a signal's handler; False if nothing runs.
+    """Cancel the task that `run` runs in the main thread; False if nothing runs.
 
-    The loop does so itself at Ctrl-C, but not where SIGINT was ignored when it began, as it is in
-    a shell's background jobs.
+    A signal's handler calls this. The loop cancels by itself at Ctrl-C, except where SIGINT was
+    ignored when the loop began, as in a shell's background jobs.
     """
     for task in _main_tasks:
         _interrupted.append(task)
         task.cancel()
-        # It may be waiting for the selector.
+        # The loop may be waiting for the selector.
         task.get_loop().call_soon_threadsafe(_nothing)
         return True
     return False
@@ -68,10 +68,10 @@ def _nothing() -> None:
 
 
 def allow_open_files() -> None:
-    """Let this process open as many files as it may, as a JVM does by itself.
+    """Let this process open as many files as the system permits, as a JVM does.
 
-    The usual soft limit of 1,024 would refuse the thousandth connection. Where there is no such
-    limit (Windows), or the system does not let go of it, it stays.
+    The usual soft limit of 1,024 would refuse the thousandth connection. Does nothing where there
+    is no such limit (Windows) or the system refuses to raise it.
     """
     try:
         import resource
@@ -83,7 +83,7 @@ def allow_open_files() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        # macOS names no limit and takes none above its own.
+        # macOS reports an unlimited maximum and refuses values above its own.
         return
 
 

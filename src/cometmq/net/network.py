@@ -1,4 +1,4 @@
-"""Listening and connecting. The transport is an argument everywhere above this room."""
+"""Listens and connects. Everything above this room gets its network as an argument."""
 
 import asyncio
 import errno
@@ -22,11 +22,11 @@ __all__ = [
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 LISTEN_BACKLOG = 1024
-"""Connections the kernel holds for us while the loop is busy; Java's default too."""
+"""Connections the kernel queues while the loop is busy; Java has the same default."""
 
 
 def foreign_protocol(address: str, fault: RemoteProtocolError) -> ConnectFailed:
-    """The error of requests to a peer whose bytes are no frames: another server may answer."""
+    """Return the error of requests to a peer whose bytes are no frames: another kind of server."""
     return ConnectFailed(
         f"what {address} sends is not the remoting protocol: {fault}; check that the port is a "
         "RocketMQ broker's or name server's"
@@ -42,7 +42,7 @@ class Listener(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop accepting; connections already accepted live on."""
+        """Stop accepting; accepted connections stay open."""
         ...
 
 
@@ -52,13 +52,21 @@ class Network(Protocol):
     async def listen(
         self, host: str, port: int, accept: Callable[[], asyncio.Protocol]
     ) -> Listener:
-        """Listen; ``accept`` makes the protocol of each new connection."""
+        """Listen; ``accept`` makes the protocol of each new connection.
+
+        Raises:
+            ConnectFailed: the address cannot be bound.
+        """
         ...
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], P], timeout_ms: int = 3000
     ) -> P:
-        """Connect, or raise :class:`ConnectFailed` naming address and cause."""
+        """Connect; ``factory`` makes the protocol of the connection.
+
+        Raises:
+            ConnectFailed: no connection could be made; the text names address and cause.
+        """
         ...
 
 
@@ -122,7 +130,7 @@ def _listen_hint(error: OSError) -> str:
 
 
 def not_a_host(host: str, port: int) -> ConnectFailed:
-    """For a name that cannot be looked up at all: a label too long, bytes that are no text."""
+    """Return the error for a host name that cannot be looked up: too long a label, or no text."""
     return ConnectFailed(
         f"no connection to {format_address(host, port)}: {host!a} is no host name; "
         "write a name or an IP address"
@@ -130,7 +138,11 @@ def not_a_host(host: str, port: int) -> ConnectFailed:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """``host:port`` as a pair; an IPv6 host may stand in brackets."""
+    """Return ``host:port`` as a pair; an IPv6 host may stand in brackets.
+
+    Raises:
+        ConnectFailed: the text has another form.
+    """
     host, separator, port = address.strip().rpartition(":")
     if not separator or not host or not port.isascii() or not port.isdigit():
         raise ConnectFailed(f"{address!r} is not an address of the form host:port")
@@ -140,12 +152,12 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def format_address(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 host."""
+    """Return ``host:port``, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def local_ip() -> str:
-    """The IPv4 address of the interface that routes outwards, else 127.0.0.1.
+    """Return the IPv4 address of the interface that routes outwards, else 127.0.0.1.
 
     Connecting a datagram socket only asks the routing table; nothing is sent.
     """

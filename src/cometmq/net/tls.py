@@ -1,8 +1,7 @@
-"""Encrypted connections of a client: what it trusts, how it shows itself, and clear refusals.
+"""Encrypted connections of a client: settings, a network and a socket wrapper that use them.
 
-Job: `Tls`, the settings; a network and a socket wrapper that use them; errors that name the
-cause (a wrong authority, a wrong host name, a peer that does not speak TLS).
-Must not: serve; our servers speak plain TCP.
+Errors name the cause: a wrong authority, a wrong host name, a peer that does not speak TLS. Our
+servers speak plain TCP.
 """
 
 import asyncio
@@ -30,8 +29,8 @@ class Tls:
         ca_file: PEM file of the authorities to trust; the system's if None.
         cert_file: PEM file of our own certificate (and those that signed it), if servers ask.
         key_file: PEM file of its private key, if that is not in ``cert_file``.
-        key_password: of an encrypted key file.
-        verify: False accepts any certificate: encrypted, but to whom nobody knows.
+        key_password: password of an encrypted key file.
+        verify: False accepts any certificate: the connection is encrypted, the peer unverified.
         check_hostname: False accepts a certificate of a trusted authority for any host, as
             RocketMQ's own clients do.
     """
@@ -44,7 +43,7 @@ class Tls:
     check_hostname: bool = True
 
     def context(self) -> TlsContext:
-        """The context for connections.
+        """Return the context for connections.
 
         Raises:
             ConfigError: a file cannot be read or does not hold what it should.
@@ -80,7 +79,7 @@ class Tls:
 
 
 def _failure(address: str, error: Exception) -> ConnectFailed:
-    """The error of a handshake that did not come about."""
+    """Return the error of a handshake that failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = (
             "the certificate does not name this host: connect by the name it has, or set "
@@ -124,7 +123,12 @@ class TlsNetwork:
     async def connect(
         self, host: str, port: int, factory: Callable[[], P], timeout_ms: int = 3000
     ) -> P:
-        """Connect and shake hands, or raise `ConnectFailed` naming address and cause."""
+        """Connect and shake hands.
+
+        Raises:
+            TlsFailed: the peer does not speak TLS or is not who it should be.
+            ConnectFailed: no connection could be made; the text names address and cause.
+        """
         address = format_address(host, port)
         loop = asyncio.get_running_loop()
         try:
@@ -148,7 +152,7 @@ def wrap_socket(
 
     Raises:
         TlsFailed: the peer does not speak TLS or is not who it should be.
-        ConnectFailed: it went away or did not answer in time.
+        ConnectFailed: the peer went away or did not answer in time.
     """
     try:
         return context.wrap_socket(plain, server_hostname=host)

@@ -1,4 +1,5 @@
-"""The remoting protocol without sockets: framing, commands, headers, bodies, connection state.
+"""The remoting protocol without sockets: commands, headers, frames, connections, bodies.
 
-Sans-IO: bytes in, commands out; nothing here imports asyncio or socket.
+Bytes come in and commands come out; nothing here imports asyncio or socket. The folders, bottom to
+top: `command`, `header`, `frame`, `body`, `extensions`.
 """

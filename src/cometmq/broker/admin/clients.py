@@ -18,7 +18,7 @@ from cometmq.core.group.consumer_group import Member
 from cometmq.errors import ResponseCode
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.wire.body.bodies import (
-    Connection,
+    ClientConnection,
     ConsumerConnection,
     encode_consumer_connection,
     encode_group_list,
@@ -168,5 +168,5 @@ class ClientListProcessor:
         return None
 
 
-def _shown(peer: ServerConnection, member: Member) -> Connection:
-    return Connection(member.client_id, peer.peer, member.language, member.version)
+def _shown(peer: ServerConnection, member: Member) -> ClientConnection:
+    return ClientConnection(member.client_id, peer.peer, member.language, member.version)

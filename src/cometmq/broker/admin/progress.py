@@ -21,7 +21,7 @@ from cometmq.model.topic import TopicConfig
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.wire.body.bodies import (
     ConsumeStats,
-    QueueProgress,
+    OffsetWrapper,
     TopicOffset,
     TopicStats,
     encode_consume_stats,
@@ -263,7 +263,7 @@ class ProgressProcessor:
 
 def _progress(
     state: BrokerState, group: str, topics: Iterable[TopicConfig]
-) -> dict[MessageQueue, QueueProgress]:
+) -> dict[MessageQueue, OffsetWrapper]:
     """Give a group's offset in each queue, and when the last message it consumed was stored.
 
     Runs in a worker: it asks tables that the loop changes once per queue, and never iterates them.
@@ -279,7 +279,7 @@ def _progress(
                 at_ms = store.store_time_at(name, queue_id, consumed - 1)
             except CometError:  # a damaged record has no time; the offsets are right nevertheless
                 at_ms = 0
-            progress[MessageQueue(name, broker_name, queue_id)] = QueueProgress(
+            progress[MessageQueue(name, broker_name, queue_id)] = OffsetWrapper(
                 store.max_queue_offset(name, queue_id),
                 consumed,
                 max(consumed, pulled),

@@ -38,12 +38,12 @@ from cometmq.wire.header.fields import (
 )
 
 __all__ = [
-    "Connection",
+    "ClientConnection",
     "ConsumeStats",
     "ConsumerConnection",
     "ConsumerOffsets",
     "GroupConfigWrapper",
-    "QueueProgress",
+    "OffsetWrapper",
     "TopicOffset",
     "TopicStats",
     "consume_stats_to_json",
@@ -218,7 +218,7 @@ def decode_topic_config_list(raw: bytes) -> list[TopicConfig]:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ClientConnection:
     """A client of a broker: ``client_addr`` is ``ip:port``."""
 
     client_id: str
@@ -236,10 +236,10 @@ class Connection:
         }
 
     @staticmethod
-    def from_json(data: Mapping[Any, Any]) -> "Connection":
+    def from_json(data: Mapping[Any, Any]) -> "ClientConnection":
         """Return the connection of a JSON object."""
         body = "Connection"
-        return Connection(
+        return ClientConnection(
             str_field(data, body, "clientId", ""),
             str_field(data, body, "clientAddr", ""),
             str_field(data, body, "language", "OTHER"),
@@ -251,7 +251,7 @@ class Connection:
 class ConsumerConnection:
     """Answer to GET_CONSUMER_CONNECTION_LIST 203."""
 
-    connections: tuple[Connection, ...]
+    connections: tuple[ClientConnection, ...]
     consume_type: ConsumeType
     message_model: MessageModel
     consume_from_where: ConsumeFromWhere
@@ -279,7 +279,7 @@ def decode_consumer_connection(raw: bytes) -> ConsumerConnection:
     data = loads_object(raw, body)
     table = object_field(data, body, "subscriptionTable")
     return ConsumerConnection(
-        tuple(each_object(data, body, "connectionSet", Connection.from_json)),
+        tuple(each_object(data, body, "connectionSet", ClientConnection.from_json)),
         enum_field(data, body, "consumeType", ConsumeType, ConsumeType.CONSUME_PASSIVELY),
         enum_field(data, body, "messageModel", MessageModel, MessageModel.CLUSTERING),
         enum_field(
@@ -293,15 +293,15 @@ def decode_consumer_connection(raw: bytes) -> ConsumerConnection:
     )
 
 
-def encode_producer_connection(connections: Iterable[Connection]) -> bytes:
+def encode_producer_connection(connections: Iterable[ClientConnection]) -> bytes:
     """Return the answer to GET_PRODUCER_CONNECTION_LIST 204."""
     return dumps({"connectionSet": [connection.to_json() for connection in connections]})
 
 
-def decode_producer_connection(raw: bytes) -> list[Connection]:
+def decode_producer_connection(raw: bytes) -> list[ClientConnection]:
     """Return the connections of a body."""
     body = "ProducerConnection"
-    return each_object(loads_object(raw, body), body, "connectionSet", Connection.from_json)
+    return each_object(loads_object(raw, body), body, "connectionSet", ClientConnection.from_json)
 
 
 def encode_group_list(groups: Iterable[str]) -> bytes:
@@ -373,7 +373,7 @@ def decode_topic_stats(raw: bytes) -> TopicStats:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueProgress:
+class OffsetWrapper:
     """How far a group is in one queue; ``last_timestamp_ms`` is of the last message it read."""
 
     broker_offset: int
@@ -386,7 +386,7 @@ class QueueProgress:
 class ConsumeStats:
     """Answer to GET_CONSUME_STATS 208."""
 
-    queues: dict[MessageQueue, QueueProgress]
+    queues: dict[MessageQueue, OffsetWrapper]
     consume_tps: float = 0.0
 
 
@@ -415,7 +415,7 @@ def decode_consume_stats(raw: bytes) -> ConsumeStats:
     data = loads_object(raw, body)
     return ConsumeStats(
         {
-            queue: QueueProgress(
+            queue: OffsetWrapper(
                 int_field(item, body, "brokerOffset", 0),
                 int_field(item, body, "consumerOffset", 0),
                 optional_int_field(item, body, "pullOffset"),

@@ -1,16 +1,16 @@
 """Bodies of requests and responses under one name.
 
-The code lives in ``client_bodies`` (heartbeats, locks, what clients are asked), ``route_bodies``
-(name server) and ``admin_bodies`` (groups, topics, connections, progress).
+The code is in ``client`` (heartbeats, locks, requests to clients), ``route`` (name server) and
+``admin`` (groups, topics, connections, progress).
 """
 
 from cometmq.wire.body.admin import (
-    Connection,
+    ClientConnection,
     ConsumerConnection,
     ConsumerOffsets,
     ConsumeStats,
     GroupConfigWrapper,
-    QueueProgress,
+    OffsetWrapper,
     TopicOffset,
     TopicStats,
     decode_consume_stats,
@@ -83,7 +83,7 @@ from cometmq.wire.body.route import (
 __all__ = [
     "CONSUME_DIRECTLY_RESULTS",
     "CheckClientConfigBody",
-    "Connection",
+    "ClientConnection",
     "ConsumeDirectlyResult",
     "ConsumeStats",
     "ConsumerConnection",
@@ -96,7 +96,7 @@ __all__ = [
     "HeartbeatData",
     "LockBatchRequest",
     "LockBatchResponse",
-    "QueueProgress",
+    "OffsetWrapper",
     "ResetOffsetBody",
     "TopicConfigWrapper",
     "TopicList",

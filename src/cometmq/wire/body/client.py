@@ -382,7 +382,11 @@ class ConsumeDirectlyResult:
 
     @staticmethod
     def decode(raw: bytes) -> "ConsumeDirectlyResult":
-        """Return the result of a body, its kind by name or ordinal."""
+        """Return the result of a body, its kind by name or ordinal.
+
+        Raises:
+            CodecError: the body is no such result.
+        """
         body = "ConsumeMessageDirectlyResult"
         data = loads_object(raw, body)
         result = data.get("consumeResult")

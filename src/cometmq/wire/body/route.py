@@ -251,7 +251,7 @@ def encode_member_group(group: BrokerData, *, quoted_keys: bool = False) -> byte
 
 
 def decode_member_group(raw: bytes) -> BrokerData:
-    """Return the members of a body; a broker nobody knows has none."""
+    """Return the members of a body; an unknown broker has none."""
     body = "BrokerMemberGroup"
     data = object_field(loads_object(raw, body), body, "brokerMemberGroup")
     return BrokerData(
@@ -416,23 +416,33 @@ class _Cursor:
         self._raw = raw
         self._position = 0
 
-    def count(self, what: str) -> int:
+    def count(self, field: str) -> int:
+        """Return the length that stands next.
+
+        Raises:
+            CodecError: it leaves the registration; the text names the field.
+        """
         end = self._position + 4
         number = int.from_bytes(self._raw[self._position : end], "big", signed=True)
         if end > len(self._raw) or not 0 <= number <= len(self._raw):
             raise CodecError(
-                f"compressed RegisterBrokerBody: the length of {what} at byte"
+                f"compressed RegisterBrokerBody: the length of {field} at byte"
                 f" {self._position} is {number}, the body has {len(self._raw)} bytes"
             )
         self._position = end
         return number
 
-    def take(self, what: str) -> bytes:
-        size = self.count(what)
+    def take(self, field: str) -> bytes:
+        """Return the field that stands next, without its length.
+
+        Raises:
+            CodecError: it leaves the registration.
+        """
+        size = self.count(field)
         start, end = self._position, self._position + size
         if end > len(self._raw):
             raise CodecError(
-                f"compressed RegisterBrokerBody: {what} of {size} bytes at byte {start} does not"
+                f"compressed RegisterBrokerBody: {field} of {size} bytes at byte {start} does not"
                 f" fit {len(self._raw)} bytes"
             )
         self._position = end

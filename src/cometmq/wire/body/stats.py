@@ -1,4 +1,4 @@
-"""Bodies of administration: numbers and looks into queues (wire.md 3.12).
+"""Bodies of administration: statistics and contents of queues (wire.md 3.12).
 
 ``encode_*`` returns a body, ``decode_*`` raises CodecError naming body and field.
 """
@@ -91,7 +91,7 @@ def decode_producer_table(raw: bytes) -> dict[str, list[ProducerInfo]]:
     body = "ProducerTableInfo"
     table = object_field(loads_object(raw, body), body, "data")
 
-    def one(item: Mapping[Any, Any]) -> ProducerInfo:
+    def producer_from_json(item: Mapping[Any, Any]) -> ProducerInfo:
         return ProducerInfo(
             str_field(item, body, "clientId", ""),
             str_field(item, body, "remoteIP", ""),
@@ -100,7 +100,7 @@ def decode_producer_table(raw: bytes) -> dict[str, list[ProducerInfo]]:
             int_field(item, body, "lastUpdateTimestamp", 0),
         )
 
-    return {str(group): each_object(table, body, group, one) for group in table}
+    return {str(group): each_object(table, body, group, producer_from_json) for group in table}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def encode_time_spans(spans: Iterable[QueueTimeSpan]) -> bytes:
 
 
 def _local_time(time_ms: int) -> str:
-    """A time as RocketMQ writes it for people, `2026-11-21#12:41:48:849`."""
+    """Return a time as RocketMQ prints it, `2026-11-21#12:41:48:849`."""
     second, millisecond = divmod(time_ms, 1000)
     moment = (_EPOCH + timedelta(seconds=second)).astimezone()
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{millisecond:03}"
@@ -146,7 +146,7 @@ def decode_time_spans(raw: bytes) -> list[QueueTimeSpan]:
     """Return the spans of a body."""
     body = "QueryConsumeTimeSpanBody"
 
-    def one(item: Mapping[Any, Any]) -> QueueTimeSpan:
+    def time_span_from_json(item: Mapping[Any, Any]) -> QueueTimeSpan:
         return QueueTimeSpan(
             queue_from_json(object_field(item, body, "messageQueue")),
             int_field(item, body, "minTimeStamp", 0),
@@ -155,7 +155,7 @@ def decode_time_spans(raw: bytes) -> list[QueueTimeSpan]:
             int_field(item, body, "delayTime", 0),
         )
 
-    return each_object(loads_object(raw, body), body, "consumeTimeSpanSet", one)
+    return each_object(loads_object(raw, body), body, "consumeTimeSpanSet", time_span_from_json)
 
 
 def encode_correction_offsets(offsets: Mapping[int, int]) -> bytes:
@@ -172,7 +172,7 @@ def decode_correction_offsets(raw: bytes) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class StatsWindow:
-    """Growth of a counter in a span of time: per second, and per call."""
+    """Growth of a counter over a span of time: in all, per second and per call."""
 
     sum: int = 0
     tps: float = 0.0
@@ -207,13 +207,13 @@ def decode_stats_windows(raw: bytes) -> StatsWindows:
     body = "BrokerStatsData"
     data = loads_object(raw, body)
 
-    def one(name: str) -> StatsWindow:
+    def window(name: str) -> StatsWindow:
         item = object_field(data, body, name)
         return StatsWindow(
             int_field(item, body, "sum", 0), float_field(item, "tps"), float_field(item, "avgpt")
         )
 
-    return StatsWindows(one("statsMinute"), one("statsHour"), one("statsDay"))
+    return StatsWindows(window("statsMinute"), window("statsHour"), window("statsDay"))
 
 
 def encode_broker_consume_stats(
@@ -261,11 +261,11 @@ def decode_topic_subscription(raw: bytes) -> TopicSubscription:
     """Return the subscription of a body."""
     body = "QuerySubscriptionResponseBody"
     data = loads_object(raw, body)
-    found = object_field(data, body, "subscriptionData")
+    subscription = object_field(data, body, "subscriptionData")
     return TopicSubscription(
         str_field(data, body, "group"),
         str_field(data, body, "topic"),
-        subscription_from_json(found) if found else None,
+        subscription_from_json(subscription) if subscription else None,
     )
 
 
@@ -294,9 +294,9 @@ class UnitView:
     tags_code: int
     message: str | None = None
     bit_map: str | None = None
-    """Bits of its extension unit, as digits."""
+    """The bits of its extension unit, as digits."""
     ext_json: str | None = None
-    """Its extension unit."""
+    """Its extension unit as JSON."""
     is_matched: bool = False
     """Whether the extension unit lets the message match the group's subscription."""
 
@@ -345,9 +345,9 @@ def decode_consume_queue_view(raw: bytes) -> ConsumeQueueView:
     """Return the queue of a body."""
     body = "QueryConsumeQueueResponseBody"
     data = loads_object(raw, body)
-    found = object_field(data, body, "subscriptionData")
+    subscription = object_field(data, body, "subscriptionData")
 
-    def one(item: Mapping[Any, Any]) -> UnitView:
+    def unit_from_json(item: Mapping[Any, Any]) -> UnitView:
         return UnitView(
             int_field(item, body, "physicOffset", 0),
             int_field(item, body, "physicSize", 0),
@@ -362,7 +362,7 @@ def decode_consume_queue_view(raw: bytes) -> ConsumeQueueView:
     return ConsumeQueueView(
         int_field(data, body, "minQueueIndex", 0),
         int_field(data, body, "maxQueueIndex", 0),
-        tuple(each_object(data, body, "queueData", one)) if has_units else None,
-        subscription_from_json(found) if found else None,
+        tuple(each_object(data, body, "queueData", unit_from_json)) if has_units else None,
+        subscription_from_json(subscription) if subscription else None,
         optional_str_field(data, body, "filterData"),
     )

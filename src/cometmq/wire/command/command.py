@@ -13,8 +13,8 @@ Frame, big-endian (``RemotingCommand``, ``RocketMQSerializable``; wire.md 1.2-1.
 with ext a repetition of ``key_bytes 2, key, value_bytes 4, value``.  An empty value means "null"
 to Java, so decoding drops it.
 
-A command that was read keeps its ext fields as raw JSON until somebody asks: a typed header
-decodes straight from them (``headers.py``), at half the price of a dictionary.
+A command that was read keeps its ext fields as raw JSON. A typed header (``wire.header``) decodes
+straight from them, at half the price of a dictionary.
 Writing is strict whatever was read: compact JSON, ext values always strings.
 """
 
@@ -58,7 +58,7 @@ JSON: Final = 0
 BINARY: Final = 1
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
-# The peer closes the connection on more (``NettyDecoder``); counts the length field too.
+# Counts the length field too. A peer closes the connection on longer frames (``NettyDecoder``).
 FRAME_BYTES_MAX: Final = 16_777_216
 
 _INT32_MIN: Final = -(2**31)
@@ -102,10 +102,10 @@ class RemotingCommand(
     ``code``, ``opaque``, ``flag`` and ``version`` are 32-bit numbers; ``language`` is the peer's
     word, known or not; ``remark`` is error text.  ``body`` is b"" when the frame has none.
     ``serialize_type`` is JSON or BINARY; a server answers in the type of the request.
-    Build one with ``request`` or ``response``; ``raw_ext`` and ``decoded_ext`` belong to the
-    decoder, ``ext_fields`` to everybody else.
+    ``request``, ``response`` and ``answer`` build commands. ``raw_ext`` and ``decoded_ext`` belong
+    to the decoder; everybody else uses ``ext_fields``.
 
-    ``gc=False``: nothing in it can refer back to it.
+    ``gc=False``: a command refers to nothing that could refer back to it.
     """
 
     code: _Int32 = 0
@@ -202,8 +202,10 @@ class RemotingCommand(
     def ext_fields(self) -> dict[str, str]:
         """The ext fields, values as strings; assign a dictionary to change them.
 
-        A command without any gives a new empty dictionary, and goes on having none.
-        Raises RemoteProtocolError when the peer sent something else than an object.
+        A command without any returns a new empty dictionary, and changing that changes nothing.
+
+        Raises:
+            RemoteProtocolError: the peer sent something other than an object.
         """
         ext = self.decoded_ext
         if ext is None:
@@ -231,7 +233,11 @@ def _decode_ext(raw: msgspec.Raw) -> dict[str, str]:
 
 
 def encode_json_text(text: str) -> bytes:
-    """Return a string as a JSON literal; raises LocalProtocolError for half a surrogate pair."""
+    """Return a string as a JSON literal.
+
+    Raises:
+        LocalProtocolError: it has half a surrogate pair.
+    """
     try:
         return _encode_json(text)
     except UnicodeEncodeError:
@@ -251,7 +257,11 @@ def _encode_ext(ext_fields: Mapping[str, str]) -> bytes:
 
 
 def frame_json(header: bytes, body: bytes) -> bytes:
-    """Return the frame of a finished JSON header and a body."""
+    """Return the frame of a finished JSON header and a body.
+
+    Raises:
+        LocalProtocolError: the frame is longer than peers accept.
+    """
     header_bytes = len(header)
     length = 4 + header_bytes + len(body)
     if length + 4 > FRAME_BYTES_MAX:
@@ -279,7 +289,8 @@ def _check_numbers(command: RemotingCommand) -> None:
 def encode_command(command: RemotingCommand) -> bytes:
     """Return the frame of a command in its own serialization type.
 
-    Raises LocalProtocolError for what the protocol cannot carry.
+    Raises:
+        LocalProtocolError: the protocol cannot carry it.
     """
     _check_numbers(command)
     ext = command.ext_fields if command.has_ext_fields else None
@@ -413,7 +424,11 @@ def encode_response_parts(
 
 
 def decode_binary_header(header: bytes) -> RemotingCommand:
-    """Return the command of a binary header; raises RemoteProtocolError naming the bad field."""
+    """Return the command of a binary header.
+
+    Raises:
+        RemoteProtocolError: a field leaves the header; the text names it.
+    """
     if len(header) < _BINARY_HEAD_BYTES + 4:
         raise RemoteProtocolError(
             f"a binary header has at least {_BINARY_HEAD_BYTES + 4} bytes, got {len(header)}"

@@ -3,8 +3,8 @@
 Three forms beyond the standard (wire.md 3): a map keyed by integers comes with bare keys,
 ``{0:"a"}``; a map keyed by message queues has bare objects as keys,
 ``{{"brokerName":"b","queueId":0,"topic":"t"}:5}``; and newer peers may write that object as an
-escaped string.  The reader takes all of them.  The writer writes queue keys as bare objects, the
-only form that all clients accept, and integer keys bare or, as their text, quoted.  Output is
+escaped string. The reader takes all of them. The writer writes queue keys as bare objects, the
+only form that all clients accept, and integer keys bare or, as their text, quoted. Output is
 always compact: Go cuts tables out of the raw text and keeps any blank (trap T1).
 
 Every fault of the input is a CodecError naming the position.
@@ -36,8 +36,10 @@ _decode = msgspec.json.Decoder().decode
 def loads_lenient(raw: bytes) -> Any:
     """Return the value of a body.
 
-    Keys are strings, integers among them as their text, or MessageQueue for queue-keyed maps.
-    Raises CodecError.
+    Keys are strings (of integers, their text), or MessageQueue in a map keyed by queues.
+
+    Raises:
+        CodecError: the body is not JSON as fastjson writes it.
     """
     try:
         return _decode(raw)
@@ -52,14 +54,18 @@ def loads_lenient(raw: bytes) -> Any:
     return value
 
 
-def loads_object(raw: bytes, what: str) -> dict[Any, Any]:
-    """Return the object of a body; raises CodecError naming ``what`` for anything else."""
+def loads_object(raw: bytes, body: str) -> dict[Any, Any]:
+    """Return the object of a body; ``body`` names it in errors.
+
+    Raises:
+        CodecError: the body is something else.
+    """
     try:
         value = loads_lenient(raw)
     except CodecError as error:
-        raise CodecError(f"{what}: {error}") from None
+        raise CodecError(f"{body}: {error}") from None
     if not isinstance(value, dict):
-        raise CodecError(f"{what}: expected a JSON object, got {type(value).__name__}")
+        raise CodecError(f"{body}: expected a JSON object, got {type(value).__name__}")
     return value
 
 
@@ -90,9 +96,9 @@ def _value(text: str, position: int, depth: int) -> tuple[Any, int]:
     raise _unexpected(text, position, "a value")
 
 
-def _unexpected(text: str, position: int, wanted: str) -> CodecError:
-    found = repr(text[position : position + 20]) if position < len(text) else "the end"
-    return CodecError(f"a JSON body has {found} at character {position}, expected {wanted}")
+def _unexpected(text: str, position: int, expected: str) -> CodecError:
+    unexpected = repr(text[position : position + 20]) if position < len(text) else "the end"
+    return CodecError(f"a JSON body has {unexpected} at character {position}, expected {expected}")
 
 
 def _string(text: str, position: int) -> tuple[str, int]:
@@ -151,7 +157,11 @@ def _key(text: str, position: int, depth: int) -> tuple[str | MessageQueue, int]
 
 
 def queue_from_json(value: Any) -> MessageQueue:
-    """Return the queue of a JSON object, of a text holding one, or of a key already read."""
+    """Return the queue of a JSON object, of a text holding one, or of a key already read.
+
+    Raises:
+        CodecError: it is no queue.
+    """
     if isinstance(value, MessageQueue):
         return value
     if isinstance(value, str) and value.startswith("{"):
@@ -175,7 +185,8 @@ def queue_to_json(queue: MessageQueue) -> dict[str, Any]:
 def dumps(value: Any) -> bytes:
     """Return a body as compact JSON; MessageQueue keys become bare objects, int keys bare numbers.
 
-    Raises LocalProtocolError for text that is not valid Unicode.
+    Raises:
+        LocalProtocolError: a text is not valid Unicode.
     """
     try:
         if _has_bare_keys(value):

@@ -2,8 +2,8 @@
 
 Used only after the fast decoder refused: raw control characters inside strings, numbers, bools
 and nulls as ext values, numbers as strings, half surrogate pairs, bytes that are not UTF-8
-(wire.md 1.3).  Must not guess: what is no JSON object, or holds a number out of range, is a
-RemoteProtocolError naming the field.
+(wire.md 1.3). It does not guess: a header that is no JSON object, or that holds a number out of
+range, is a RemoteProtocolError that names the field.
 """
 
 import json
@@ -66,7 +66,11 @@ def decode_ext_lenient(raw: bytes) -> dict[str, str]:
 
 
 def parse_int32(name: str, value: Any) -> int:
-    """Return a header number; raises RemoteProtocolError naming field, value and range."""
+    """Return a header number.
+
+    Raises:
+        RemoteProtocolError: it is no 32-bit number; the text names field, value and range.
+    """
     if value is None:
         return 0
     if isinstance(value, str) and _DECIMAL.match(value):
@@ -85,7 +89,11 @@ def _optional_text(name: str, value: Any) -> str | None:
 def decode_header_lenient(
     raw: bytes,
 ) -> tuple[int, int, int, str, int, str | None, dict[str, str] | None]:
-    """Return (code, opaque, flag, language, version, remark, ext fields) of a JSON header."""
+    """Return (code, opaque, flag, language, version, remark, ext fields) of a JSON header.
+
+    Raises:
+        RemoteProtocolError: the header is no JSON object, or a number is out of range.
+    """
     header = _loads(raw)
     if not isinstance(header, dict):
         raise RemoteProtocolError(f"the header is a JSON {type(header).__name__}, not an object")

@@ -1,20 +1,17 @@
 """BULK_PULL 31001, a request of our own: a long span of one queue in one answer.
 
-Job: code, headers, limits and the names by which a broker says what it can do.  It must not know
-how a span is read.
-
-Request: the ext fields of a pull, and ``withSizes``.  ``maxMsgNums`` and ``maxMsgBytes`` may be far
+Request: the ext fields of a pull, and ``withSizes``. ``maxMsgNums`` and ``maxMsgBytes`` may be far
 larger than for a pull; without ``maxMsgBytes`` the span has 4 MiB.
 
-Answer: the codes and ext fields of a pull's answer.  When it carries a span, ``msgCount`` says of
-how many records, and ``sizesBytes`` how many bytes of the body come before them: with
-``withSizes`` the length of each record, 4 bytes big-endian.  The records lie as in the log::
+Answer: the codes and ext fields of a pull's answer. If it carries a span, ``msgCount`` is the
+number of records, and ``sizesBytes`` the number of bytes before them in the body: with
+``withSizes`` the length of each record, 4 bytes big-endian. The records are those of the log::
 
     |size 0|size 1|...|record 0        |record 1    |...
 
-Without ``msgCount`` it is the answer to an ordinary pull: the broker found few messages, none, or
-something to repair.  A broker that does not know the code answers REQUEST_CODE_NOT_SUPPORTED; ours
-says what it knows in the answer to a heartbeat, in a field that other clients do not look at.
+Without ``msgCount`` it is the answer to an ordinary pull: the broker has few messages, none, or
+something to repair. A broker that does not know the code answers REQUEST_CODE_NOT_SUPPORTED. Ours
+names its features in the answer to a heartbeat, in a field that other clients ignore.
 """
 
 from __future__ import annotations
@@ -37,11 +34,11 @@ __all__ = [
 ]
 
 FEATURES_FIELD: Final = "cometmqFeatures"
-"""Ext field of the answer to a heartbeat: names with commas between them."""
+"""Ext field of the answer to a heartbeat: names of features, separated by commas."""
 BULK_PULL_FEATURE: Final = "bulkPull"
 BYTES_DEFAULT: Final = 4 << 20
 BYTES_MAX: Final = 12 << 20
-"""Records and their sizes stay below a frame's 16 MiB."""
+"""Records and their sizes together stay below the 16 MiB of a frame."""
 
 
 class BulkPullCode(IntEnum):
@@ -56,7 +53,7 @@ class BulkPullHeader(
         suspend_timeout_ms="suspendTimeoutMillis", proxy_forward_client_id="proxyFrowardClientId"
     ),
 ):
-    """A pull with more room; ``with_sizes`` asks for the records' lengths in front of them."""
+    """A pull of a span; ``with_sizes`` asks for the lengths of the records before them."""
 
     with_sizes: bool | None = None
 
@@ -69,5 +66,5 @@ class BulkPullResponseHeader(PullResponseHeader):
 
 
 def features_of(ext: dict[str, str]) -> frozenset[str]:
-    """The names in the answer to a heartbeat; none from a broker that is not ours."""
+    """Return the features that the answer to a heartbeat names; other brokers name none."""
     return frozenset(ext.get(FEATURES_FIELD, "").split(",")) - {""}

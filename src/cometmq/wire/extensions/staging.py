@@ -1,12 +1,12 @@
 """Requests of our own for staged batches: codes, headers and bodies (31010 to 31014).
 
-Job: the names and shapes in which a batch producer stages blocks of messages and publishes them.
-It must not know what a broker does with them (`cometmq.broker.extensions.staging.service`).
+With them a batch producer stages blocks of messages and publishes them
+(`cometmq.broker.extensions.staging.service` serves them).
 
 A *block* is the body of one STAGE request: messages of one queue, laid out as the body of
-SEND_BATCH_MESSAGE (`codec.batch`).  A *token* names what one attempt at one part of a batch has
-staged on one broker: its blocks, counted from 0.  Its *crc* is zlib's CRC32 over the bodies of
-its blocks in their order, its *rows* the number of messages in them.
+SEND_BATCH_MESSAGE (`codec.batch`). A *token* names the blocks, counted from 0, that one attempt at
+one part of a batch stages on one broker. Its *crc* is zlib's CRC32 over the bodies of its blocks in
+their order, its *rows* the number of messages in them.
 
 ================== ========================= ============================ =======================
 code               header                    body                         answer
@@ -18,9 +18,8 @@ LIST 31013         SinkHeader, sink optional none                         body: 
 FORGET 31014       SinkHeader                none                         CountResponseHeader
 ================== ========================= ============================ =======================
 
-A broker that does not know these codes answers REQUEST_CODE_NOT_SUPPORTED, which is how a client
-finds out that sends no heartbeats; to a heartbeat ours names the feature (`FEATURES_FIELD` of
-`wire.bulk_pull`).
+A broker that does not know these codes answers REQUEST_CODE_NOT_SUPPORTED. Ours names the feature
+in the answer to a heartbeat (`FEATURES_FIELD` of `wire.extensions.bulk_pull`).
 """
 
 from enum import IntEnum
@@ -67,7 +66,7 @@ class StagingCode(IntEnum):
 
 
 class PublishStatus:
-    """What STAGE and PUBLISH_STAGED say became of the request."""
+    """Outcomes of STAGE and PUBLISH_STAGED."""
 
     STAGED: Final = "STAGED"
     READY: Final = "READY"
@@ -95,7 +94,7 @@ class StageResponseHeader(Header):
 
 
 class PublishHeader(Header):
-    """PUBLISH_STAGED 31011; with `prepare` the broker only makes sure that it could."""
+    """PUBLISH_STAGED 31011; with `prepare` the broker only checks that it can publish."""
 
     sink: str
     batch_id: Int64
@@ -122,7 +121,7 @@ class CountResponseHeader(Header):
 
 
 class TokenClaim(msgspec.Struct, frozen=True):
-    """What a part says it has staged under a token."""
+    """What a part of a batch claims to have staged under a token."""
 
     token: str
     rows: int
@@ -148,7 +147,7 @@ class DropBody(msgspec.Struct, frozen=True):
 
 
 class SinkEntry(msgspec.Struct, frozen=True, rename=wire_names()):
-    """A line of a broker's ledger: the last batch of a sink that was published here."""
+    """A line of a broker's ledger: the last batch of a sink that was published on it."""
 
     batch_id: int
     rows: int

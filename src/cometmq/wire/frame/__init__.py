@@ -1,1 +1,4 @@
-"""Frames: cutting a byte stream into commands, signatures, and a connection's state."""
+"""Frames, the state of a connection, and signatures.
+
+`framing` cuts a byte stream into commands, `connection` matches requests and responses.
+"""

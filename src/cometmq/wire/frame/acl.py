@@ -1,8 +1,8 @@
 """Signature of a request by access key and secret (wire.md 5.8).
 
-Signed are the values of all ext fields but ``Signature``, in the order of their names, without
-names or separators, and then the raw body; HMAC-SHA1 of that with the secret, in base64.
-Java up to 4.9.3 does not sign ``_UNIQUE_KEY_QUERY``, so a broker accepts it either way.
+The signature is the base64 of an HMAC-SHA1 with the secret. It covers the values of all ext fields
+except ``Signature``, in the order of their names and without separators, then the raw body. Java up
+to 4.9.3 leaves ``_UNIQUE_KEY_QUERY`` out, so a broker accepts both.
 """
 
 import base64
@@ -55,17 +55,17 @@ def sign(
 
 def is_signature_right(ext_fields: Mapping[str, str], body: bytes, secret: str) -> bool:
     """Whether the request's signature fits, with or without ``_UNIQUE_KEY_QUERY``."""
-    given = ext_fields.get(SIGNATURE_FIELD, "").encode()
+    signature = ext_fields.get(SIGNATURE_FIELD, "").encode()
     full = sign(ext_fields, body, secret)
-    if hmac.compare_digest(given, full.encode()):
+    if hmac.compare_digest(signature, full.encode()):
         return True
     old = sign(ext_fields, body, secret, without=(UNIQUE_KEY_QUERY_FIELD,))
-    return hmac.compare_digest(given, old.encode())
+    return hmac.compare_digest(signature, old.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who we are: the key that travels, the secret that does not, and a token where one is asked.
+    """The account of a client: a key that travels, a secret that does not, an optional token.
 
     Source: ``AclClientRPCHook`` and ``SessionCredentials`` of RocketMQ 5.4.0.
     """
@@ -84,35 +84,35 @@ class Credentials:
         command.ext_fields = ext
 
     def sign_frame(self, frame: bytes) -> bytes:
-        """The same for a request that is a frame already."""
+        """Return the signed frame of a request that is encoded already."""
         (command,) = FrameReader().receive(frame)
         self.sign_command(command)
         return encode_command(command)
 
 
 class SignedSendTemplate(SendRequestTemplate):
-    """Sends with a signature; the secured way costs a decoding, the open one nothing."""
+    """Writes sends with a signature; signing decodes the frame, and unsigned sends do not pay."""
 
     __slots__ = ("_credentials",)
 
-    def __init__(self, credentials: Credentials, *names: Any, **more: Any) -> None:
-        super().__init__(*names, **more)
+    def __init__(self, credentials: Credentials, *names: Any, **options: Any) -> None:
+        super().__init__(*names, **options)
         self._credentials = credentials
 
-    def encode(self, *values: Any, **more: Any) -> bytes:
+    def encode(self, *values: Any, **options: Any) -> bytes:
         """Return the signed frame of one send; arguments as for the plain one."""
-        return self._credentials.sign_frame(super().encode(*values, **more))
+        return self._credentials.sign_frame(super().encode(*values, **options))
 
 
 class SignedPullTemplate(PullRequestTemplate):
-    """Pulls with a signature."""
+    """Writes pulls with a signature."""
 
     __slots__ = ("_credentials",)
 
-    def __init__(self, credentials: Credentials, *names: Any, **more: Any) -> None:
-        super().__init__(*names, **more)
+    def __init__(self, credentials: Credentials, *names: Any, **options: Any) -> None:
+        super().__init__(*names, **options)
         self._credentials = credentials
 
-    def encode(self, *values: Any, **more: Any) -> bytes:
+    def encode(self, *values: Any, **options: Any) -> bytes:
         """Return the signed frame of one pull; arguments as for the plain one."""
-        return self._credentials.sign_frame(super().encode(*values, **more))
+        return self._credentials.sign_frame(super().encode(*values, **options))

@@ -1,1 +1,4 @@
-"""Request and response headers, their fields, and the fast ways of the hottest ones."""
+"""Headers of requests and responses.
+
+`headers`, `admin` and `namesrv` declare them; `fast_encode` and `fast_decode` serve the hottest.
+"""

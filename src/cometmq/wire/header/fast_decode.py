@@ -1,10 +1,9 @@
-"""The fields of a send that a broker needs for every message, and of its answer that a producer
-does, and nothing else; the end of a transaction, which there is for every message of one.
+"""Fast decoders of the hottest headers: sends, their answers, and ends of transactions.
 
-Job: decode them straight from a JSON header, in one pass with the rest of it (`SendCommand`,
-`EndCommand`) or from the raw ext fields of a command; fields without use on that way are skipped
-by the decoder without making objects of them.  Whatever does not decode here (binary headers,
-unusual numbers, missing fields) takes the way of the typed headers, which explain.
+They decode only the fields that are needed for every message, either in one pass with the whole
+JSON header (`SendCommand`, `EndCommand`) or from the raw ext fields of a command. What they do not
+decode (binary headers, unusual numbers, missing fields) is left to the typed headers, which
+explain what is wrong.
 """
 
 from typing import ClassVar, Final
@@ -32,7 +31,7 @@ __all__ = [
 SEND_COMMAND_START: Final = b'{"code":310,"extFields":{"'
 """How the JSON header of a SEND_MESSAGE_V2 begins from every client that sorts its keys."""
 END_COMMAND_START: Final = b'{"code":37,"extFields":{"'
-"""The same of an END_TRANSACTION."""
+"""How the JSON header of an END_TRANSACTION begins."""
 
 
 class PlainSend(
@@ -52,7 +51,7 @@ class PlainSend(
 ):
     """A send under the short names of SEND_MESSAGE_V2.
 
-    ``place`` is ours, and empty but in a send by message group (``core.growing``).
+    ``place`` is our own field; only a send by message group sets it (``core.growing``).
     """
 
     topic: str
@@ -67,7 +66,7 @@ class PlainSend(
 
 
 class _PlainSendLong(PlainSend, rename=wire_names(place="cmqGroup")):
-    """The same under the long names of SEND_MESSAGE."""
+    """A send under the long names of SEND_MESSAGE."""
 
     topic: str
     queue_id: Int32
@@ -81,10 +80,10 @@ class _PlainSendLong(PlainSend, rename=wire_names(place="cmqGroup")):
 
 
 class SendCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
-    """A SEND_MESSAGE_V2 decoded in one pass, for servers; `framing.full_command` gives the rest.
+    """A SEND_MESSAGE_V2 decoded in one pass, for servers; `framing.full_command` decodes all of it.
 
-    ``header`` and ``body`` are the reader's, which sets both whatever a peer wrote.  It has those
-    attributes of a `RemotingCommand` that answering needs.
+    The reader sets ``header`` and ``body``, whatever a peer wrote there. The other attributes are
+    those of a `RemotingCommand` that answering needs.
     """
 
     serialize_type: ClassVar[int] = 0
@@ -99,7 +98,7 @@ class SendCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
 class EndCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):
     """An END_TRANSACTION decoded in one pass, for servers.
 
-    It has those attributes of a `RemotingCommand` that answering needs.
+    It has the attributes of a `RemotingCommand` that answering needs.
     """
 
     serialize_type: ClassVar[int] = 0
@@ -119,8 +118,7 @@ class PlainSendAnswer(
     gc=False,
     rename=wire_names(),
 ):
-    """What a producer needs of the answer to a send: `headers.SendResponseHeader` without what
-    it never looks at."""
+    """The fields of `headers.SendResponseHeader` that a producer reads."""
 
     msg_id: str
     queue_id: Int32

@@ -1,9 +1,9 @@
-"""The frames that are written millions of times: sends, their answers, pulls, their answers.
+"""Fast encoders of the hottest frames: sends, pulls, and the answers to both.
 
-Each is the same bytes every time but for a few numbers, so the constant parts of the JSON header
-are prepared once and joined with the rest, which takes a third of building a dictionary and
-encoding it.  What is written is the same as ``encode_command`` writes; tests compare the two.
-Binary headers take the ordinary way.
+Such frames differ in a few numbers only. The constant parts of the JSON header are prepared once,
+and joining them with the numbers takes a third of the time that a dictionary and its encoding
+take. The bytes are those that ``encode_command`` writes; tests compare the two. Binary headers take
+the ordinary way.
 """
 
 from functools import lru_cache
@@ -243,7 +243,7 @@ class SendRequestTemplate:
             b"true" if is_batch else b"false",
         )
         constant += b',"n":' + encode_json_text(broker_name)
-        # What is left of the percent signs are the fields of one send.
+        # The percent signs that are not doubled are the fields of one send.
         self._layout = (
             constant.replace(b"%", b"%%")
             + b',"e":"%d","f":"%d","g":"%d","h":"%d","i":%b%b,"j":"%d'
@@ -265,11 +265,12 @@ class SendRequestTemplate:
         max_reconsume_times: int | None = None,
         place: str | None = None,
     ) -> bytes:
-        """Return the frame of one send; properties is the property string.
+        """Return the frame of one send; ``properties`` is the property string.
 
-        ``place`` is where a message group is at home, digits and a colon (``core.growing``).
+        ``place`` names the home of a message group, digits and a colon (``core.growing``).
 
-        Raises LocalProtocolError when the frame gets too long or the string is not Unicode.
+        Raises:
+            LocalProtocolError: the frame is too long, or the property string is not Unicode.
         """
         try:
             properties_json = _encode_json(properties)

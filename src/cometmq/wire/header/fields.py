@@ -1,4 +1,4 @@
-"""Reading typed values out of a decoded JSON body, forgiving about form and strict about kind.
+"""Reads typed values out of a decoded JSON body, lenient about their form, strict about their kind.
 
 C++ clients send ordinals for enums and text for numbers, Go leaves keys out (wire.md 3.2.1).
 Every refusal is a CodecError that names body, field and value.
@@ -51,7 +51,11 @@ def _as_int(body: str, name: str, value: Any) -> int:
 
 
 def int_field(data: Mapping[Any, Any], body: str, name: str, default: int | None = None) -> int:
-    """Return a number; absent and null give the default, or a refusal without one."""
+    """Return a number; the default if it is absent or null.
+
+    Raises:
+        CodecError: it is no 64-bit integer, or it is absent and has no default.
+    """
     value = data.get(name)
     if value is None:
         if default is None:
@@ -79,7 +83,11 @@ def float_field(data: Mapping[Any, Any], name: str) -> float:
 
 
 def str_field(data: Mapping[Any, Any], body: str, name: str, default: str | None = None) -> str:
-    """Return text; absent and null give the default, or a refusal without one."""
+    """Return a text; the default if it is absent or null.
+
+    Raises:
+        CodecError: it is no text, or it is absent and has no default.
+    """
     value = data.get(name)
     if value is None:
         if default is None:
@@ -98,7 +106,11 @@ def optional_str_field(data: Mapping[Any, Any], body: str, name: str) -> str | N
 
 
 def bool_field(data: Mapping[Any, Any], body: str, name: str, default: bool) -> bool:
-    """Return a truth value, also from its word or from 0 and 1."""
+    """Return a truth value, also from its word or from 0 and 1.
+
+    Raises:
+        CodecError: it is none.
+    """
     value = data.get(name)
     if value is None:
         return default
@@ -112,7 +124,11 @@ def bool_field(data: Mapping[Any, Any], body: str, name: str, default: bool) -> 
 
 
 def enum_field(data: Mapping[Any, Any], body: str, name: str, kind: type[_E], default: _E) -> _E:
-    """Return an enum member from its name in any case, its ordinal, or the ordinal as text."""
+    """Return an enum member from its name in any case, its ordinal, or the ordinal as text.
+
+    Raises:
+        CodecError: it is none of the members.
+    """
     value = data.get(name)
     if value is None:
         return default
@@ -131,7 +147,11 @@ def enum_field(data: Mapping[Any, Any], body: str, name: str, kind: type[_E], de
 
 
 def list_field(data: Mapping[Any, Any], body: str, name: str) -> list[Any]:
-    """Return a list; absent and null give an empty one."""
+    """Return a list; an empty one if it is absent or null.
+
+    Raises:
+        CodecError: it is no list.
+    """
     value = data.get(name)
     if value is None:
         return []
@@ -141,7 +161,11 @@ def list_field(data: Mapping[Any, Any], body: str, name: str) -> list[Any]:
 
 
 def str_list_field(data: Mapping[Any, Any], body: str, name: str) -> list[str]:
-    """Return a list of texts."""
+    """Return a list of texts.
+
+    Raises:
+        CodecError: it is no list, or holds something else.
+    """
     values = list_field(data, body, name)
     for value in values:
         if not isinstance(value, str):
@@ -150,7 +174,11 @@ def str_list_field(data: Mapping[Any, Any], body: str, name: str) -> list[str]:
 
 
 def object_field(data: Mapping[Any, Any], body: str, name: str) -> dict[Any, Any]:
-    """Return an object; absent and null give an empty one."""
+    """Return an object; an empty one if it is absent or null.
+
+    Raises:
+        CodecError: it is no object.
+    """
     value = data.get(name)
     if value is None:
         return {}
@@ -162,7 +190,11 @@ def object_field(data: Mapping[Any, Any], body: str, name: str) -> dict[Any, Any
 def each_object(
     data: Mapping[Any, Any], body: str, name: str, read: Callable[[dict[Any, Any]], _T]
 ) -> list[_T]:
-    """Return what ``read`` makes of every object of a list."""
+    """Return what ``read`` makes of every object of a list.
+
+    Raises:
+        CodecError: it is no list, or holds something else.
+    """
     result = []
     for value in list_field(data, body, name):
         if not isinstance(value, dict):

@@ -1,10 +1,10 @@
-"""What all typed headers share: the way between ext fields and typed fields.
+"""Base of all typed headers: conversion between ext fields and typed fields.
 
-A header is a ``msgspec.Struct``.  ``from_command`` decodes it straight from the raw JSON of the
-ext fields, which costs half of what a dictionary and Python conversions cost; ``from_ext`` takes
-a dictionary and says in words what is wrong.  Numbers and bools may come as strings or as JSON
-numbers and bools, an empty string counts as absent for anything but text (wire.md 1.3, T3, T24).
-``to_ext`` writes strings only and leaves out what is None.
+A header is a ``msgspec.Struct``. ``from_command`` decodes it straight from the raw JSON of the ext
+fields, at half the cost of a dictionary and conversions in Python; ``from_ext`` takes a dictionary
+and explains what is wrong. Numbers and bools may come as strings or as JSON numbers and bools; an
+empty string counts as absent for anything but text (wire.md 1.3, T3, T24). ``to_ext`` writes
+strings only and leaves out what is None.
 
 Wire spellings exist nowhere but in the ``rename`` of these classes.
 """
@@ -48,14 +48,14 @@ _DECIMAL: Final = re.compile(r"([+-]?)0*([0-9]+)\Z", re.ASCII)
 
 
 def wire_names(**spellings: str) -> Callable[[str], str]:
-    """Return the renaming of a header: camelCase, ``_ms`` dropped, exceptions as given."""
+    """Return the renaming of a header: camelCase without ``_ms``, except for ``spellings``."""
 
     def wire_name(name: str) -> str:
         spelled = spellings.get(name)
         if spelled is not None:
             return spelled
-        first, *rest = name.removesuffix("_ms").split("_")
-        return first + "".join([word.capitalize() for word in rest])
+        first, *words = name.removesuffix("_ms").split("_")
+        return first + "".join([word.capitalize() for word in words])
 
     return wire_name
 
@@ -72,12 +72,16 @@ class Header(msgspec.Struct, gc=False, rename=wire_names()):
 
     @classmethod
     def from_command(cls: type[_T], command: RemotingCommand) -> _T:
-        """Return the typed header of a command; raises RemoteProtocolError like from_ext."""
+        """Return the typed header of a command.
+
+        Raises:
+            RemoteProtocolError: as `from_ext`.
+        """
         if command.decoded_ext is None:
             try:
                 return _decoder_of(cls)(command.raw_ext)
             except (msgspec.MsgspecError, ValueError, RecursionError):
-                # The dictionary's reader is more forgiving, and from_ext explains.
+                # `from_ext` is more forgiving, and explains what is wrong.
                 pass
         return cls.from_ext(command.ext_fields)
 
@@ -85,7 +89,8 @@ class Header(msgspec.Struct, gc=False, rename=wire_names()):
     def from_ext(cls: type[_T], ext: dict[str, str]) -> _T:
         """Return the typed header of ext fields; unknown fields are ignored.
 
-        Raises RemoteProtocolError naming the field, its value and what was expected.
+        Raises:
+            RemoteProtocolError: a field is missing or has another type; the text names it.
         """
         return convert_ext(cls, ext)
 
@@ -107,7 +112,11 @@ class Header(msgspec.Struct, gc=False, rename=wire_names()):
 
 
 def convert_ext(cls: type[_T], ext: dict[str, str]) -> _T:
-    """Return the header of a class from ext fields; what Header.from_ext does."""
+    """Return the header of a class from ext fields, as `Header.from_ext` does.
+
+    Raises:
+        RemoteProtocolError: a field is missing or has another type; the text names it.
+    """
     try:
         return msgspec.convert(ext, cls, strict=False)
     except msgspec.ValidationError:

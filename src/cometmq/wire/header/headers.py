@@ -1,9 +1,8 @@
 """Headers of the codes that ordinary clients and brokers exchange (wire.md 2.1, 3.2 to 3.10).
 
-One class per header; several codes share one where the fields are the same.  Names are
-RocketMQ's in snake case, times end in ``_ms``.  Optional fields are None when absent.  The
-headers of administration are in ``admin_headers``, those of the name server in
-``namesrv_headers``; ``header_registry`` maps codes to classes.
+Each header is a class; codes with the same fields share one. Names are RocketMQ's in snake case,
+times end in ``_ms``. Optional fields are None when absent. ``admin`` has the headers of
+administration, ``namesrv`` those of the name server.
 """
 
 from typing import Final

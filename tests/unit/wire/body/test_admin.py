@@ -14,12 +14,12 @@ from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.wire.body import bodies
 from cometmq.wire.body.bodies import (
-    Connection,
+    ClientConnection,
     ConsumerConnection,
     ConsumerOffsets,
     ConsumeStats,
     GroupConfigWrapper,
-    QueueProgress,
+    OffsetWrapper,
     TopicOffset,
     TopicStats,
 )
@@ -29,7 +29,7 @@ GROUP = SubscriptionGroupConfig(
     "g", retry_max_times=3, attributes={"a": "b"}, subscription_data_set=({"topic": "t"},)
 )
 QUEUE = MessageQueue("t", "b", 0)
-CONNECTION = Connection("c", "1.2.3.4:5", "JAVA", 493)
+CONNECTION = ClientConnection("c", "1.2.3.4:5", "JAVA", 493)
 
 
 def test_default_group_is_javas() -> None:
@@ -81,7 +81,7 @@ def test_progress_comes_back() -> None:
     stats = TopicStats({QUEUE: TopicOffset(1, 5, 1700000000000)}, 0.5)
     assert bodies.decode_topic_stats(bodies.encode_topic_stats(stats)) == stats
     progress = ConsumeStats(
-        {QUEUE: QueueProgress(9, 5, 6, 7), MessageQueue("t", "b", 1): QueueProgress(1, 0)}, 1.5
+        {QUEUE: OffsetWrapper(9, 5, 6, 7), MessageQueue("t", "b", 1): OffsetWrapper(1, 0)}, 1.5
     )
     assert bodies.decode_consume_stats(bodies.encode_consume_stats(progress)) == progress
     assert bodies.decode_consume_stats(b'{"consumeTps":"x"}') == ConsumeStats({}, 0.0)

@@ -11,7 +11,7 @@ from cometmq.errors import CodecError
 from cometmq.model.group import SubscriptionData
 from cometmq.model.queue import MessageQueue
 from cometmq.wire.body import stats
-from cometmq.wire.body.bodies import ConsumeStats, QueueProgress
+from cometmq.wire.body.bodies import ConsumeStats, OffsetWrapper
 from cometmq.wire.body.stats import (
     ConsumeQueueView,
     ProducerInfo,
@@ -84,7 +84,7 @@ def test_bodies_come_back() -> None:
 
 def test_progress_of_all_groups_is_summed() -> None:
     """317 lists groups with one item a topic, and adds up what is left to read."""
-    progress = ConsumeStats({QUEUE: QueueProgress(10, 4, 7, 1)}, 0.5)
+    progress = ConsumeStats({QUEUE: OffsetWrapper(10, 4, 7, 1)}, 0.5)
     data = loads_object(
         stats.encode_broker_consume_stats("h:1", {"g": [progress, progress], "idle": []}), "317"
     )
