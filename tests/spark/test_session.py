@@ -168,7 +168,7 @@ def test_masters_and_settings_that_spark_refuses_are_named() -> None:
     wrong_master, wrong_memory, wrong_threads, wrong_number = ran.stdout.splitlines()
     assert wrong_master.startswith("Spark's JVM ended while it started with master 'nix[2]': ")
     assert "Master must" in ran.stderr
-    assert "spark.driver.memory=banana: what it says stands above" in wrong_memory
+    assert "spark.driver.memory=banana: its message stands above" in wrong_memory
     assert wrong_threads.startswith("Spark does not start with master 'local[x]': ")
     assert "Could not parse Master URL" in wrong_threads
     assert "spark.sql.shuffle.partitions=many: " in wrong_number

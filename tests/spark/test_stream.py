@@ -170,7 +170,7 @@ def test_topic_made_anew_is_data_loss(cluster: Cluster, caplog: pytest.LogCaptur
     topic = cluster.create(queues=1)
     cluster.send(topic, [b"1"], queues=1)
     start = {topic: {"broker-a:0": 7}}
-    with pytest.raises(OffsetOutOfRange, match="was deleted and made anew"):
+    with pytest.raises(OffsetOutOfRange, match="was deleted and created again"):
         reader(cluster, subscribe=topic).latestOffset(start, ALL)
     made = reader(cluster, subscribe=topic, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):

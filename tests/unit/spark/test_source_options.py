@@ -112,7 +112,7 @@ def test_name_server_is_needed() -> None:
         ([("boddy", types.StringType())], {}, "did you mean 'body'?"),
         ([("body", types.IntegerType())], {}, "body is of type int, not binary or string"),
         ([("tags", types.StringType())], {}, "column body is missing"),
-        ([("body", types.StringType())], {"topic": ""}, "where to write is not said"),
+        ([("body", types.StringType())], {"topic": ""}, "no target topic"),
         ([("body", types.StringType())], {"job": "7"}, "did you mean 'jobId'?"),
         ([("body", types.StringType())], {"sinkId": "7"}, "use jobId"),
         ([("body", types.StringType())], {"jobId": "a b"}, "a b"),
@@ -198,7 +198,7 @@ def test_paths_as_spark_writes_them(given: dict[str, str], paths: list[str]) -> 
 @pytest.mark.parametrize("path", ["hdfs://nn/store", "s3a://bucket/store", "file://host/store"])
 def test_a_store_elsewhere_is_refused(path: str) -> None:
     """It is not looked for below the folder Spark runs in."""
-    with pytest.raises(ConfigError, match="a store is read as files of each machine"):
+    with pytest.raises(ConfigError, match="a store is read from local files"):
         _paths({"path": path})
 
 

@@ -1,8 +1,4 @@
-"""The sources' columns as Spark's types, and what a user's `.schema()` may ask for.
-
-Job: schema out, or one error that names the column, what was meant and the right type.  It must
-not know where rows come from.
-"""
+"""The sources' columns as Spark's types, and the check of a user's `.schema()`."""
 
 from __future__ import annotations
 
@@ -46,19 +42,19 @@ def schema_text(columns: Iterable[str] = COLUMNS) -> str:
     return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in columns)
 
 
-def chosen_columns(schema: StructType, known: tuple[str, ...] = COLUMNS) -> tuple[str, ...]:
-    """The columns a schema asks for, in its order.
+def chosen_columns(schema: StructType, allowed: tuple[str, ...] = COLUMNS) -> tuple[str, ...]:
+    """The columns of a schema, in its order.
 
     Raises:
-        ConfigError: one is unknown, of another type, or declared as never null (the reader
-            cannot promise that, and Spark compares the two exactly).
+        ConfigError: a column is unknown, of another type, or NOT NULL (the reader cannot
+            promise that, and Spark compares the two schemas exactly).
     """
     for field in schema.fields:
         kind = field.dataType.simpleString()
-        if field.name not in known:
+        if field.name not in allowed:
             raise ConfigError(
                 f"column {field.name!r} of the schema is unknown"
-                f"{nearest(field.name, known) or '.'} The columns are {', '.join(known)}"
+                f"{nearest(field.name, allowed) or '.'} The columns are {', '.join(allowed)}"
             )
         if kind != SPARK_TYPES[field.name]:
             raise ConfigError(
@@ -68,5 +64,5 @@ def chosen_columns(schema: StructType, known: tuple[str, ...] = COLUMNS) -> tupl
         if not field.nullable:
             raise ConfigError(f"column {field.name} of the schema is NOT NULL: leave that out")
     if not schema.fields:
-        raise ConfigError(f"the schema has no column: name some of {', '.join(known)}")
+        raise ConfigError(f"the schema has no column: name some of {', '.join(allowed)}")
     return tuple(field.name for field in schema.fields)

@@ -1,7 +1,6 @@
-"""Options as Spark hands them over: names without regard to case, values as text.
+"""Options as Spark passes them: names in any case, values as text.
 
-Job: refuse names that are not ours with the one that was meant, and turn text into numbers and
-truth values.  It must not know what an option does.
+Unknown names are refused with the nearest known name; text becomes numbers and truth values.
 """
 
 from __future__ import annotations
@@ -18,31 +17,38 @@ if TYPE_CHECKING:
 __all__ = ["OptionValues", "timestamp_ms"]
 
 _TRUTH: Final = {"true": True, "false": False}
-#: Of ms since 1970: one more need not fit in 64 bits.
+#: A longer number of ms since 1970 may not fit into 64 bits.
 _MS_DIGITS_MAX: Final = 18
 
 
 class OptionValues:
-    """A source's or sink's options, looked up by their written name.
+    """The options of a source or sink by the names that the manual uses.
 
     Args:
-        given: what Spark hands over; its keys are lower-cased.
-        known: every option there is, as the manual writes it.
-        ignored: names that are Spark's own and may stand beside ours.
-        what: the format, for error texts.
+        options: the options from Spark, with lower-case names.
+        allowed: the name of every option, as the manual writes it.
+        format_name: the format, for error texts.
+        ignored: options of Spark itself, which may stand beside ours.
+
+    Raises:
+        ConfigError: an option is unknown.
     """
 
     def __init__(
-        self, given: Mapping[str, str], known: Iterable[str], what: str, ignored: Iterable[str] = ()
+        self,
+        options: Mapping[str, str],
+        allowed: Iterable[str],
+        format_name: str,
+        ignored: Iterable[str] = (),
     ) -> None:
-        self._values = {str(name).lower(): str(value) for name, value in given.items()}
-        self._what = what
-        names = tuple(known)
+        self._values = {str(name).lower(): str(value) for name, value in options.items()}
+        self._format_name = format_name
+        names = tuple(allowed)
         folded = {name.lower() for name in (*names, *ignored)}
         unknown = sorted(name for name in self._values if name not in folded)
         if unknown:
             raise ConfigError(
-                f"option {unknown[0]!r} of format {what!r} is unknown"
+                f"option {unknown[0]!r} of format {format_name!r} is unknown"
                 f"{nearest(unknown[0], names) or '.'} The options are {', '.join(names)}"
             )
 
@@ -50,21 +56,29 @@ class OptionValues:
         return name.lower() in self._values
 
     def text(self, name: str) -> str | None:
-        """The value as it came; None where it was not given or is empty."""
+        """The value; None where the option is missing or empty."""
         return self._values.get(name.lower(), "").strip() or None
 
     def need(self, name: str, example: str) -> str:
-        """The value, or an error that shows how to give one."""
+        """The value of an option that is required.
+
+        Raises:
+            ConfigError: it is missing; the text shows an example.
+        """
         value = self.text(name)
         if value is None:
             raise ConfigError(
-                f"format {self._what!r} needs option {name}, for example"
+                f"format {self._format_name!r} needs option {name}, for example"
                 f' .option("{name}", "{example}")'
             )
         return value
 
     def truth(self, name: str, default: bool) -> bool:
-        """`true` or `false`."""
+        """The value `true` or `false`.
+
+        Raises:
+            ConfigError: it is neither.
+        """
         value = self.text(name)
         if value is None:
             return default
@@ -73,7 +87,11 @@ class OptionValues:
         return _TRUTH[value.lower()]
 
     def number(self, name: str, default: int | None, *, least: int = 1) -> int | None:
-        """A whole number of at least `least`."""
+        """A whole number of at least `least`.
+
+        Raises:
+            ConfigError: it is none.
+        """
         value = self.text(name)
         if value is None:
             return default
@@ -89,7 +107,11 @@ class OptionValues:
 
 
 def timestamp_ms(name: str, value: str | None) -> int | None:
-    """A time option: ms since 1970, or ISO 8601 with a time zone."""
+    """A time option: ms since 1970, or ISO 8601 with a time zone.
+
+    Raises:
+        ConfigError: the value is neither.
+    """
     if value is None:
         return None
     digits = value.removeprefix("-")

@@ -1,8 +1,7 @@
-"""What a pipeline says while it runs, and its last word.
+"""The progress line of a running pipeline, and the summary at its end.
 
-Job: rows, offsets, rate and time left on stderr (one line kept fresh on a terminal, a line every
-ten seconds elsewhere), samples for the report's chart, and a summary as text or JSON.  It must
-not know any pipeline, and it prints nothing on stdout: that is the caller's data.
+Rows, offsets, rate and remaining time go to stderr: one line that is rewritten on a terminal, a
+line every ten seconds elsewhere.  stdout belongs to the caller's data.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RunProgress", "Summary", "duration_text", "number_text"]
 
-#: How often a line is written where no terminal keeps one fresh.
+#: Seconds between lines where there is no terminal.
 PLAIN_EVERY_S: Final = 10.0
 TERMINAL_EVERY_S: Final = 0.2
-#: The rate is that of so much time: long enough to be calm, short enough to be true.
+#: The rate covers this time: long enough to be steady, short enough to be current.
 RATE_OVER_S: Final = 10.0
 _COLUMNS: Final = (160, 24)
-"""Of a terminal that does not tell its size."""
+"""Assumed size of a terminal that does not report its own."""
 _SAMPLES_MAX: Final = 2_000
 
 
@@ -54,31 +53,31 @@ def duration_text(seconds: float) -> str:
 
 
 class RunProgress:
-    """Counts rows of one piece of work; a context manager that ends the line it keeps fresh.
+    """Counts and shows the rows of a run; a context manager that clears its line at the end.
 
     Args:
-        what: the work, a word or two: ``archive``.
-        total: rows expected in all, where known; may come or grow with `update`.
-        quiet: say nothing, still count and sample.
-        stream: where lines go; stderr by default.
-        now: seconds from a clock that never runs back.
+        name: the pipeline, a word or two: ``archive``.
+        total: expected rows, where known; `update` may set it later.
+        quiet: write nothing, but count and sample.
+        stream: where lines go; default stderr.
+        now: seconds of a monotonic clock.
     """
 
     def __init__(
         self,
-        what: str,
+        name: str,
         *,
         total: int | None = None,
         quiet: bool = False,
         stream: TextIO | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.what = what
+        self.name = name
         self.total = total
         self.rows = 0
         self.offsets: dict[str, int] = {}
         self.reaches: list[Reach] = []
-        """How far the run is in its inputs; those without queue offsets are left out."""
+        """How far the run is in each input that has queue offsets."""
         self.samples: list[tuple[float, int]] = [(0.0, 0)]
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
@@ -86,7 +85,7 @@ class RunProgress:
         self._begin = now()
         self._recent: deque[tuple[float, int]] = deque([(self._begin, 0)])
         self._is_terminal = self._stream.isatty()
-        self._said = self._begin
+        self._shown_at = self._begin
         self._text = ""
         self._width = 0
 
@@ -103,19 +102,19 @@ class RunProgress:
 
     @property
     def seconds(self) -> float:
-        """Since the work began."""
+        """Seconds since the run began."""
         return self._now() - self._begin
 
     @property
     def rate(self) -> float:
-        """Rows per second of late; 0 before the first."""
+        """Current rows per second; 0 before the first row."""
         then, rows = self._recent[0]
         passed = self._now() - then
         return (self.rows - rows) / passed if passed > 0 else 0.0
 
     @property
-    def left_s(self) -> float | None:
-        """Seconds until the total at the present rate; None where nobody can tell."""
+    def remaining_s(self) -> float | None:
+        """Seconds until the total at the current rate; None where unknown."""
         if self.total is None or self.rate <= 0:
             return None
         return max(0, self.total - self.rows) / self.rate
@@ -128,7 +127,12 @@ class RunProgress:
         offsets: Mapping[str, int] | None = None,
         text: str = "",
     ) -> None:
-        """``rows`` are done so far; ``offsets``: next queue offset by queue; ``text``: at what."""
+        """Set the rows done so far.
+
+        Args:
+            offsets: next queue offset by queue.
+            text: the current step, shown at the end of the line.
+        """
         now = self._now()
         self.rows = rows
         if total is not None:
@@ -141,22 +145,22 @@ class RunProgress:
             self._recent.popleft()
         self._sample(now)
         every = TERMINAL_EVERY_S if self._is_terminal else PLAIN_EVERY_S
-        if not self._quiet and now - self._said >= every:
-            self._said = now
-            self._say()
+        if not self._quiet and now - self._shown_at >= every:
+            self._shown_at = now
+            self._show()
 
     def advance(self, rows: int, *, text: str = "") -> None:
-        """So many more rows are done."""
+        """Add rows that are done."""
         self.update(self.rows + rows, text=text)
 
     def line(self) -> str:
-        """What is said now."""
+        """The current progress line."""
         total = "" if self.total is None else f" of {self.total:,}"
-        parts = [f"{self.what}: {self.rows:,}{total} rows", f"{self.rate:,.0f}/s"]
+        parts = [f"{self.name}: {self.rows:,}{total} rows", f"{self.rate:,.0f}/s"]
         if self.total:
             parts.append(f"{min(1.0, self.rows / self.total):.0%}")
-        if self.left_s is not None:
-            parts.append(f"{duration_text(self.left_s)} left")
+        if self.remaining_s is not None:
+            parts.append(f"{duration_text(self.remaining_s)} left")
         parts += [text for text in (reach.text() for reach in self.reaches) if text]
         if self._text:
             parts.append(self._text)
@@ -166,23 +170,23 @@ class RunProgress:
         return ", ".join(parts)
 
     def reach_facts(self) -> dict[str, list[str]]:
-        """For a summary: ``offsets``, a line per topic; nothing where no input has any."""
-        told = [line for reach in self.reaches for line in reach.by_topic()]
-        return {"offsets": told} if told else {}
+        """``offsets`` for a summary, a line per topic; empty where no input has queue offsets."""
+        lines = [line for reach in self.reaches for line in reach.by_topic()]
+        return {"offsets": lines} if lines else {}
 
     def finish(self) -> None:
-        """All inputs were read to their ends."""
+        """Mark all inputs as read to their ends."""
         for reach in self.reaches:
             reach.finish()
 
     def close(self) -> None:
-        """End the line on a terminal; nothing elsewhere."""
+        """Clear the line on a terminal."""
         if self._width and not self._quiet:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()
             self._width = 0
 
-    def _say(self) -> None:
+    def _show(self) -> None:
         line = self.line()
         if not self._is_terminal:
             self._stream.write(line + "\n")
@@ -195,27 +199,27 @@ class RunProgress:
     def _sample(self, now: float) -> None:
         self.samples.append((now - self._begin, self.rows))
         if len(self.samples) > _SAMPLES_MAX:
-            # Every other one is enough for a chart; the last stays.
+            # Keep every other sample, which is enough for a chart, and the last.
             self.samples = [*self.samples[:-1:2], self.samples[-1]]
 
 
 @dataclass(slots=True)
 class Summary:
-    """A pipeline's last word: facts in the order told, one sentence per thing that is wrong."""
+    """The result of a pipeline: facts in display order, and one sentence per fault."""
 
     pipeline: str
     facts: dict[str, Any] = field(default_factory=dict)
-    """Name to value: words joined by ``_``, the unit last (``seconds``, ``body_bytes``)."""
+    """Name to value; a name is words joined by ``_`` with the unit last (``body_bytes``)."""
     faults: list[str] = field(default_factory=list)
     report_path: str | None = None
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong: exit code 0, otherwise 1."""
+        """Whether there is no fault: exit code 0, otherwise 1."""
         return not self.faults
 
     def as_json(self) -> dict[str, Any]:
-        """For a machine."""
+        """The summary as a JSON object."""
         return {
             "pipeline": self.pipeline,
             "is_good": self.is_good,
@@ -225,7 +229,7 @@ class Summary:
         }
 
     def as_text(self) -> str:
-        """For a person: aligned lines, then what is wrong."""
+        """The summary as aligned lines, followed by the faults."""
         rows = [(name.replace("_", " "), _value(name, value)) for name, value in self.facts.items()]
         if self.report_path is not None:
             rows.append(("report", self.report_path))

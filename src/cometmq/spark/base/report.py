@@ -1,7 +1,6 @@
-"""A pipeline's report: one HTML page that needs nothing beside itself.
+"""A pipeline's report: one self-contained HTML page with facts, tables and SVG charts.
 
-Job: facts, tables and charts (inline SVG, readable on light and dark) in the order they are
-added.  It must not know any pipeline; every text is escaped here, so callers pass plain text.
+Every text is escaped here; callers pass plain text.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ __all__ = ["HtmlReport"]
 
 _WIDTH: Final = 760
 _LABEL_WIDTH: Final = 190
-#: At most, in the style's 12 px.
+#: The widest character of the style's 12 px font.
 _CHARACTER_WIDTH: Final = 8
 _BAR_HEIGHT: Final = 18
 _PLOT_HEIGHT: Final = 200
 _MARGIN: Final = 56
-#: A page with more rows than this helps nobody; the rest is counted.
+#: A table shows this many rows and counts the others.
 ROWS_MAX: Final = 500
 _LABEL_CHARACTERS: Final = 28
 
 
 class HtmlReport:
-    """Parts of a page in the order added; `write` puts it into a file."""
+    """A page that grows part by part; `write` saves it."""
 
     def __init__(self, title: str, lead: str = "") -> None:
         self.title = title
@@ -47,24 +46,24 @@ class HtmlReport:
     # -- words ---------------------------------------------------------------------------
 
     def heading(self, text: str) -> None:
-        """Begin a part of the page."""
+        """Add a heading."""
         self._parts.append(f"<h2>{escape(text)}</h2>")
 
     def text(self, text: str, *, kind: str = "") -> None:
-        """A paragraph; ``kind`` is ``met`` (good), ``missed`` (wrong) or nothing."""
+        """Add a paragraph; ``kind`` is ``met`` (good), ``missed`` (wrong) or empty."""
         attribute = f" class='{escape(kind)}'" if kind else ""
         self._parts.append(f"<p{attribute}>{escape(text)}</p>")
 
     def summary(self, summary: Summary) -> None:
-        """The facts of a summary as a table, and its verdict."""
+        """Add a summary: its faults, and its facts as a table."""
         rows = [line.partition("  ") for line in summary.as_text().splitlines()]
         for fault in summary.faults:
             self.text(fault, kind="missed")
-        facts = [(name, rest.strip()) for name, _, rest in rows if not name.startswith("WRONG")]
+        facts = [(name, value.strip()) for name, _, value in rows if not name.startswith("WRONG")]
         self.facts(facts)
 
     def facts(self, pairs: Iterable[tuple[str, Any]] | Mapping[str, Any]) -> None:
-        """A table of names and values."""
+        """Add a table of names and values."""
         items = pairs.items() if hasattr(pairs, "items") else pairs
         rows = "".join(
             f"<tr><th>{escape(str(name))}</th><td>{escape(_cell(value))}</td></tr>"
@@ -73,9 +72,9 @@ class HtmlReport:
         self._parts.append(f"<div class='wide'><table>{rows}</table></div>")
 
     def table(self, rows: Sequence[Mapping[str, Any]], *, rows_max: int = ROWS_MAX) -> None:
-        """A listing: mappings with equal keys. What is beyond ``rows_max`` is only counted."""
+        """Add a table of mappings with equal keys; rows beyond ``rows_max`` are counted."""
         if not rows:
-            self.text("Nothing.")
+            self.text("None.")
             return
         headings = list(rows[0])
         numeric = [_is_numeric(row[name] for row in rows) for name in headings]
@@ -100,20 +99,20 @@ class HtmlReport:
     # -- charts --------------------------------------------------------------------------
 
     def bar_chart(self, title: str, values: Iterable[tuple[str, float]], *, unit: str = "") -> None:
-        """One bar per (label, value), in the order given; values are not negative."""
+        """Add one bar per (label, value), in the given order; no value is negative."""
         rows = list(values)[:ROWS_MAX]
         longest = max((value for _, value in rows), default=0) or 1
         figures = [f"{number_text(value)} {unit}".rstrip() for _, value in rows]
         room = _WIDTH - _LABEL_WIDTH - 12 - _CHARACTER_WIDTH * max(map(len, figures), default=0)
         parts = []
-        for place, (label, value) in enumerate(rows):
-            top = place * (_BAR_HEIGHT + 6) + 2
+        for number, (label, value) in enumerate(rows):
+            top = number * (_BAR_HEIGHT + 6) + 2
             middle = top + _BAR_HEIGHT / 2 + 4
             length = max(value / longest * room, 1.0 if value else 0.0)
             shown = (
                 label if len(label) <= _LABEL_CHARACTERS else label[: _LABEL_CHARACTERS - 1] + "…"
             )
-            figure = escape(figures[place])
+            figure = escape(figures[number])
             parts.append(
                 f'<text x="{_LABEL_WIDTH - 6}" y="{middle:.1f}" text-anchor="end">'
                 f"{escape(shown)}<title>{escape(label)}</title></text>"
@@ -132,18 +131,18 @@ class HtmlReport:
         y_unit: str = "",
         x_times: bool = False,
     ) -> None:
-        """Lines through (x, y) points by name. With ``x_times`` an x is seconds since 1970, UTC."""
+        """Add a line per name through (x, y) points; with ``x_times`` x is seconds since 1970."""
         points = [point for line in series.values() for point in line]
         if not points:
             self.text(f"{title}: no points.")
             return
-        left, right = min(x for x, _ in points), max(x for x, _ in points)
+        first_x, last_x = min(x for x, _ in points), max(x for x, _ in points)
         top = max(0.0, *(y for _, y in points)) or 1.0
         bottom = min(0.0, *(y for _, y in points))
         wide, high = _WIDTH - 2 * _MARGIN, _PLOT_HEIGHT
 
         def at(x: float, y: float) -> str:
-            across = (x - left) / (right - left) if right > left else 0.5
+            across = (x - first_x) / (last_x - first_x) if last_x > first_x else 0.5
             up = (y - bottom) / (top - bottom)
             return f"{_MARGIN + across * wide:.1f},{10 + (1 - up) * high:.1f}"
 
@@ -155,11 +154,11 @@ class HtmlReport:
             _label(_MARGIN - 6, base, number_text(bottom), "end"),
         ]
         ends: list[tuple[float, float, str]] = [
-            (_MARGIN, left, "start"),
-            (_MARGIN + wide, right, "end"),
+            (_MARGIN, first_x, "start"),
+            (_MARGIN + wide, last_x, "end"),
         ]
-        if left == right:
-            ends = [(_MARGIN + wide / 2, left, "middle")]
+        if first_x == last_x:
+            ends = [(_MARGIN + wide / 2, first_x, "middle")]
         parts += [
             _label(x, base + 18, _x_text(value, x_unit, is_time=x_times), anchor)
             for x, value, anchor in ends
@@ -169,16 +168,16 @@ class HtmlReport:
             if len(line) == 1:
                 across, up = at(*line[0]).split(",")
                 parts.append(f'<circle class="{colour}" cx="{across}" cy="{up}" r="3"/>')
-            places = " ".join(at(x, y) for x, y in line)
+            coordinates = " ".join(at(x, y) for x, y in line)
             parts.append(
-                f'<polyline class="{colour}" points="{places}"><title>{escape(name)}</title>'
+                f'<polyline class="{colour}" points="{coordinates}"><title>{escape(name)}</title>'
                 "</polyline>"
             )
             if len(series) > 1:
-                place = base + 36 + 16 * number
+                y = base + 36 + 16 * number
                 parts.append(
-                    f'<rect class="{colour}" x="{_MARGIN}" y="{place - 9}" width="10" height="10"/>'
-                    + _label(_MARGIN + 16, place, name, "start")
+                    f'<rect class="{colour}" x="{_MARGIN}" y="{y - 9}" width="10" height="10"/>'
+                    + _label(_MARGIN + 16, y, name, "start")
                 )
         legend = 16 * len(series) + 12 if len(series) > 1 else 0
         self._svg(title + (f", {y_unit}" if y_unit else ""), base + 26 + legend, parts)
@@ -189,10 +188,10 @@ class HtmlReport:
         if len(samples) < 2:
             return
         step = max(1, len(samples) // 100)
-        kept = [*samples[:-1:step], samples[-1]]
+        thinned = [*samples[:-1:step], samples[-1]]
         points = [
             (late, (rows - before) / (late - early))
-            for (early, before), (late, rows) in pairwise(kept)
+            for (early, before), (late, rows) in pairwise(thinned)
             if late > early
         ]
         self.line_chart("Rate", {"rows": points}, x_unit="s", y_unit="rows per second")
@@ -207,11 +206,15 @@ class HtmlReport:
     # -- the page ------------------------------------------------------------------------
 
     def page(self) -> str:
-        """The whole page as text."""
+        """The page as text."""
         return document(self.title, self._parts)
 
     def write(self, path: str | Path) -> Path:
-        """Write the page, whole or not at all; the absolute path."""
+        """Write the page atomically and return its absolute path.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         target = Path(path).absolute()
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(f".{target.name}.{os.getpid()}")
@@ -231,10 +234,10 @@ def _x_text(value: float, unit: str, *, is_time: bool) -> str:
 
 
 def _is_numeric(values: Iterable[Any]) -> bool:
-    """Whether a column holds numbers, beside cells without any."""
-    known = [value for value in values if value is not None]
-    return bool(known) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in known
+    """Whether all non-empty cells of a column are numbers."""
+    present = [value for value in values if value is not None]
+    return bool(present) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in present
     )
 
 

@@ -1,7 +1,6 @@
-"""What the live source is asked for, checked before a broker is.
+"""The options of the live source, checked before a broker is asked.
 
-Job: Spark's options to one frozen value that travels to the executors.  It must not open a
-connection or import pyspark.
+The result is one frozen value that travels to the executors.  No pyspark is needed.
 """
 
 from __future__ import annotations
@@ -27,29 +26,29 @@ from cometmq.spark.live.security import SECURITY_OPTIONS, LiveSecurity
 __all__ = ["FORMAT", "SOURCE_OPTIONS", "ConnectionOptions", "LiveOptions"]
 
 FORMAT: Final = "cometmq"
-#: What Spark itself puts among a stream's options.
+#: Options that Spark itself adds to those of a stream.
 SPARK_OPTIONS: Final = ("path", "checkpointLocation", "queryName")
 SOURCE_OPTIONS: Final[dict[str, str]] = {
-    "nameServer": "`host:port`, several with `;`. Executors dial it too. Needed.",
-    "subscribe": "Topics, with commas. One of these three is needed.",
-    "subscribePattern": "A Python regular expression that a topic's whole name matches.",
+    "nameServer": "`host:port`, several with `;`. Executors connect to it too. Required.",
+    "subscribe": "Topics, separated by commas. One of these three is required.",
+    "subscribePattern": "A Python regular expression that matches whole topic names.",
     "assign": 'Queues: `{"Orders": ["broker-a:0", "broker-a:1"]}`.',
     "startingOffsets": "`earliest` (default of a batch), `latest` (of a stream), `group`, or JSON.",
     "endingOffsets": "`latest` (default) or JSON; exclusive. Batch only.",
-    "startingTimestamp": "First message stored at or after: ms since 1970, or ISO 8601 with zone.",
-    "endingTimestamp": "The same, exclusive. Batch only.",
+    "startingTimestamp": "Store time, inclusive: ms since 1970, or ISO 8601 with a time zone.",
+    "endingTimestamp": "Store time, exclusive. Batch only.",
     "tags": "`A || B`: only messages with one of these tags.",
-    "sql92": "A filter over properties; needs a broker that filters by property.",
+    "sql92": "A filter over properties, for brokers that filter by property.",
     "includeProperties": "`true` fills the column `properties`. Default `false`.",
     "groupId": "A consumer group that shows the stream's progress to lag tools.",
-    "maxOffsetsPerTrigger": "Messages per micro-batch at most, about. Stream only.",
-    "minPartitions": "Partitions at least; default one per queue, one for a stream's few rows.",
-    "failOnDataLoss": "`false` goes on where messages were deleted unread, and says so.",
+    "maxOffsetsPerTrigger": "About the most messages of a micro-batch. Stream only.",
+    "minPartitions": "The fewest partitions. Default: one per queue; one for a stream's few rows.",
+    "failOnDataLoss": "`false` continues after messages were deleted unread, with a warning.",
     "mode": "`FAILFAST` (default), `PERMISSIVE` or `DROPMALFORMED`, for damaged records.",
-    "batchRows": "Rows of an Arrow batch at most. Default 16384.",
-    "offsetsCacheMs": "How long a stream believes the ends of queues it asked for. Default 100.",
-    "requestTimeoutMs": "For each request to a broker. Default 10000.",
-    "retryMs": "How long a broker that does not answer is asked again. Default 30000.",
+    "batchRows": "The most rows of an Arrow batch. Default 16384.",
+    "offsetsCacheMs": "How long a stream caches the ends of queues. Default 100.",
+    "requestTimeoutMs": "The limit of each request to a broker. Default 10000.",
+    "retryMs": "How long requests to a silent broker are repeated. Default 30000.",
     **SECURITY_OPTIONS,
 }
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
@@ -59,7 +58,7 @@ _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How to reach the brokers; equal ones share their sockets within a process."""
+    """How to reach the brokers; within a process equal options share connections."""
 
     name_server: str
     timeout_ms: int
@@ -68,7 +67,11 @@ class ConnectionOptions:
 
     @classmethod
     def of(cls, values: OptionValues) -> ConnectionOptions:
-        """From options of a source or sink."""
+        """From the options of a source or sink.
+
+        Raises:
+            ConfigError: an option is missing or wrong.
+        """
         return cls(
             values.need("nameServer", "127.0.0.1:9876"),
             values.number("requestTimeoutMs", 10_000) or 10_000,
@@ -79,7 +82,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """A checked read of live topics."""
+    """The checked options of a read."""
 
     connection: ConnectionOptions
     topics: tuple[str, ...]
@@ -99,10 +102,14 @@ class LiveOptions:
 
     @classmethod
     def parse(
-        cls, given: Mapping[str, str], columns: tuple[str, ...], *, is_stream: bool
+        cls, named: Mapping[str, str], columns: tuple[str, ...], *, is_stream: bool
     ) -> LiveOptions:
-        """Check everything that can be checked without a broker; ConfigError names the fault."""
-        values = OptionValues(given, SOURCE_OPTIONS, FORMAT, SPARK_OPTIONS)
+        """Check everything that can be checked without a broker.
+
+        Raises:
+            ConfigError: an option is wrong.
+        """
+        values = OptionValues(named, SOURCE_OPTIONS, FORMAT, SPARK_OPTIONS)
         wrong = [name for name in (_BATCH_ONLY if is_stream else _STREAM_ONLY) if name in values]
         if wrong:
             kind, other = ("stream", "batch") if is_stream else ("batch", "stream")
@@ -172,12 +179,12 @@ def _starting(values: OptionValues, group: str | None, *, is_stream: bool) -> in
 def _subscription(
     values: OptionValues,
 ) -> tuple[tuple[str, ...], str | None, tuple[tuple[str, str, int], ...]]:
-    """Exactly one of three ways to say what to read."""
+    """(topics, pattern, queues) from exactly one of the three options."""
     named = [name for name in _SUBSCRIPTIONS if values.text(name) is not None]
     if len(named) != 1:
-        found = " and ".join(named) or "none of them"
+        listed = " and ".join(named) or "none of them"
         raise ConfigError(
-            f"format {FORMAT!r} needs exactly one of {', '.join(_SUBSCRIPTIONS)}, got {found}:"
+            f"format {FORMAT!r} needs exactly one of {', '.join(_SUBSCRIPTIONS)}, got {listed}:"
             ' for example .option("subscribe", "Orders")'
         )
     value = values.text(named[0]) or ""

@@ -1,11 +1,7 @@
-"""Offsets by queue as Spark keeps them, and the arithmetic on them.
+"""Offsets by queue as Spark stores them, limits per batch, and the split into partitions.
 
-Job: text and JSON in, offsets out and back; limits per batch and splits into partitions.  It must
-not ask a broker or import pyspark, so that all of it is tested without either.
-
-Spark compares what a stream's offsets look like as text, so there is one way to write them: topics
-and queues sorted, ``{"Orders": {"broker-a:0": 1500, "broker-a:1": 1499}}``; each number is the
-next offset to read.
+Spark compares a stream's offsets as text, so they have one form with sorted topics and queues:
+``{"Orders": {"broker-a:0": 1500, "broker-a:1": 1499}}``.  Each number is the next offset to read.
 """
 
 from __future__ import annotations
@@ -35,14 +31,14 @@ __all__ = [
     "to_json",
 ]
 
-#: Where a consumer group stands; only in options.
+#: The consumer group's offset; only in options.
 GROUP: Final = -3
 _NAMED: Final = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
 Offsets = dict[str, dict[str, int]]
 
 
 def to_json(offsets: Mapping[QueueId, int]) -> Offsets:
-    """The one way to write offsets: topics, then queues by broker and id."""
+    """Offsets in Spark's form: topics, then queues by broker and id, sorted."""
     written: Offsets = {}
     for queue, queue_offset in sorted(offsets.items()):
         written.setdefault(queue.topic, {})[f"{queue.broker}:{queue.queue_id}"] = queue_offset
@@ -51,18 +47,21 @@ def to_json(offsets: Mapping[QueueId, int]) -> Offsets:
 
 def from_json(offsets: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str, int], int]:
     """Offsets by (topic, broker, queue id)."""
-    found = {}
+    by_queue = {}
     for topic, queues in offsets.items():
         for name, queue_offset in queues.items():
             broker, _, queue_id = name.rpartition(":")
-            found[topic, broker, int(queue_id)] = int(queue_offset)
-    return found
+            by_queue[topic, broker, int(queue_id)] = int(queue_offset)
+    return by_queue
 
 
 def offsets_option(name: str, value: str, allowed: Iterable[str]) -> int | Offsets:
-    """An option: a word for all queues, or JSON by topic and queue.
+    """The value of an option: a word for all queues, or JSON by topic and queue.
 
     In JSON -2 is earliest and -1 latest, as in Spark's Kafka source.
+
+    Raises:
+        ConfigError: it is neither.
     """
     words = tuple(allowed)
     if not value.lstrip().startswith("{"):
@@ -104,7 +103,11 @@ def _check(name: str, topic: str, queue: str, queue_offset: Any) -> None:
 
 
 def check_order(starting: Offsets, ending: Offsets) -> None:
-    """ConfigError for a queue whose written offsets end before they begin."""
+    """Check that no queue's ending offset is before its starting offset.
+
+    Raises:
+        ConfigError: one is.
+    """
     starts = from_json(starting)
     for key, end in from_json(ending).items():
         start = starts.get(key, EARLIEST)
@@ -119,29 +122,29 @@ def check_order(starting: Offsets, ending: Offsets) -> None:
 def limited(
     start: Mapping[QueueId, int], end: Mapping[QueueId, int], rows_max: int
 ) -> dict[QueueId, int]:
-    """Ends that leave at most about `rows_max` rows, shared in proportion to what waits.
+    """Ends that leave about `rows_max` rows, divided in proportion to the waiting rows.
 
-    A share below one is rounded up, so that no queue starves; so a batch may hold one row more
-    per queue.
+    A share below one is rounded up, so that no queue starves; a batch may therefore exceed the
+    limit by one row per queue.
     """
     waiting = {queue: max(0, end[queue] - start[queue]) for queue in end}
     total = sum(waiting.values())
     if total <= rows_max:
         return dict(end)
-    taken = {}
+    ends = {}
     for queue, rows in waiting.items():
         share = rows * rows_max / total
         rounded = int(share) if share >= 1 else (1 if rows else 0)
-        taken[queue] = min(end[queue], start[queue] + rounded) if rows else end[queue]
-    return taken
+        ends[queue] = min(end[queue], start[queue] + rounded) if rows else end[queue]
+    return ends
 
 
 def split(
     ranges: Sequence[tuple[QueueId, int, int]], parts_min: int | None
 ) -> list[tuple[QueueId, int, int]]:
-    """Ranges of offsets cut so that there are at least `parts_min`, big ones first.
+    """Ranges of offsets, divided so that there are at least `parts_min` pieces.
 
-    Each range keeps at least one piece; none is cut below one row.
+    Pieces are proportional to a range's rows; a piece has at least one row.
     """
     full = [item for item in ranges if item[1] < item[2]]
     if parts_min is None or len(full) >= parts_min:

@@ -1,7 +1,7 @@
-"""The queues a live read means, and the offsets its options mean, asked of the brokers.
+"""The queues of a live read, and its offsets as the brokers have them; without pyspark.
 
-Job: connections shared within a process, subscriptions to queues, words and times to offsets, data
-loss told or refused.  It must not import pyspark or read messages.
+`cluster_of` shares connections within a process, `find_queues` resolves a subscription,
+`resolve_start` and `resolve_end` turn words and times into offsets.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ Bounds = dict[QueueId, tuple[int, int]]
 
 
 def cluster_of(connection: ConnectionOptions) -> LiveCluster:
-    """The cluster as this process talks to it; workers are forked and reused, sockets are kept."""
-    found = _CLUSTERS.get(connection)
-    if found is None:
-        found = _CLUSTERS[connection] = LiveCluster(
+    """This process's client of the cluster; workers are reused, so connections stay open."""
+    cluster = _CLUSTERS.get(connection)
+    if cluster is None:
+        cluster = _CLUSTERS[connection] = LiveCluster(
             connection.name_server,
             timeout_ms=connection.timeout_ms,
             retry_ms=connection.retry_ms,
             **connection.security.arguments(),
         )
-    return found
+    return cluster
 
 
 def close_clusters() -> None:
-    """Close what this process keeps open, at its end or before; the next use connects again."""
+    """Close this process's connections; the next use connects again."""
     while _CLUSTERS:
         _CLUSTERS.popitem()[1].close()
 
@@ -61,7 +61,11 @@ atexit.register(close_clusters)
 
 
 def readable_queues(cluster: LiveCluster, topic: str) -> list[QueueId]:
-    """The readable queues of a topic; NoRoute names the nearest topic for one nobody knows."""
+    """The readable queues of a topic.
+
+    Raises:
+        NoRoute: the topic is unknown; the text names the nearest one.
+    """
     try:
         return cluster.queues(topic)
     except NoRoute as error:
@@ -75,43 +79,43 @@ def readable_queues(cluster: LiveCluster, topic: str) -> list[QueueId]:
 
 
 def find_queues(cluster: LiveCluster, options: LiveOptions) -> list[QueueId]:
-    """The queues subscribed to, sorted.
+    """The subscribed queues, sorted.
 
     Raises:
-        NoRoute: a topic or queue that was named is not there; the text names the nearest topic.
+        NoRoute: a named topic or queue does not exist; the text names the nearest topic.
     """
     if options.pattern is not None:
         wanted = re.compile(options.pattern)
         topics = tuple(topic for topic in cluster.topics() if wanted.fullmatch(topic))
     else:
         topics = options.topics
-    found: list[QueueId] = []
+    queues: list[QueueId] = []
     for topic in topics:
         try:
-            found += readable_queues(cluster, topic)
+            queues += readable_queues(cluster, topic)
         except NoRoute:
             if options.pattern is None:
                 raise
-            # Deleted since it was listed.
+            # The topic was deleted after it was listed.
     if options.assigned:
-        there = {tuple(queue) for queue in found}
-        missing = [queue for queue in options.assigned if queue not in there]
+        existing = {tuple(queue) for queue in queues}
+        missing = [queue for queue in options.assigned if queue not in existing]
         if missing:
             topic, broker, queue_id = missing[0]
-            names = ", ".join(f"{q.broker}:{q.queue_id}" for q in found if q.topic == topic)
+            names = ", ".join(f"{q.broker}:{q.queue_id}" for q in queues if q.topic == topic)
             raise NoRoute(
                 f"option assign names {broker}:{queue_id} of topic {topic!r}, which has {names}"
             )
-        found = [queue for queue in found if tuple(queue) in set(options.assigned)]
-    return sorted(found)
+        queues = [queue for queue in queues if tuple(queue) in set(options.assigned)]
+    return sorted(queues)
 
 
 def resolve_start(cluster: LiveCluster, options: LiveOptions, bounds: Bounds) -> dict[QueueId, int]:
-    """Where each queue begins; a time wins over offsets.
+    """The first offset of each queue; a time overrides offsets.
 
     Raises:
-        OffsetOutOfRange: an offset lies beyond its queue's end, or (where loss is fatal) was
-            deleted already.
+        NoRoute: an option names a queue that is not subscribed.
+        OffsetOutOfRange: an offset is beyond its queue's end, or (if loss is fatal) deleted.
     """
     if options.starting_ms is not None:
         return {queue: cluster.offset_at(queue, options.starting_ms) for queue in bounds}
@@ -125,7 +129,7 @@ def resolve_start(cluster: LiveCluster, options: LiveOptions, bounds: Bounds) ->
 
 
 def resolve_end(cluster: LiveCluster, options: LiveOptions, bounds: Bounds) -> dict[QueueId, int]:
-    """Where each queue ends, exclusive.  Raises as `resolve_start`."""
+    """The end of each queue, exclusive.  Raises as `resolve_start`."""
     if options.ending_ms is not None:
         return {queue: cluster.offset_at(queue, options.ending_ms) for queue in bounds}
     return _by_option(options, "endingOffsets", options.ending, bounds)
@@ -137,17 +141,17 @@ def _by_option(
     if isinstance(wanted, int):
         return {queue: low if wanted == EARLIEST else high for queue, (low, high) in bounds.items()}
     named = from_json(wanted)
-    there = {(queue.topic, queue.broker, queue.queue_id) for queue in bounds}
-    unknown = [queue for queue in named if queue not in there]
+    subscribed = {(queue.topic, queue.broker, queue.queue_id) for queue in bounds}
+    unknown = [queue for queue in named if queue not in subscribed]
     if unknown:
         topic, broker, queue_id = unknown[0]
         raise NoRoute(
             f"option {name} names {broker}:{queue_id} of topic {topic!r}, which is not among the"
-            f" {len(there)} queues subscribed to"
+            f" {len(subscribed)} subscribed queues"
         )
-    # A queue the user did not name: from its beginning, up to its end.
+    # A queue that the user did not name is read from its beginning, up to its end.
     default = EARLIEST if name == "startingOffsets" else LATEST
-    found = {}
+    offsets = {}
     for queue, (low, high) in bounds.items():
         value = named.get((queue.topic, queue.broker, queue.queue_id), default)
         if value == EARLIEST:
@@ -164,12 +168,12 @@ def _by_option(
         elif value < low:
             report_loss(options, queue, value, low)
             value = low
-        found[queue] = value
-    return found
+        offsets[queue] = value
+    return offsets
 
 
 def _clipped(options: LiveOptions, queue: QueueId, stored: int | None, low: int, high: int) -> int:
-    """A group's offset, if the queue still holds it."""
+    """A group's stored offset, limited to what the queue holds."""
     if stored is None:
         return low
     if stored < low:
@@ -177,30 +181,37 @@ def _clipped(options: LiveOptions, queue: QueueId, stored: int | None, low: int,
     return min(max(stored, low), high)
 
 
-def report_loss(options: LiveOptions, queue: QueueId, start: int, first_there: int) -> None:
-    """Messages were deleted before they were read: an error, or a line in the log.
+def report_loss(options: LiveOptions, queue: QueueId, start: int, first_offset: int) -> None:
+    """Report messages that were deleted before they were read.
+
+    With `failOnDataLoss=false` the report is a warning in the log.
 
     Raises:
-        OffsetOutOfRange: unless `failOnDataLoss` is false.
+        OffsetOutOfRange: `failOnDataLoss` is true.
     """
-    count = first_there - start
-    what = (
-        f"{queue}: offsets {start} up to {first_there} ({count} messages) were deleted before"
+    count = first_offset - start
+    loss = (
+        f"{queue}: offsets {start} up to {first_offset} ({count} messages) were deleted before"
         " they were read"
         if count >= 0
-        else f"{queue} ends at offset {first_there}, but {start} was read already:"
-        " the topic was deleted and made anew, or a broker lost messages"
+        else f"{queue} ends at offset {first_offset}, but {start} was read already:"
+        " the topic was deleted and created again, or a broker lost messages"
     )
     if options.is_loss_fatal:
         raise OffsetOutOfRange(
-            f"{what}; option failOnDataLoss=false goes on behind the gap", start, first_there, 0
+            f"{loss}; option failOnDataLoss=false continues after the gap", start, first_offset, 0
         )
-    _LOGGER.warning("%s; skipped, as failOnDataLoss is false", what)
+    _LOGGER.warning("%s; skipped, as failOnDataLoss is false", loss)
 
 
 def mirror(cluster: LiveCluster, group: str, offsets: Mapping[QueueId, int]) -> None:
-    """Show progress to lag tools; a failure is a line in the log, the stream keeps its own."""
+    """Commit offsets to a group for lag tools; a failure is only logged.
+
+    The stream itself relies on its checkpoint.
+    """
     try:
         cluster.commit(group, offsets)
     except Exception as error:
-        _LOGGER.warning("group %s was not told of %d queues: %s", group, len(offsets), error)
+        _LOGGER.warning(
+            "group %s: the offsets of %d queues were not committed: %s", group, len(offsets), error
+        )

@@ -26,7 +26,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class QueueRange(InputPartition):
-    """Offsets `start` up to `end` (exclusive) of one queue: what one task reads."""
+    """Offsets `start` up to `end` (exclusive) of one queue, for one task."""
 
     topic: str
     broker: str
@@ -43,10 +43,15 @@ class SmallRanges(InputPartition):
 
 
 def read_range(options: LiveOptions, partition: InputPartition) -> Iterator[Any]:
-    """Record batches of one range of a queue or some, on whatever executor this is."""
+    """Record batches of a partition, on an executor.
+
+    Raises:
+        OffsetOutOfRange: messages were deleted and `failOnDataLoss` is true.
+        ClientError, RemoteError: the broker does not answer in time or refuses.
+    """
     if isinstance(partition, SmallRanges):
-        for one in partition.ranges:
-            yield from read_range(options, one)
+        for queue_range in partition.ranges:
+            yield from read_range(options, queue_range)
     if not isinstance(partition, QueueRange):
         return
     from cometmq.arrow.live import QueueId

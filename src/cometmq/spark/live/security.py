@@ -1,11 +1,9 @@
-"""How sources and sinks of Spark join a secured cluster: options to arguments of clients and back.
+"""Keys and TLS settings as Spark options, and Spark options as client arguments.
 
-Job: keys and TLS as options, which travel to the executors inside the readers and writers.  It must
-not connect, and no secret may be in a repr or an error.
-
-An executor may have another environment than the driver: `security_options_of` puts what the
-driver's holds into the options.  Option names of secrets are such that Spark masks them where it
-shows options (``spark.redaction.regex``).
+The options travel to the executors inside the readers and writers.  An executor may have another
+environment than the driver: `security_options_of` copies the driver's environment into options.
+Spark masks the option names of secrets where it shows options (``spark.redaction.regex``); no
+repr and no error text contains a secret.
 """
 
 from __future__ import annotations
@@ -23,16 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["SECURITY_OPTIONS", "LiveSecurity", "security_options_of"]
 
 SECURITY_OPTIONS: Final[dict[str, str]] = {
-    "accessKey": "The account, where the brokers ask for one.",
+    "accessKey": "The account, if the brokers require one.",
     "secretKey": "Its secret.",
-    "securityToken": "A token beside the two, where there is one.",
+    "securityToken": "A token beside the two, if there is one.",
     "tls": "`true`, `no-hostname` (any host of a trusted authority), `insecure` (any certificate),"
-    " or `false`. Default `true` with one of the files below, else the worker's `COMETMQ_TLS`.",
-    "tlsCaFile": "PEM file of the authorities to trust; the system's by default. These files lie"
-    " under the same path on every node.",
-    "tlsCertFile": "PEM file of our certificate, where servers ask for one.",
-    "tlsKeyFile": "PEM file of its key, if that is not in the same file.",
-    "tlsKeyPassword": "Of an encrypted key file.",
+    " or `false`. Default: `true` with one of the files below, else the worker's `COMETMQ_TLS`.",
+    "tlsCaFile": "PEM file of the trusted authorities; default the system's. These files have"
+    " the same path on every node.",
+    "tlsCertFile": "PEM file of our certificate, if servers require one.",
+    "tlsKeyFile": "PEM file of its key, if it is not in the same file.",
+    "tlsKeyPassword": "The password of an encrypted key file.",
 }
 _MODES: Final = ("true", "no-hostname", "insecure", "false")
 _TEXTS: Final[dict[Literal["access_key", "secret_key", "security_token"], str]] = {
@@ -44,7 +42,7 @@ _TEXTS: Final[dict[Literal["access_key", "secret_key", "security_token"], str]] 
 
 @dataclass(frozen=True, slots=True)
 class LiveSecurity:
-    """Keys and TLS of one connection; what is None is looked up where the client is made."""
+    """Keys and TLS of one connection; the client looks up the values that are None."""
 
     access_key: str | None
     secret_key: str | None = field(repr=False)
@@ -53,16 +51,20 @@ class LiveSecurity:
 
     @classmethod
     def of(cls, values: OptionValues) -> LiveSecurity:
-        """From options of a source or sink; ConfigError for half a pair or an unknown mode."""
-        found = cls(
+        """From the options of a source or sink.
+
+        Raises:
+            ConfigError: a secret without its account, or an unknown TLS mode.
+        """
+        security = cls(
             values.text("accessKey"),
             values.text("secretKey"),
             values.text("securityToken"),
             _tls(values),
         )
-        if found.secret_key is not None and found.access_key is None:
+        if security.secret_key is not None and security.access_key is None:
             raise ConfigError("option secretKey needs option accessKey: whose secret is it?")
-        return found
+        return security
 
     def arguments(self) -> SecurityOptions:
         """Keyword arguments of a client."""
@@ -94,11 +96,11 @@ def _tls(values: OptionValues) -> Tls | bool | None:
     )
 
 
-def security_options_of(given: SecurityOptions) -> dict[str, str]:
-    """A command's connection options, and the environment's, as options of the source and sink."""
-    found = with_environment(given)
-    options = {option: found.get(name) for name, option in _TEXTS.items()}
-    tls = found.get("tls")
+def security_options_of(arguments: SecurityOptions) -> dict[str, str]:
+    """The options of source and sink for a command's security arguments and the environment."""
+    settings = with_environment(arguments)
+    options = {option: settings.get(name) for name, option in _TEXTS.items()}
+    tls = settings.get("tls")
     if tls is not None:
         options |= _tls_options(tls)
     return {name: value for name, value in options.items() if value}

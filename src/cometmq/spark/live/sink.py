@@ -1,13 +1,12 @@
 """`df.write.format("cometmq")` and `df.writeStream.format("cometmq")`.
 
-Job: tasks stage their rows where no consumer sees them, the driver publishes a batch by sink and
-batch id.  It must not know how brokers stage or publish;
-`cometmq.client.extensions.staging.sync` does.
+Tasks stage their rows where no consumer sees them; the driver publishes a batch by sink and batch
+id.
 
-Exactly once, for streams: the brokers' ledgers know which batch of a sink was published last, so
-that one which Spark runs again after a crash is not published again.  It is atomic on each broker;
-over several brokers it is complete after the replay, not at one instant.  Against brokers that
-cannot stage (RocketMQ's own) rows are sent as tasks read them: at least once, and said in the log.
+Streams are exactly once: the brokers' ledgers hold the last published batch of a sink, so a batch
+that Spark repeats after a crash is not published again.  A publish is atomic on each broker; on
+several brokers it is complete after the replay, not at one instant.  To brokers that cannot stage
+(RocketMQ's own) tasks send rows as they read them: at least once, with a warning in the log.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ __all__ = ["BatchSink", "SentTask", "StagedTask", "StreamSink", "batch_writer", 
 
 _LOGGER: Final = logging.getLogger(__name__)
 _PAUSE_S: Final = 0.5
-#: The ledgers' number of a named batch write. Before the first decision of a batch above 0 every
-#: broker learns who decides.
+#: The batch id of a named batch write in the ledgers.  Before the first decision about a batch
+#: above 0, every broker learns which broker decides.
 _JOB_BATCH: Final = 1
 _PASSING: Final = (ConnectFailed, RequestTimeout, BrokerBusy, ServiceNotAvailable)
 _STAGING_CLUSTERS: Final[set[ConnectionOptions]] = set()
@@ -61,7 +60,7 @@ _AT_LEAST_ONCE: Final = (
 
 @dataclass(frozen=True)
 class StagedTask(WriterCommitMessage):
-    """What a task staged, and the query it belongs to (a batch write to none)."""
+    """The rows that a task has staged, and its query (empty for a batch write)."""
 
     part: StagedPart
     owner: str = ""
@@ -69,42 +68,46 @@ class StagedTask(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class SentTask(WriterCommitMessage):
-    """What a task sent, seen already."""
+    """The number of rows that a task has sent; consumers see them already."""
 
     rows: int
 
 
-def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchSink:
-    """The writer of one `save()`, made on the driver's host before any row is read.
+def batch_writer(
+    named_options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> BatchSink:
+    """The writer of one `save()`, created on the driver's host before any row is read.
 
     Raises:
-        ConfigError: options or columns do not fit.
+        ConfigError: an option or a column is wrong.
         ClientError: the name server or a broker does not answer.
     """
-    options = SinkOptions.parse(given, schema, is_stream=False, overwrite=overwrite)
+    options = SinkOptions.parse(named_options, schema, is_stream=False, overwrite=overwrite)
     if options.sink is None:
         options = replace(options, sink=f"save-{uuid.uuid4().hex}")
     return BatchSink(options, can_stage=_can_stage(options.connection))
 
 
-def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamSink:
-    """A query's writer; Spark makes one for tasks and one for each commit.
+def stream_writer(
+    named_options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> StreamSink:
+    """A query's writer; Spark creates one for the tasks and one for each commit.
 
     Raises:
-        ConfigError: options or columns do not fit.
+        ConfigError: an option or a column is wrong.
     """
-    options = SinkOptions.parse(given, schema, is_stream=True, overwrite=overwrite)
+    options = SinkOptions.parse(named_options, schema, is_stream=True, overwrite=overwrite)
     try:
         can_stage = _can_stage(options.connection)
     except _PASSING:
-        # A broker that is down between two micro-batches is no reason to end the query here:
-        # tasks and the publish say what they meet, and the publish waits for it.
+        # A broker that is down between two micro-batches must not end the query here: tasks and
+        # the publish report what they meet, and the publish waits for the broker.
         can_stage = True
     return StreamSink(options, can_stage=can_stage)
 
 
 class BatchSink(DataSourceArrowWriter):
-    """One batch write: the only batch of a sink of its own, or of the user's job."""
+    """The writer of one batch write: the only batch of its sink or of the user's job."""
 
     def __init__(self, options: SinkOptions, *, can_stage: bool) -> None:
         self._options = options
@@ -117,7 +120,11 @@ class BatchSink(DataSourceArrowWriter):
         return _write(iterator, self._options, sink, self._batch_id, self._can_stage)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish them all."""
+        """Publish the rows of all tasks.
+
+        Raises:
+            ClientError, RemoteError: a broker does not answer in time or refuses.
+        """
         parts = _parts(messages)
         if not parts:
             return
@@ -125,40 +132,49 @@ class BatchSink(DataSourceArrowWriter):
         if result.status is PublishState.ALREADY:
             _LOGGER.warning("job %s was published before: nothing was written", self._options.sink)
         if not self._options.is_named:
-            # Nobody will come back under this name.
+            # No later write uses this name.
             _quietly("forget", lambda staging: staging.forget(), self._options, parts[0].sink)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was staged."""
+        """Drop the staged rows."""
         _drop(self._options, _parts(messages))
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """A query's writer."""
+    """The writer of a streaming query."""
 
     def __init__(self, options: SinkOptions, *, can_stage: bool) -> None:
         self._options = options
         self._can_stage = can_stage
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stage one task's rows of one micro-batch."""
+        """Stage one task's rows of one micro-batch.
+
+        Raises:
+            ConfigError: a row has no body or topic, or PySpark is too old.
+            ClientError, RemoteError: a broker does not answer in time or refuses.
+        """
         task = TaskContext.get()
         assert task is not None
         batch_id = task.getLocalProperty("streaming.sql.batchId")
         query_id = task.getLocalProperty("sql.streaming.queryId")
         if batch_id is None or query_id is None:
             raise ConfigError(
-                "this Spark does not tell tasks which micro-batch they write: use PySpark 4.2 or"
-                " later"
+                "tasks of this Spark do not know their micro-batch: use PySpark 4.2 or later"
             )
         sink, owner = self._options.sink or query_id, f"query {query_id}"
         return _write(iterator, self._options, sink, int(batch_id), self._can_stage, owner)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish the micro-batch, or find that it was published before a crash."""
+        """Publish the micro-batch, unless it was published before a crash.
+
+        Raises:
+            ConfigError: the ledger has a later batch, so the checkpoint is an old copy.
+            ClientError, RemoteError: a broker does not answer in time or refuses.
+        """
         parts = _parts(messages)
         if not any(part.rows for part in parts):
-            # An empty batch leaves no trace; run again it is as empty.
+            # An empty batch leaves no trace; its repetition is empty too.
             return
         sink = parts[0].sink
         owner = next(message.owner for message in messages if isinstance(message, StagedTask))
@@ -167,12 +183,12 @@ class StreamSink(DataSourceStreamArrowWriter):
             _check_ledger(self._options, sink, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Drop what was staged."""
+        """Drop the staged rows."""
         _drop(self._options, _parts(messages))
 
 
 def _can_stage(connection: ConnectionOptions) -> bool:
-    """Whether every broker can; asked once per process."""
+    """Whether every broker can stage; asked once per process."""
     if connection in _STAGING_CLUSTERS:
         return True
     with _staging(connection, "cometmq-probe") as staging:
@@ -224,14 +240,14 @@ def _write(
 
 
 def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
-    """Failed tasks have no message, and tasks that sent plainly nothing to publish."""
+    """The staged parts; a failed task has no message, and a task that sent its rows has no part."""
     return [message.part for message in messages if isinstance(message, StagedTask)]
 
 
 def _publish(
     options: SinkOptions, sink: str, batch_id: int, parts: Sequence[StagedPart], owner: str = ""
 ) -> PublishResult:
-    """Publish; again while a broker does not answer, which the ledger makes harmless."""
+    """Publish, and repeat while a broker does not answer; the ledger makes that harmless."""
     deadline_s = time.monotonic() + options.connection.retry_ms / 1000
     while True:
         try:
@@ -244,14 +260,14 @@ def _publish(
 
 
 def _check_ledger(options: SinkOptions, sink: str, batch_id: int) -> None:
-    """A batch that is run again is the last one published; anything else is another stream."""
+    """Check that an already published batch is the last one; a later one is another stream's."""
     with _staging(options.connection, sink) as staging:
         last = staging.last_published()
     if last is not None and last > batch_id:
         raise ConfigError(
             f"sink {sink!r} has published batch {last} already, and this query is at batch"
-            f" {batch_id}: its checkpoint is an old copy. Nothing was written; give it another"
-            f" sinkId, or begin anew with: cometmq staged forget {sink}"
+            f" {batch_id}: its checkpoint is an old copy. Nothing was written; choose another"
+            f" sinkId, or start over with: cometmq staged forget {sink}"
         )
 
 
@@ -260,10 +276,10 @@ def _drop(options: SinkOptions, parts: Sequence[StagedPart]) -> None:
         _quietly("drop", lambda staging: staging.drop(parts), options, parts[0].sink)
 
 
-def _quietly(what: str, call: Any, options: SinkOptions, sink: str) -> None:
-    """Tidy up; what fails is collected by the brokers after a time."""
+def _quietly(step: str, call: Any, options: SinkOptions, sink: str) -> None:
+    """Clean up; if it fails, the brokers collect the rows after a time."""
     try:
         with _staging(options.connection, sink) as staging:
             call(staging)
     except CometError as error:
-        _LOGGER.info("%s of sink %s did not succeed: %s", what, sink, error)
+        _LOGGER.info("%s of sink %s did not succeed: %s", step, sink, error)

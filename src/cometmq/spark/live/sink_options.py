@@ -1,7 +1,6 @@
-"""What the sink is asked for and which columns it is given, checked before anything is written.
+"""The sink's options and columns, checked before a row is written.
 
-Job: options and a DataFrame's schema to one frozen value that travels to the executors; one error
-that names every column that does not fit.  It must not open a connection or write.
+The result is one frozen value that travels to the executors; one error names every wrong column.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["SINK_COLUMNS", "SINK_OPTIONS", "SinkOptions"]
 
 SINK_OPTIONS: Final[dict[str, str]] = {
-    "nameServer": "`host:port`, several with `;`. Executors dial it too. Needed.",
-    "topic": "Where to write; wins over the column `topic`.",
-    "sinkId": "Name of a stream in the brokers' ledgers. Default: the query's id.",
-    "jobId": "Name of a batch write; the same name is not published twice.",
-    "requestTimeoutMs": "For each request to a broker. Default 10000.",
-    "retryMs": "How long a publish is tried again when a broker does not answer. Default 30000.",
+    "nameServer": "`host:port`, several with `;`. Executors connect to it too. Required.",
+    "topic": "The target topic; overrides the column `topic`.",
+    "sinkId": "The stream's name in the brokers' ledgers. Default: the query's id.",
+    "jobId": "The name of a batch write; a name is published once.",
+    "requestTimeoutMs": "The limit of each request to a broker. Default 10000.",
+    "retryMs": "How long a publish is repeated when a broker does not answer. Default 30000.",
     **SECURITY_OPTIONS,
 }
 SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -45,30 +44,30 @@ SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """A checked write."""
+    """The checked options of a write."""
 
     connection: ConnectionOptions
     topic: str | None
     sink: str | None
-    """The ledger's name; None until the query's id is known."""
+    """The name in the ledgers; None until the query's id is known."""
     is_named: bool
-    """Whether the user chose that name."""
+    """Whether the user chose the name."""
     columns: tuple[str, ...]
 
     @classmethod
     def parse(
-        cls, given: Mapping[str, str], schema: StructType, *, is_stream: bool, overwrite: bool
+        cls, named: Mapping[str, str], schema: StructType, *, is_stream: bool, overwrite: bool
     ) -> SinkOptions:
         """Check everything that can be checked without a broker.
 
         Raises:
-            ConfigError: an option or a column does not fit; the text says what would.
+            ConfigError: an option or a column is wrong; the text says what is right.
         """
         if overwrite and not is_stream:
             raise ConfigError(
                 'a topic cannot be overwritten: write with .mode("append"), or delete it first'
             )
-        values = OptionValues(given, SINK_OPTIONS, FORMAT, SPARK_OPTIONS)
+        values = OptionValues(named, SINK_OPTIONS, FORMAT, SPARK_OPTIONS)
         wrong = "jobId" if is_stream else "sinkId"
         if wrong in values:
             kind, other = ("stream", "sinkId") if is_stream else ("batch write", "jobId")
@@ -77,7 +76,7 @@ class SinkOptions:
         columns = _columns(schema)
         if topic is None and "topic" not in columns:
             raise ConfigError(
-                "where to write is not said: set option topic, or give the DataFrame a column topic"
+                "no target topic: set option topic, or give the DataFrame a column topic"
             )
         sink = values.text("sinkId" if is_stream else "jobId")
         fault = None if sink is None else check_sink(sink)

@@ -1,10 +1,8 @@
-"""Record batches as messages, by columns where they allow it, else row by row.
+"""Record batches as messages: staged, or sent to brokers that cannot stage.
 
-Job: values of the sink's columns out of Arrow, and the two ways to hand them on: staged, or plainly
-sent to brokers that cannot stage.  It must not publish.
-
-Bodies, tags and keys for one topic are laid out column by column, in blocks that go to the topic's
-queues in turn.  What must be decided row by row (a topic, a group, a queue, properties) is.
+Bodies, tags and keys for one topic are encoded column by column, in blocks that go to the topic's
+queues in turn.  Columns that need a decision per row (topic, group, queue, properties) are
+processed row by row.
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["SinkRow", "rows_of", "send_plainly", "stage_rows"]
 
 _BATCH_MESSAGES: Final = 1000
-#: Fewer rows are spread over the queues one by one: their blocks would be too few to be even.
+#: Fewer rows go to the queues one by one: they make too few blocks for an even spread.
 _BLOCK_ROWS_MIN: Final = 2000
 _BY_COLUMN: Final = frozenset({"body", "tags", "keys"})
 
 
 @dataclass(slots=True)
 class SinkRow:
-    """One message to be."""
+    """The columns of one message."""
 
     topic: str
     body: bytes
@@ -50,8 +48,8 @@ def stage_rows(part: PartWriter, batches: Iterator[Any], options: SinkOptions) -
     """Stage the rows of a task.
 
     Raises:
-        ConfigError: a row has no body or no topic; the text says which.
-        CometError: as `PartWriter.add`.
+        ConfigError: a row has no body or no topic; the text names it.
+        CometError: see `PartWriter.add`.
     """
     done = 0
     for batch in batches:
@@ -71,7 +69,7 @@ def stage_rows(part: PartWriter, batches: Iterator[Any], options: SinkOptions) -
 
 
 def _stage_columns(part: PartWriter, batch: Any, options: SinkOptions) -> bool:
-    """Stage a batch by columns; False, and nothing is staged, where rows must be looked at."""
+    """Stage a batch by columns; False, with nothing staged, if rows need decisions."""
     if (
         options.topic is None
         or batch.num_rows < _BLOCK_ROWS_MIN
@@ -88,7 +86,7 @@ def _stage_columns(part: PartWriter, batch: Any, options: SinkOptions) -> bool:
         if name in options.columns and pa.types.is_string(batch.column(name).type)
     }
     if len(texts) < len(_BY_COLUMN.intersection(options.columns)) - 1:
-        # Keys may be lists.
+        # Lists of keys are joined row by row.
         return False
     core = part.core
     blocks = encode_rows(
@@ -106,21 +104,21 @@ def _stage_columns(part: PartWriter, batch: Any, options: SinkOptions) -> bool:
 
 
 def rows_of(batches: Iterator[Any], options: SinkOptions, done: int = 0) -> Iterator[SinkRow]:
-    """The rows of a task, `done` of which came before.
+    """The rows of a task after the first `done` rows.
 
     Raises:
-        ConfigError: a row has no body or no topic; the text says which.
+        ConfigError: a row has no body or no topic; the text names it.
     """
     for batch in batches:
         count = batch.num_rows
         columns = {name: _values(batch.column(name), name) for name in options.columns}
-        nothing = [None] * count
+        nulls = [None] * count
         topics = [options.topic] * count if options.topic is not None else columns["topic"]
         lists = (
             topics,
             columns["body"],
             *(
-                columns.get(name, nothing)
+                columns.get(name, nulls)
                 for name in (
                     "tags",
                     "keys",
@@ -133,9 +131,9 @@ def rows_of(batches: Iterator[Any], options: SinkOptions, done: int = 0) -> Iter
         )
         for number, values in enumerate(zip(*lists, strict=True)):
             if values[0] is None or values[1] is None:
-                what = "topic" if values[0] is None else "body"
+                missing = "topic" if values[0] is None else "body"
                 raise ConfigError(
-                    f"row {done + number} of this partition has no {what}: filter such rows out"
+                    f"row {done + number} of this partition has no {missing}: filter such rows out"
                 )
             yield SinkRow(*values)
         done += count
@@ -160,9 +158,13 @@ def _values(column: Any, name: str) -> list[Any]:
 
 
 def send_plainly(producer: Producer, rows: Iterator[SinkRow]) -> int:
-    """Send rows in batches, each row seen at once and for good; how many there were.
+    """Send rows in batches and return their number; consumers see each row at once.
 
-    A task that fails leaves what it sent, and its next try sends that again.
+    The rows that a failed task has sent stay, and its next try sends them again.
+
+    Raises:
+        ConfigError: a topic has no such queue.
+        CometError: a send failed.
     """
     waiting: dict[tuple[str, str | None, int | None], list[Message]] = {}
     count = 0
@@ -170,7 +172,7 @@ def send_plainly(producer: Producer, rows: Iterator[SinkRow]) -> int:
         key = (row.topic, row.message_group, row.queue_id)
         count += 1
         if row.deliver_time_ms is not None:
-            # A batch cannot wait at the broker.
+            # A batch message cannot be delayed.
             producer.send(_message(row), queue=_queue(producer, row.topic, row.queue_id))
             continue
         messages = waiting.setdefault(key, [])

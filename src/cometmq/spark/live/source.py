@@ -1,8 +1,7 @@
 """`format("cometmq")`: topics of a running cluster as DataFrames, and DataFrames into topics.
 
-Job: the data source that Spark makes per `load()` or `save()`, and the batch reader: offsets
-resolved once, partitions by queue, Arrow batches per partition.  Streams are in `stream_source`,
-writing in `sink`.  It must not decode; `cometmq.arrow` does.
+Here are the data source, which Spark creates per `load()` or `save()`, and its batch reader.
+`stream_source` reads streams, `sink` writes.
 """
 
 from __future__ import annotations
@@ -29,32 +28,40 @@ __all__ = ["LiveReader", "LiveSource"]
 
 
 class LiveSource(DataSource):
-    """The format; Spark makes one on the driver's host and asks it for readers and writers."""
+    """The data source; Spark creates one on the driver's host."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` takes."""
+        """The name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> str:
-        """All columns, the one of damage where the mode is PERMISSIVE; a user's schema selects."""
+        """All columns, with `_corrupt_record` in mode PERMISSIVE; a user's schema selects."""
         is_permissive = str(self.options.get("mode", "")).strip().upper() == "PERMISSIVE"
         return schema_text(ALL_COLUMNS if is_permissive else COLUMNS)
 
     def reader(self, schema: StructType) -> LiveReader:
-        """A batch read."""
+        """A batch reader.
+
+        Raises:
+            ConfigError: an option or a column is wrong.
+        """
         columns = chosen_columns(schema, ALL_COLUMNS)
         return LiveReader(LiveOptions.parse(self.options, columns, is_stream=False))
 
     def streamReader(self, schema: StructType) -> LiveStreamReader:  # noqa: N802 - Spark's name
-        """A streaming read."""
+        """A stream reader.
+
+        Raises:
+            ConfigError: an option or a column is wrong.
+        """
         from cometmq.spark.live.stream_source import LiveStreamReader
 
         columns = chosen_columns(schema, ALL_COLUMNS)
         return LiveStreamReader(LiveOptions.parse(self.options, columns, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch write."""
+        """A batch writer.  Raises as `batch_writer`."""
         from cometmq.spark.live.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite)
@@ -64,20 +71,26 @@ class LiveSource(DataSource):
         schema: StructType,
         overwrite: bool,
     ) -> DataSourceStreamWriter:
-        """A streaming write."""
+        """A stream writer.  Raises as `stream_writer`."""
         from cometmq.spark.live.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 class LiveReader(DataSourceReader):
-    """Plans on the driver's host, once per loaded DataFrame; reads on the executors."""
+    """Plans partitions on the driver's host, once per loaded DataFrame; reads on the executors."""
 
     def __init__(self, options: LiveOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[QueueRange]:
-        """One per queue that has something, or more; offsets are fixed here."""
+        """At least one per queue with messages; the offsets are fixed here.
+
+        Raises:
+            NoRoute: a topic or queue does not exist.
+            OffsetOutOfRange: an offset is beyond its queue's end, or deleted.
+            ClientError, RemoteError: the cluster does not answer or refuses.
+        """
         from cometmq.spark.live.queues import cluster_of, find_queues, resolve_end, resolve_start
 
         options = self._options
@@ -91,5 +104,5 @@ class LiveReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Record batches of one partition; an empty plan gives none."""
+        """Record batches of one partition; none for an empty plan."""
         return read_range(self._options, partition)

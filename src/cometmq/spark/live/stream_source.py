@@ -1,15 +1,17 @@
-"""The streaming half of `format("cometmq")`.
+"""The stream reader of `format("cometmq")`: moves offsets forward, micro-batch by micro-batch.
 
-Job: offsets forward, micro-batch by micro-batch, from what the brokers say and what Spark
-remembers.  It must not read messages (`live_source.read_range` does) or keep anything that Spark
-does not hand back: after a restart only the checkpoint is left.
+It keeps no state that must survive: after a restart Spark returns only the offsets of the
+checkpoint.
 
-Three things shape it.  Spark does not keep a stream's first offsets until a batch is planned, so
-the first batch of a fresh query is empty: an anchor that makes them durable, or a crash in it
-could lose messages of a stream that began at `latest`.  An idle query asks a hundred times a
-second, so answers are believed for `offsetsCacheMs`.  And when Spark asks what is new behind some
-offsets, everything before them has been committed by its sink: that is when the consumer group
-of `groupId` is told, which no listener has to be registered for.
+Spark does not save a stream's first offsets before it has planned a batch.  So the first batch of
+a fresh query is an empty anchor that saves them; without it a crash in the first batch could lose
+messages of a stream that began at `latest`.
+
+An idle query asks for the latest offsets a hundred times a second, so they are cached for
+`offsetsCacheMs`.
+
+When Spark asks for messages after some offsets, its sink has committed everything before them.
+At this moment the reader commits them to the consumer group of `groupId`; no listener is needed.
 """
 
 from __future__ import annotations
@@ -44,16 +46,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveStreamReader"]
 
-#: Answers are believed this many times as long as it took to get them.
+#: Answers are cached at least this many times as long as it took to get them.
 _PATIENCE: Final = 5
-#: And the list of queues this many times as long as their ends.
+#: The list of queues is cached this many times as long as their ends.
 _QUEUES_PATIENCE: Final = 10
-#: So few rows are one task, however many queues they lie in: a task costs more than they do.
+#: At most this many rows are one task, from however many queues: a task costs more than they do.
 _TOGETHER_ROWS: Final = 500
 
 
 class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One per query, in a process of its own beside the driver; `read` runs on executors."""
+    """One per query, in a separate process beside the driver; `read` runs on executors."""
 
     def __init__(self, options: LiveOptions) -> None:
         self._options = options
@@ -69,7 +71,11 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets ----------------------------------------------------------------------------
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins."""
+        """The first offsets of a query without a checkpoint.
+
+        Raises:
+            NoRoute, OffsetOutOfRange, ClientError, RemoteError: see `resolve_start`.
+        """
         if self._first is None:
             starts = resolve_start(self._cluster(), self._options, self._bounds())
             self._first = to_json(starts)
@@ -77,7 +83,12 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        """Up to where the next micro-batch reads; `start` itself when there is nothing new."""
+        """The end of the next micro-batch; `start` itself when there is nothing new.
+
+        Raises:
+            NoRoute: a queue is gone and `failOnDataLoss` is true.
+            OffsetOutOfRange: messages were lost and `failOnDataLoss` is true.
+        """
         self._mirror(start)
         if self._is_anchor_due:
             return start
@@ -91,16 +102,18 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[queue] = high
         if isinstance(limit, ReadMaxRows):
             ends = limited(begun, ends, limit.max_rows)
-        known = from_json(start)
-        # A new queue without a message would change the offsets, and so begin an empty batch.
-        kept = {
-            queue: end for queue, end in ends.items() if tuple(queue) in known or end > begun[queue]
+        started = from_json(start)
+        # A new queue without a message would change the offsets and so cause an empty batch.
+        moved = {
+            queue: end
+            for queue, end in ends.items()
+            if tuple(queue) in started or end > begun[queue]
         }
-        following = to_json(kept)
+        following = to_json(moved)
         return start if following == start else following
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - Spark's name
-        """The ends of the queues as last seen, for the query's progress."""
+        """The last known ends of the queues, for the query's progress."""
         return to_json({queue: high for queue, (_, high) in self._cached.items()}) or None
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -109,30 +122,34 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Freeze what is there: later messages belong to the next run."""
+        """Freeze the ends of the queues: later messages belong to the next run."""
         self._cached_until_s = self._queues_until_s = 0.0
         self._target = dict(self._bounds())
 
     # -- batches ----------------------------------------------------------------------------
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """The ranges between two offsets; the same ones whenever Spark asks again."""
+        """The ranges between two offsets; the same whenever Spark asks again.
+
+        Raises:
+            NoRoute, OffsetOutOfRange: messages were lost and `failOnDataLoss` is true.
+        """
         is_first, self._is_anchor_due = self._is_anchor_due, False
         ends = {QueueId(*name): value for name, value in from_json(end).items()}
-        known = from_json(start)
-        fresh = [queue for queue in ends if tuple(queue) not in known]
-        bounds = self._fresh_bounds([queue for queue in ends if known.get(queue) != ends[queue]])
+        starts = from_json(start)
+        fresh = [queue for queue in ends if tuple(queue) not in starts]
+        bounds = self._fresh_bounds([queue for queue in ends if starts.get(queue) != ends[queue]])
         ranges = []
         for queue, last in ends.items():
             if queue in fresh:
                 first = bounds[queue][0] if queue in bounds else 0
             else:
-                first = known[queue.topic, queue.broker, queue.queue_id]
+                first = starts[queue.topic, queue.broker, queue.queue_id]
             if first == last:
                 continue
             if first > last:
-                # An anchor run again sees later ends than it wrote down; otherwise the queue is
-                # not the one that was read, which latestOffset has reported.
+                # A repeated anchor sees later ends than it saved.  Otherwise the queue is not the
+                # one that was read before, and latestOffset has reported that.
                 if not is_first:
                     report_loss(self._options, queue, first, last)
                 continue
@@ -151,28 +168,28 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, partition)
 
     def commit(self, end: Offsets) -> None:
-        """Nothing: `latestOffset` has already told the group."""
+        """Do nothing: `latestOffset` commits to the group."""
 
     def stop(self) -> None:
-        """Nothing: Spark ends the process."""
+        """Do nothing: Spark ends the process."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Executors need the options only."""
+        """The options are all that executors need."""
         return {"options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["options"])  # type: ignore[misc]
 
-    # -- asking -----------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     def _cluster(self) -> LiveCluster:
         return cluster_of(self._options.connection)
 
     def _bounds(self) -> Bounds:
-        """First offset and end of each queue there is, not much older than `offsetsCacheMs`.
+        """First offset and end of each queue, not much older than `offsetsCacheMs`.
 
-        Which queues there are is asked less often, and all of it is believed for longer where
-        asking takes long: a pattern may match a thousand topics.
+        The list of queues is refreshed less often, and everything is cached longer where requests
+        take long: a pattern may match a thousand topics.
         """
         cluster = self._cluster()
         asked_at_s = cluster.now_s()
@@ -180,19 +197,19 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._cached
         if asked_at_s >= self._queues_until_s:
             self._queues = find_queues(cluster, self._options)
-        found_at_s = cluster.now_s()
+        listed_at_s = cluster.now_s()
         try:
             self._cached = cluster.bounds(self._queues)
         except NoRoute:
-            # One of them went since they were listed.
+            # A queue was deleted after it was listed.
             self._queues = find_queues(cluster, self._options)
             self._cached = cluster.bounds(self._queues)
         now_s = cluster.now_s()
-        believed_s = self._options.cache_ms / 1000
-        if believed_s:
-            self._cached_until_s = now_s + max(believed_s, _PATIENCE * (now_s - found_at_s))
+        cached_s = self._options.cache_ms / 1000
+        if cached_s:
+            self._cached_until_s = now_s + max(cached_s, _PATIENCE * (now_s - listed_at_s))
             if asked_at_s >= self._queues_until_s:
-                longer_s = max(_QUEUES_PATIENCE * believed_s, _PATIENCE * (found_at_s - asked_at_s))
+                longer_s = max(_QUEUES_PATIENCE * cached_s, _PATIENCE * (listed_at_s - asked_at_s))
                 self._queues_until_s = now_s + longer_s
         return self._cached
 
@@ -202,17 +219,16 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except NoRoute:
             if self._options.is_loss_fatal:
                 raise
-            there = set(find_queues(self._cluster(), self._options))
-            return self._cluster().bounds([queue for queue in queues if queue in there])
+            existing = set(find_queues(self._cluster(), self._options))
+            return self._cluster().bounds([queue for queue in queues if queue in existing])
 
     def _begun(self, start: Offsets, bounds: Bounds) -> dict[QueueId, int]:
-        """Where each queue stands: those of `start`, and new ones at their first message."""
-        known = from_json(start)
-        begun = {QueueId(*name): value for name, value in known.items()}
-        gone = [queue for queue in begun if queue not in bounds] if self._target is None else []
-        if gone and self._options.is_loss_fatal:
+        """The position of each queue: from `start`; of a new queue its first message."""
+        begun = {QueueId(*name): value for name, value in from_json(start).items()}
+        missing = [queue for queue in begun if queue not in bounds] if self._target is None else []
+        if missing and self._options.is_loss_fatal:
             raise NoRoute(
-                f"{gone[0]} was read up to offset {begun[gone[0]]} and is not there any more;"
+                f"{missing[0]} was read up to offset {begun[missing[0]]} and no longer exists;"
                 " option failOnDataLoss=false goes on without it"
             )
         for queue, (low, _) in bounds.items():
@@ -220,7 +236,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begun
 
     def _checked(self, queue: QueueId, first: int, last: int, bounds: Bounds) -> int:
-        """Where to begin, when retention may have been faster."""
+        """The first offset of a range that still exists; reports deleted messages."""
         if queue not in bounds:
             report_loss(self._options, queue, first, last)
             return last
@@ -234,7 +250,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return first
 
     def _mirror(self, done: Offsets) -> None:
-        """Tell the group what Spark has finished."""
+        """Commit to the group the offsets that Spark has finished."""
         group = self._options.group
         if group is None:
             return

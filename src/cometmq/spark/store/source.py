@@ -1,7 +1,6 @@
 """`format("cometmq-store")`: a store directory as a DataFrame, read in parallel, without a broker.
 
-Job: options in, partitions of about equal bytes out, Arrow batches per partition.  It must not
-decode; `cometmq.arrow` does.  Every executor must see the directory under the same path.
+Every executor must see the directory under the same path.
 """
 
 from __future__ import annotations
@@ -42,21 +41,29 @@ class StorePartition(InputPartition):
 
 
 class StoreSource(DataSource):
-    """The format; Spark makes one per `load()`, on the driver's host."""
+    """The data source; Spark creates one per `load()`, on the driver's host."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` takes."""
+        """The name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> str:
-        """All columns; `_corrupt_record` where damaged records become rows."""
+        """All columns; `_corrupt_record` if damaged records become rows.
+
+        Raises:
+            ConfigError: an option is wrong.
+        """
         options = store_scan_options(self.options, COLUMNS)
         _paths(self.options)
         return schema_text(ALL_COLUMNS if options.mode == "PERMISSIVE" else COLUMNS)
 
     def reader(self, schema: StructType) -> StoreReader:
-        """Reads the columns of the schema."""
+        """A reader of the schema's columns.
+
+        Raises:
+            ConfigError: an option or a column is wrong.
+        """
         columns = chosen_columns(schema, ALL_COLUMNS)
         return StoreReader(
             _paths(self.options), store_scan_options(self.options, columns), dict(self.options)
@@ -66,16 +73,20 @@ class StoreSource(DataSource):
 class StoreReader(DataSourceReader):
     """Plans on the driver's host, reads on the executors."""
 
-    def __init__(self, paths: list[str], options: ScanOptions, given: Mapping[str, str]) -> None:
+    def __init__(self, paths: list[str], options: ScanOptions, named: Mapping[str, str]) -> None:
         self._paths = paths
         self._options = options
-        values = OptionValues(given, STORE_OPTIONS, FORMAT, ("paths",))
+        values = OptionValues(named, STORE_OPTIONS, FORMAT, ("paths",))
         parts = values.number("minPartitions", None)
         self._parts = parts if parts is not None else max(2, os.cpu_count() or 2)
         self._part_bytes_max = values.number("maxPartitionBytes", _PART_BYTES_MAX_DEFAULT)
 
     def partitions(self) -> list[StorePartition]:
-        """Once per loaded DataFrame, at its first action."""
+        """The partitions; Spark asks once per loaded DataFrame, at its first action.
+
+        Raises:
+            StoreError: there is no store, or not this topic, queue or offset.
+        """
         from cometmq.arrow.store_spans import plan_spans
 
         return [
@@ -90,7 +101,7 @@ class StoreReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Record batches of one partition; an empty plan gives none."""
+        """Record batches of one partition; none for an empty plan."""
         if not isinstance(partition, StorePartition):
             return iter(())
         from cometmq.arrow.store_spans import read_spans
@@ -98,10 +109,10 @@ class StoreReader(DataSourceReader):
         return read_spans(partition.path, partition.spans, self._options, ScanReport())
 
 
-def _paths(given: Mapping[str, str]) -> list[str]:
-    if given.get("paths"):
-        return [_local(str(path)) for path in json.loads(given["paths"])]
-    path = given.get("path")
+def _paths(options: Mapping[str, str]) -> list[str]:
+    if options.get("paths"):
+        return [_local(str(path)) for path in json.loads(options["paths"])]
+    path = options.get("path")
     if not path:
         raise ConfigError(
             f"format {FORMAT!r} needs the store's root: .load(DIR), the folder with commitlog in it"
@@ -110,13 +121,13 @@ def _paths(given: Mapping[str, str]) -> list[str]:
 
 
 def _local(path: str) -> str:
-    """A path of this machine, also written as Spark and Hadoop write it: ``file:/data/store``."""
-    scheme, colon, rest = path.partition(":")
-    if not colon or "/" in scheme or not rest.startswith("/"):
+    """A path of this machine; also from the form of Spark and Hadoop, ``file:/data/store``."""
+    scheme, colon, file_path = path.partition(":")
+    if not colon or "/" in scheme or not file_path.startswith("/"):
         return path
-    if scheme != "file" or (rest.startswith("//") and not rest.startswith("///")):
+    if scheme != "file" or (file_path.startswith("//") and not file_path.startswith("///")):
         raise ConfigError(
-            f"a store is read as files of each machine, got {path!r}: mount it, or copy it to where"
-            " every executor sees it under the same path"
+            f"a store is read from local files, got {path!r}: mount it, or copy it to a path that"
+            " every executor sees"
         )
-    return rest.removeprefix("//")
+    return file_path.removeprefix("//")

@@ -33,7 +33,7 @@ def test_rate_time_left_and_offsets_are_told() -> None:
         clock.seconds += 2
         progress.update(400, offsets={"T broker-a:0": 200, "T broker-a:1": 250})
         assert progress.rate == 200
-        assert progress.left_s == 3
+        assert progress.remaining_s == 3
         assert progress.line() == (
             "archive: 400 of 1,000 rows, 200/s, 40%, 3.0 s left, 2 queues, T broker-a:1 at 250"
         )

@@ -67,7 +67,7 @@ def test_of_many_topics_a_few_are_told() -> None:
     """A pattern may match a thousand."""
     reach = Reach({f"T{number:03} a:0": (0, 1) for number in range(25)}, None)
     told = reach.by_topic()
-    assert (told[0], told[-1], len(told)) == ("T000: 0 of 1 in 1 queue", "and 5 topics more", 21)
+    assert (told[0], told[-1], len(told)) == ("T000: 0 of 1 in 1 queue", "and 5 more topics", 21)
 
 
 def test_the_line_has_offsets_and_tasks() -> None:
