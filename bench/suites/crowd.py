@@ -1,4 +1,4 @@
-"""Many of something, held by the generator while others are measured: connections, parked pulls,
+"""Many of something, held by the generator while others are measured: connections, held pulls,
 consumers, and a name server that counts what brokers tell it.
 
 Everything here lives on an event loop in a thread of its own (`Background`), so that it stays
@@ -178,8 +178,8 @@ class Crowd:
                 )
             )
 
-    async def park(self, count: int, targets: Targets, each: int) -> None:
-        """Park a pull at the end of each empty queue, `each` of them on one connection."""
+    async def hold(self, count: int, targets: Targets, each: int) -> None:
+        """Hold a pull at the end of each empty queue, `each` of them on one connection."""
         await self.connect((count + each - 1) // each)
         for number in range(count):
             topic_index, queue_id = targets.of_row(number)

@@ -4,7 +4,7 @@ topics        10,000 topics of 10 queues are created; registrations to a name se
               memory for each topic; route lookups of all of them; a first message to every queue
 clients       consumers that join and send heartbeats
 connections   sends beside 5,000 idle connections
-pulls         sends beside 2,000 parked pulls
+pulls         sends beside 2,000 held pulls
 
 Sends with a crowd and without one go round by round in turn, against one broker. What counts is
 the broker's CPU time for each, which other load on the machine changes least.
@@ -240,14 +240,14 @@ def _connections(stage: _Stage) -> None:
 
 def _pulls(stage: _Stage) -> None:
     count = stage.sizes.pulls
-    topics = Targets("Parked", max(count // QUEUES_EACH, 1), QUEUES_EACH)
+    topics = Targets("Held", max(count // QUEUES_EACH, 1), QUEUES_EACH)
     stage.background.run(create_topics(system_environment(), stage.server.address, topics))
 
     async def gather(crowd: Crowd) -> None:
-        await crowd.park(count, topics, PULLS_PER_CONNECTION)
+        await crowd.hold(count, topics, PULLS_PER_CONNECTION)
 
-    memory = _crowded(stage, f"{count:,} parked pulls", gather)
-    stage.fact("memory for each parked pull", memory / count, "bytes", "anonymous memory")
+    memory = _crowded(stage, f"{count:,} held pulls", gather)
+    stage.fact("memory for each held pull", memory / count, "bytes", "anonymous memory")
 
 
 def _crowded(

@@ -279,7 +279,7 @@ class PullRun:
         self.idle()
 
     def close(self) -> None:
-        """Drop the connections, parked pulls included."""
+        """Drop the connections, held pulls included."""
         self.is_closing = True
         for connection in self._connections:
             connection.close()

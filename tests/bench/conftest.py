@@ -29,7 +29,7 @@ class MemoryBroker:
         self.refuse_every = refuse_every
         self.sends = 0
         self.messages = 0
-        self.parked: list[tuple[Any, RemotingCommand]] = []
+        self.held: list[tuple[Any, RemotingCommand]] = []
         self.address = ""
 
     async def listen(self) -> None:
@@ -116,14 +116,14 @@ class _Connection(asyncio.Protocol):
                 self._pull(request)
             else:
                 self.transport.write(encode_response(request.opaque, 0, 0, None, {"offset": "0"}))
-        parked, broker.parked = broker.parked, []
-        for connection, request in parked:
+        held, broker.held = broker.held, []
+        for connection, request in held:
             connection._pull(request)
 
     def _pull(self, request: RemotingCommand) -> None:
         answer = self.broker.pull(request)
         if answer is None:
-            self.broker.parked.append((self, request))
+            self.broker.held.append((self, request))
         else:
             self.transport.write(answer)
 

@@ -1,7 +1,7 @@
 """A remoting server: connections, request dispatch, bounded answers, calls to clients.
 
 One read of a socket is parsed whole, every complete request in it is handled by a plain function,
-and the answers leave in one write. A handler that returns None has parked the request (long
+and the answers leave in one write. A handler that returns None answers the request later (long
 polling, synchronous flush) and answers later through :meth:`ServerConnection.send`.
 
 Flow control: when a peer reads slower than it asks, the answers it has not taken stay below
@@ -35,7 +35,7 @@ __all__ = ["Answer", "Handler", "RemotingServer", "Run", "ServerConnection"]
 log = logging.getLogger("cometmq.net")
 
 Answer: TypeAlias = RemotingCommand | bytes | list[Any] | None
-"""A response, a whole encoded frame, the buffers of a frame in order, or None: parked."""
+"""A response, a whole encoded frame, the buffers of a frame in order, or None: answered later."""
 
 Handler: TypeAlias = Callable[[RemotingCommand, "ServerConnection", int], Answer]
 """``(request, connection, now_ms) -> answer``; runs on the event loop and must not block."""
@@ -51,7 +51,7 @@ OnAnswer: TypeAlias = Callable[[RemotingCommand | None], None]
 WRITE_BUFFER_BYTES_HIGH = 2 * 1024 * 1024
 """Above this much unsent, the connection's next requests wait."""
 WRITE_BUFFER_BYTES_MAX = 64 * 1024 * 1024
-"""Above this much unsent the connection is cut: only pushes and parked answers can get there."""
+"""Above this much unsent the connection is cut: only pushes and late answers can get there."""
 ANSWER_BATCH_BYTES = 1024 * 1024
 """Answers collected before they are handed to the transport."""
 STALLED_MS_MAX = 60_000
@@ -148,7 +148,7 @@ class ServerConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         # A half-closed peer can still read what it asked for, but nothing new can come; RocketMQ
-        # closes, and so do we: parked requests of a vanished reader are worth nothing.
+        # closes, and so do we: held requests of a vanished reader are worth nothing.
         return False
 
     def pause_writing(self) -> None:

@@ -116,7 +116,7 @@ def test_the_first_failure_ends_a_run() -> None:
 
 
 def test_a_run_that_takes_too_long_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lane is looked at again: the lock may have been lost meanwhile."""
+    """Its strand is looked at again: the lock may have been lost meanwhile."""
 
     async def step(_: Run, offset: int, __: object) -> None:
         if offset == 6:

@@ -61,7 +61,7 @@ class _Job(NamedTuple):
     filtered: RecordFilter | None
 
 
-class _Lane:
+class _Backlog:
     """The bulk pulls of one connection, one after the other."""
 
     __slots__ = ("connection", "is_busy", "waiting")
@@ -75,12 +75,12 @@ class _Lane:
 class BulkPullProcessor:
     """The processor of code 31001."""
 
-    __slots__ = ("_lanes", "_pull", "_state", "_timer")
+    __slots__ = ("_backlogs", "_pull", "_state", "_timer")
 
     def __init__(self, state: BrokerState, pull: PullProcessor) -> None:
         self._state = state
         self._pull = pull
-        self._lanes: dict[ServerConnection, _Lane] = {}
+        self._backlogs: dict[ServerConnection, _Backlog] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def pull(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> Frame:
@@ -105,29 +105,29 @@ class BulkPullProcessor:
         if filtered is not None and codes is not None:
             # A retry topic by tags and the filters of its messages' topics: rare, and short.
             return self._pull.pull_with(request, header, connection, now_ms)
-        lane = self._lanes.get(connection)
-        if lane is None:
-            lane = self._lanes[connection] = _Lane(connection)
-            connection.when_drained = lambda: self._next(lane)
-        if len(lane.waiting) >= REQUESTS_MAX:
+        backlog = self._backlogs.get(connection)
+        if backlog is None:
+            backlog = self._backlogs[connection] = _Backlog(connection)
+            connection.when_drained = lambda: self._next(backlog)
+        if len(backlog.waiting) >= REQUESTS_MAX:
             return answer(
                 request,
                 ResponseCode.SYSTEM_BUSY,
-                f"{len(lane.waiting)} bulk pulls of this connection wait already, {REQUESTS_MAX}"
+                f"{len(backlog.waiting)} bulk pulls of this connection wait already, {REQUESTS_MAX}"
                 " may; read their answers first",
             )
         if header.sys_flag & PULL_COMMIT_OFFSET:
             header.sys_flag &= ~PULL_COMMIT_OFFSET
             state.offsets.commit(group, topic, queue_id, header.commit_offset, now_ms)
-        lane.waiting.append(_Job(request, header, topic_config, group_config, codes, filtered))
-        self._next(lane)
+        backlog.waiting.append(_Job(request, header, topic_config, group_config, codes, filtered))
+        self._next(backlog)
         return None
 
     def drop_connection(self, connection: ServerConnection) -> None:
         """Forget the requests of a lost connection."""
-        lane = self._lanes.pop(connection, None)
-        if lane is not None:
-            lane.waiting.clear()
+        backlog = self._backlogs.pop(connection, None)
+        if backlog is not None:
+            backlog.waiting.clear()
             connection.when_drained = None
 
     def stop(self) -> None:
@@ -135,18 +135,22 @@ class BulkPullProcessor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for lane in self._lanes.values():
-            lane.waiting.clear()
-        self._lanes.clear()
+        for backlog in self._backlogs.values():
+            backlog.waiting.clear()
+        self._backlogs.clear()
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _next(self, lane: _Lane) -> None:
+    def _next(self, backlog: _Backlog) -> None:
         """Begin with the next request, unless one is under way or too much lies unread."""
-        if lane.is_busy or not lane.waiting or lane.connection.unsent_bytes > UNSENT_BYTES_MAX:
+        if (
+            backlog.is_busy
+            or not backlog.waiting
+            or backlog.connection.unsent_bytes > UNSENT_BYTES_MAX
+        ):
             return
-        lane.is_busy = True
-        job = lane.waiting.popleft()
+        backlog.is_busy = True
+        job = backlog.waiting.popleft()
         header, store = job.header, self._state.store
         wanted_bytes = header.max_msg_bytes
         max_bytes = BYTES_DEFAULT if not wanted_bytes or wanted_bytes < 0 else wanted_bytes
@@ -172,15 +176,15 @@ class BulkPullProcessor:
 
         self._state.env.workers.submit(
             read,
-            lambda found: self._gathered(lane, job, found),
+            lambda found: self._gathered(backlog, job, found),
         )
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_WINDOW_CHECK_S, self._drop_windows)
 
-    def _gathered(self, lane: _Lane, job: _Job, found: Span | BaseException | None) -> None:
-        lane.is_busy = False
-        connection = lane.connection
-        if connection.is_closed or connection not in self._lanes:
+    def _gathered(self, backlog: _Backlog, job: _Job, found: Span | BaseException | None) -> None:
+        backlog.is_busy = False
+        connection = backlog.connection
+        if connection.is_closed or connection not in self._backlogs:
             return
         frame: Frame | memoryview
         if isinstance(found, BaseException):
@@ -200,7 +204,7 @@ class BulkPullProcessor:
         if frame is not None:
             connection.send(frame)
         # Behind the flush that `send` has asked for: only then is known what lies unread.
-        asyncio.get_running_loop().call_soon(self._next, lane)
+        asyncio.get_running_loop().call_soon(self._next, backlog)
 
     def _answer(self, job: _Job, span: Span) -> memoryview | list[bytes | memoryview]:
         """The frame around a span, its head written in front of it without a copy."""

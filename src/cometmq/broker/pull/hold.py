@@ -1,7 +1,7 @@
 """Long polling: a pull that finds no message waits here for one, or until its time is up.
 
-`PullHold` parks pulls by queue and decides which of them run again.  It neither reads the store
-nor writes answers: its owner passes the function that runs a parked pull.
+`PullHold` holds pulls by queue and decides which of them run again.  It neither reads the store
+nor writes answers: its owner passes the function that runs a held pull.
 
 A pull runs again when
 
@@ -30,19 +30,19 @@ from cometmq.net.server import ServerConnection
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.headers import PullMessageHeader
 
-__all__ = ["PARKED_PULLS_MAX", "PARKED_PULLS_PER_CONNECTION_MAX", "ParkedPull", "PullHold"]
+__all__ = ["HELD_PULLS_MAX", "HELD_PULLS_PER_CONNECTION_MAX", "HeldPull", "PullHold"]
 
 log = logging.getLogger("cometmq.broker")
 
 SWEEP_INTERVAL_MS: Final = 5000
 """PullRequestHoldService of RocketMQ 5.4 checks at this pace."""
-PARKED_PULLS_MAX: Final = 100_000
-"""Java's pullThreadPoolQueueCapacity; each parked pull is about 1 KiB of memory."""
-PARKED_PULLS_PER_CONNECTION_MAX: Final = 16_384
-"""A client parks one pull per queue; this is a bound on what one connection may cost."""
+HELD_PULLS_MAX: Final = 100_000
+"""Java's pullThreadPoolQueueCapacity; each held pull is about 1 KiB of memory."""
+HELD_PULLS_PER_CONNECTION_MAX: Final = 16_384
+"""A client has one held pull per queue; this is a bound on what one connection may cost."""
 
 
-class ParkedPull:
+class HeldPull:
     """A waiting pull.  It wants messages with these tag `codes`; None means all."""
 
     __slots__ = (
@@ -80,14 +80,14 @@ class ParkedPull:
 
 
 class PullHold:
-    """The parked pulls of a broker.
+    """The held pulls of a broker.
 
     Args:
         clock: for deadlines.
-        run: runs a pull again, which is no longer parked then.
+        run: runs a pull again, which is no longer held then.
         max_queue_offset: gives the end of a queue, for the sweep.
-        watch: called when the first pull of a queue is parked (True) and when its last pull is
-            no longer parked (False).
+        watch: called when the first pull of a queue is held (True) and when its last pull is
+            no longer held (False).
         has_wanted: says whether a pull with a filter runs after an arrival.
     """
 
@@ -113,23 +113,23 @@ class PullHold:
     def __init__(
         self,
         clock: Clock,
-        run: Callable[[ParkedPull], None],
+        run: Callable[[HeldPull], None],
         max_queue_offset: Callable[[str, int], int],
         watch: Callable[[str, int, bool], None],
-        has_wanted: Callable[[ParkedPull], bool],
+        has_wanted: Callable[[HeldPull], bool],
     ) -> None:
         self._clock = clock
         self._run = run
         self._max_queue_offset = max_queue_offset
         self._watch = watch
         self._has_wanted = has_wanted
-        self._examined: dict[ParkedPull, None] = {}
-        self._by_queue: dict[tuple[str, int], dict[ParkedPull, None]] = {}
-        self._by_connection: dict[ServerConnection, dict[ParkedPull, None]] = {}
-        self._deadlines: list[tuple[int, int, ParkedPull]] = []
+        self._examined: dict[HeldPull, None] = {}
+        self._by_queue: dict[tuple[str, int], dict[HeldPull, None]] = {}
+        self._by_connection: dict[ServerConnection, dict[HeldPull, None]] = {}
+        self._deadlines: list[tuple[int, int, HeldPull]] = []
         self._sequence = 0
         self._count = 0
-        self._woken: list[ParkedPull] = []
+        self._woken: list[HeldPull] = []
         self._wake_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -139,13 +139,13 @@ class PullHold:
         return self._count
 
     def is_full(self, connection: ServerConnection) -> bool:
-        """Say whether the broker or this connection has as many parked pulls as it may."""
-        if self._count >= PARKED_PULLS_MAX:
+        """Say whether the broker or this connection has as many held pulls as it may."""
+        if self._count >= HELD_PULLS_MAX:
             return True
         own = self._by_connection.get(connection)
-        return own is not None and len(own) >= PARKED_PULLS_PER_CONNECTION_MAX
+        return own is not None and len(own) >= HELD_PULLS_PER_CONNECTION_MAX
 
-    def park(self, pull: ParkedPull) -> None:
+    def add(self, pull: HeldPull) -> None:
         """Let a pull wait."""
         key = (pull.topic, pull.queue_id)
         waiting = self._by_queue.get(key)
@@ -218,7 +218,7 @@ class PullHold:
         self._examined.clear()
         self._count = 0
 
-    def _remove(self, pull: ParkedPull) -> None:
+    def _remove(self, pull: HeldPull) -> None:
         pull.is_waiting = False
         key = (pull.topic, pull.queue_id)
         waiting = self._by_queue[key]
@@ -243,7 +243,7 @@ class PullHold:
                 self._remove(pull)
                 self._run_one(pull)
 
-    def _run_one(self, pull: ParkedPull) -> None:
+    def _run_one(self, pull: HeldPull) -> None:
         """Run a pull; an error in one must not leave the others unanswered."""
         try:
             self._run(pull)

@@ -1,7 +1,7 @@
 """PULL_MESSAGE and LITE_PULL_MESSAGE: reading queues, with long polling.
 
 A pull is checked in the order of store.md 9.5, read, and answered by the status table of wire.md
-3.4, or parked until there is something to answer.  Nothing here blocks: a worker reads bytes that
+3.4, or held until there is something to answer.  Nothing here blocks: a worker reads bytes that
 are not in memory, and the pull is answered when they are.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from cometmq.broker.base.state import FAQ, BrokerState, Refusal, answer
 from cometmq.broker.pull.filters import FilterService, RecordFilter
-from cometmq.broker.pull.hold import ParkedPull, PullHold
+from cometmq.broker.pull.hold import HeldPull, PullHold
 from cometmq.core.filter.tag_filter import filter_codes, is_tag_type, parse_subscription
 from cometmq.errors import RemoteProtocolError, ResponseCode, StoreError
 from cometmq.model.flags import (
@@ -71,7 +71,7 @@ class PullProcessor:
         store = state.store
         self.hold = PullHold(
             state.env.clock,
-            self._run_parked,
+            self._run_held,
             store.max_queue_offset,
             lambda topic, queue_id, is_first: (
                 store.watch(topic, queue_id) if is_first else store.unwatch(topic, queue_id)
@@ -80,7 +80,7 @@ class PullProcessor:
         )
 
     def pull(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> Frame:
-        """Serve a pull; None when it was parked or waits for cold bytes."""
+        """Serve a pull; None when it was held or waits for cold bytes."""
         header = PullMessageHeader.from_command(request)
         return self._serve(request, header, connection, now_ms, may_park=True)
 
@@ -269,7 +269,7 @@ class PullProcessor:
             if not config.long_polling_enable:
                 timeout_ms = config.short_polling_time_mills
             deadline_ms = now_ms + timeout_ms
-            self.hold.park(ParkedPull(request, header, connection, codes, deadline_ms, filtered))
+            self.hold.add(HeldPull(request, header, connection, codes, deadline_ms, filtered))
             return None
         if code is ResponseCode.SUCCESS:
             state.stats.got(
@@ -330,8 +330,8 @@ class PullProcessor:
 
     # -- later ----------------------------------------------------------------------------
 
-    def _has_wanted(self, pull: ParkedPull) -> bool:
-        """Say whether a parked pull with a filter can be answered now.
+    def _has_wanted(self, pull: HeldPull) -> bool:
+        """Say whether a held pull with a filter can be answered now.
 
         Messages that do not match are passed over: the next check begins after them, and so does
         the consumer when the pull is answered.
@@ -358,8 +358,8 @@ class PullProcessor:
         header.queue_offset = result.next_queue_offset
         return result.next_queue_offset < result.max_queue_offset
 
-    def _run_parked(self, pull: ParkedPull) -> None:
-        """Run a parked pull again; this time it is answered, with or without messages."""
+    def _run_held(self, pull: HeldPull) -> None:
+        """Run a held pull again; this time it is answered, with or without messages."""
         self._serve_later(
             pull.request, pull.header, pull.connection, allow_cold=False, may_park=False
         )

@@ -1,10 +1,10 @@
-"""Ordered consumption: which pulled messages run, one lane after the other, and what then.
+"""Ordered consumption: which pulled messages run, one strand after the other, and what then.
 
-Job: between the pull loops and the handlers of an ordered consumer: keep the lanes of each queue
+Job: between the pull loops and the handlers of an ordered consumer: keep the strands of each queue
 (`core.order`), start what may run, take the outcomes, suspend, send back.
 Must not: pull, rebalance or ask for locks; `PushConsumer` and `QueueLockKeeper` do.
 
-Theory: a *run* is what one call of the handler (or one stretch of a thread) gets of one lane.  At
+Theory: a *run* is what one call of the handler (or one stretch of a thread) gets of one strand.  At
 most ``concurrency`` runs are in the handlers' hands, so nothing waits there that a lost lock or
 a rebalance would have to call back.  A queue that is given up ends in two steps: it starts
 nothing new (`leave`), and is let go when its last run has ended (`wait_idle`).  One that was lost
@@ -25,7 +25,7 @@ from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.queue.assignment import Assignment
 from cometmq.client.queue.pull_loop import PullLoop
 from cometmq.codec.properties import find_property
-from cometmq.core.consume.order import ORDER_BY_GROUP, Lanes, OrderPolicy, Park, SendBack
+from cometmq.core.consume.order import ORDER_BY_GROUP, GiveBack, OrderPolicy, Park, Strands
 from cometmq.core.consume.process_queue import ProcessQueue
 from cometmq.core.extensions.parking import Kind
 from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER
@@ -60,22 +60,22 @@ class OrderlyHost(Protocol):
 
 
 class OrderedQueue:
-    """The lanes of one assigned queue."""
+    """The strands of one assigned queue."""
 
     __slots__ = (
         "_idle",
         "assignment",
         "is_closed",
         "is_listed",
-        "lanes",
         "returning",
         "run_count",
+        "strands",
         "timers",
     )
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
-        self.lanes: Lanes[ReceivedMessage] = Lanes()
+        self.strands: Strands[ReceivedMessage] = Strands()
         self.is_closed = False
         """Nothing new may start."""
         self.is_listed = False
@@ -83,7 +83,7 @@ class OrderedQueue:
         self.run_count = 0
         """Runs in handlers."""
         self.timers: dict[str, asyncio.TimerHandle] = {}
-        """When suspended lanes go on."""
+        """When suspended strands go on."""
         self.returning: dict[int, _Run] = {}
         """Runs that wait for a message on its way back, by its queue offset."""
         self._idle: asyncio.Future[None] | None = None
@@ -102,22 +102,22 @@ class OrderedQueue:
 
 
 class _Run:
-    """Messages of one lane in the handler, and what became of each."""
+    """Messages of one strand in the handler, and what became of each."""
 
     __slots__ = (
         "done_count",
-        "lane",
         "left",
         "messages",
         "outcomes",
         "pause_ms",
         "process_queue",
         "state",
+        "strand",
     )
 
-    def __init__(self, state: OrderedQueue, lane: str, messages: list[ReceivedMessage]) -> None:
+    def __init__(self, state: OrderedQueue, strand: str, messages: list[ReceivedMessage]) -> None:
         self.state = state
-        self.lane = lane
+        self.strand = strand
         self.messages = messages
         self.process_queue: ProcessQueue = state.assignment.process_queue
         self.outcomes: list[Any] = []
@@ -127,7 +127,7 @@ class _Run:
         self.done_count = 0
         """So many of the first messages need not run again."""
         self.pause_ms = -1
-        """How long the lane waits then; -1 if no message has to be tried again."""
+        """How long the strand waits then; -1 if no message has to be tried again."""
 
 
 class OrderlyRunner:
@@ -184,10 +184,10 @@ class OrderlyRunner:
         for state in list(self._queues.values()):
             self.leave(state.assignment)
 
-    def lanes_of(self, queue: MessageQueue) -> Lanes[ReceivedMessage] | None:
-        """The lanes of a queue in our hands."""
+    def strands_of(self, queue: MessageQueue) -> Strands[ReceivedMessage] | None:
+        """The strands of a queue in our hands."""
         state = self._queues.get(queue)
-        return state.lanes if state is not None else None
+        return state.strands if state is not None else None
 
     # -- from pulls to handlers -------------------------------------------------------------
 
@@ -197,9 +197,9 @@ class OrderlyRunner:
         if self.parking is not None:
             messages = self.parking.divert(assignment, messages)
         if self._by_group:
-            state.lanes.add([(_group_of(message), message) for message in messages])
+            state.strands.add([(_group_of(message), message) for message in messages])
         else:
-            state.lanes.add([("", message) for message in messages])
+            state.strands.add([("", message) for message in messages])
         self._list(state)
         self._pump()
 
@@ -211,7 +211,7 @@ class OrderlyRunner:
             self._pump()
 
     def _list(self, state: OrderedQueue) -> None:
-        if not state.is_listed and not state.is_closed and state.lanes.is_ready:
+        if not state.is_listed and not state.is_closed and state.strands.is_ready:
             state.is_listed = True
             self._waiting.append(state)
 
@@ -236,7 +236,7 @@ class OrderlyRunner:
         topic = state.assignment.queue.topic
         if topic.startswith(RETRY_PREFIX):
             # Each message may have another handler: that of the topic it was sent to.
-            work = state.lanes.take(1)
+            work = state.strands.take(1)
             if work is None:
                 return
             try:
@@ -249,7 +249,7 @@ class OrderlyRunner:
                 return
         else:
             dispatcher = self._host.dispatcher_of(topic)
-            work = state.lanes.take(dispatcher.run_size)
+            work = state.strands.take(dispatcher.run_size)
             if work is None:
                 return
         run = _Run(state, *work)
@@ -257,7 +257,7 @@ class OrderlyRunner:
         self._run_count += 1
         dispatcher.submit_run(run, run.messages)
 
-    # -- from handlers to lanes -------------------------------------------------------------
+    # -- from handlers to strands -------------------------------------------------------------
 
     def finished(self, run: _Run, message: ReceivedMessage, outcome: Outcome) -> None:
         """One message of a run was handled; HOT."""
@@ -321,7 +321,7 @@ class OrderlyRunner:
                 finished.append(message.queue_offset)
             else:
                 follows = self._policy.after_failure(outcome, message.reconsume_times)
-                if isinstance(follows, SendBack):
+                if isinstance(follows, GiveBack):
                     back.append((message, follows.delay_level))
                 elif isinstance(follows, Park):
                     self._park(run, message, reason_of(outcome))
@@ -341,14 +341,14 @@ class OrderlyRunner:
             self._settle(run)
 
     def _park(self, run: _Run, message: ReceivedMessage, reason: str) -> None:
-        """Put a message aside; `_settle` does it with those of its group that are in the lane."""
+        """Put a message aside; `_settle` does it with those of its group that are in the strand."""
         assert self.parking is not None
         assignment = run.state.assignment
         self.parking.park(assignment, message, Kind.FAILED, reason)
         assignment.failed_count += 1
 
     def _send_back(self, run: _Run, back: list[tuple[ReceivedMessage, int]]) -> None:
-        """The lane goes on when the messages are in other hands, so that none is passed."""
+        """The strand goes on when the messages are in other hands, so that none is passed."""
         run.left = len(back)
         assignment = run.state.assignment
         for message, _ in back:
@@ -371,35 +371,35 @@ class OrderlyRunner:
             self._pump()
 
     def _settle(self, run: _Run) -> None:
-        """The lane goes on, now or after a pause."""
+        """The strand goes on, now or after a pause."""
         state = run.state
         parking = self.parking
         if run.pause_ms < 0:
-            state.lanes.done(run.lane, run.done_count)
+            state.strands.done(run.strand, run.done_count)
         else:
-            state.lanes.suspend(run.lane, run.done_count)
+            state.strands.suspend(run.strand, run.done_count)
             if not state.is_closed:
-                state.timers[run.lane] = self._loop.call_later(
-                    run.pause_ms / 1000, self._resume, state, run.lane
+                state.timers[run.strand] = self._loop.call_later(
+                    run.pause_ms / 1000, self._resume, state, run.strand
                 )
         if parking is not None and parking.is_any_closed:
-            for message in state.lanes.withdraw(run.lane, parking.is_closed):
+            for message in state.strands.withdraw(run.strand, parking.is_closed):
                 parking.park(state.assignment, message, Kind.BEHIND)
         if state.assignment.loop.hold_reason is not None:
             state.assignment.loop.wake()
 
-    def _resume(self, state: OrderedQueue, lane: str) -> None:
-        state.timers.pop(lane, None)
-        state.lanes.resume(lane)
+    def _resume(self, state: OrderedQueue, strand: str) -> None:
+        state.timers.pop(strand, None)
+        state.strands.resume(strand)
         self._list(state)
         self._pump()
 
     # -- flow control -----------------------------------------------------------------------
 
     def say_held(self, loop: PullLoop, reason: str) -> None:
-        """Once per hold: which lane keeps the queue from being pulled further."""
+        """Once per hold: which strand keeps the queue from being pulled further."""
         state = self._queues.get(loop.queue)
-        if state is None or not state.lanes.suspended:
+        if state is None or not state.strands.suspended:
             return
         log.warning(
             "group %s stops pulling %s at offset %d (%s): offset %s is not done, and %d of %d "
@@ -409,13 +409,13 @@ class OrderlyRunner:
             loop.process_queue.pull_offset,
             reason,
             loop.process_queue.first_outstanding,
-            len(state.lanes.suspended),
-            state.lanes.lane_count,
-            state.lanes.suspended[0],
+            len(state.strands.suspended),
+            state.strands.strand_count,
+            state.strands.suspended[0],
         )
 
 
 def _group_of(message: ReceivedMessage) -> str:
-    """The message group; messages without one share the lane of the queue."""
+    """The message group; messages without one share the strand of the queue."""
     raw = find_property(message.stored.raw_properties, _GROUP_PROPERTY)
     return raw.decode(errors="replace") if raw else ""

@@ -61,7 +61,7 @@ class CoroutineDispatcher:
         self._drained: asyncio.Future[None] | None = None
         self._drainer: asyncio.Task[Any] | None = None
         # Seconds per message of runs, smoothed; pessimistic at first: a slow handler's messages
-        # are to be reported, and others' lanes to be served, one by one.
+        # are to be reported, and others' strands to be served, one by one.
         self._seconds_per_message = RUN_S
         self._workers: set[asyncio.Task[Any] | None] = set()
         for number in range(concurrency):

@@ -14,7 +14,7 @@ from cometmq.client.base.instance import ClientInstance
 from cometmq.client.message.send_codec import Prepared
 from cometmq.client.producer.core import ProducerCore, TopicQueues
 from cometmq.client.producer.group_sends import GroupSends
-from cometmq.client.producer.sending import InFlight, Lanes, Sending
+from cometmq.client.producer.sending import InFlight, Sending, SendTargets
 from cometmq.core.topic.selector import QueueSelector
 from cometmq.errors import (
     ClientClosed,
@@ -40,12 +40,12 @@ class Sender:
         self._instance = instance
         self._loop = asyncio.get_running_loop()
         self._looking_up: dict[str, asyncio.Task[TopicQueues]] = {}
-        self._lanes: dict[str, Lanes] = {}
+        self._targets: dict[str, SendTargets] = {}
         self.groups = GroupSends(self, instance, flush_linger)
 
     def to_keep(self) -> object:
         """What a forked child must not destroy: it belongs to the parent's loop."""
-        return self.in_flight, self._looking_up, self._lanes, self.groups
+        return self.in_flight, self._looking_up, self._targets, self.groups
 
     # -- routes -----------------------------------------------------------------------------
 
@@ -88,16 +88,16 @@ class Sender:
                 return None
         except (AttributeError, TypeError):
             return None  # no message, or no name: what checks it says so
-        lanes = self._lanes.get(message.topic)
-        if lanes is None or lanes.topic is not topic:
-            lanes = self._lanes[message.topic] = Lanes(topic, core.codec)
+        targets = self._targets.get(message.topic)
+        if targets is None or targets.topic is not topic:
+            targets = self._targets[message.topic] = SendTargets(topic, core.codec)
         place = topic.turn.next
-        lane = lanes.lanes[place % lanes.count]
-        channel = lane.channel
+        target = targets.targets[place % targets.count]
+        channel = target.channel
         if channel is None or channel.is_closed:
-            if lane.address is None:
+            if target.address is None:
                 return None
-            channel = lane.channel = self._instance.pool.open_channel(lane.address)
+            channel = target.channel = self._instance.pool.open_channel(target.address)
             if channel is None:
                 return None
         prepared = core.codec.prepare(message)
@@ -107,13 +107,13 @@ class Sender:
         started = core.monotonic()
         deadline = started + timeout_ms / 1000
         sending = Sending(
-            self, prepared, future, started, timeout_ms, core.tries - 1, deadline, lane.queue
+            self, prepared, future, started, timeout_ms, core.tries - 1, deadline, target.queue
         )
         body = prepared.body
         opaque = channel.next_opaque()
-        frame = lane.encode(
+        frame = target.encode(
             opaque,
-            lane.queue_id,
+            target.queue_id,
             prepared.sys_flag,
             core.clock.now_ms(),
             prepared.flag,

@@ -23,7 +23,7 @@ from cometmq.model import MessageQueue
 from cometmq.net.channel import Channel
 from cometmq.wire.command.command import RemotingCommand
 
-__all__ = ["InFlight", "Lane", "Lanes", "SendPath", "Sending"]
+__all__ = ["InFlight", "SendPath", "SendTarget", "SendTargets", "Sending"]
 
 IN_FLIGHT_MAX: Final = 65_535
 """Java's limit of asynchronous requests; beyond it `send_nowait` refuses instead of piling up."""
@@ -85,7 +85,7 @@ class SendPath(Protocol):
         ...
 
 
-class Lane:
+class SendTarget:
     """One queue of a topic with what every send to it needs, looked up once."""
 
     __slots__ = ("address", "channel", "encode", "queue", "queue_id")
@@ -98,17 +98,18 @@ class Lane:
         self.channel: Channel | None = None
 
 
-class Lanes:
-    """The lanes of a topic, as long as its queues are the same."""
+class SendTargets:
+    """The send targets of one route of a topic."""
 
-    __slots__ = ("count", "lanes", "topic")
+    __slots__ = ("count", "targets", "topic")
 
     def __init__(self, topic: TopicQueues, codec: SendCodec) -> None:
         self.topic = topic
-        self.lanes = [
-            Lane(queue, topic.addresses.get(queue.broker_name), codec) for queue in topic.queues
+        self.targets = [
+            SendTarget(queue, topic.addresses.get(queue.broker_name), codec)
+            for queue in topic.queues
         ]
-        self.count = len(self.lanes)
+        self.count = len(self.targets)
 
 
 # A struct is made in one step in C.  The collector has to see it: the error of a send that failed

@@ -1,26 +1,25 @@
 """Order inside one queue: which messages may run next, and what follows a failure.
 
-Job: keep the pulled messages of a queue in lanes, give out what may run, take back what failed.
-Must not: run handlers, commit or send anything, or read a clock.
+A *strand* is the messages of a queue that run one after the other; strands run side by side.  With
+order by queue the whole queue is one strand, named ``""``.  With order by message group each group
+is a strand, and ``""`` the strand of messages without a group.  `STRAND_MOVES` lists the states of
+a strand and its steps:
 
-Theory: the messages of one lane run one after the other, lanes run side by side.  Order by queue
-is one lane, order by message group has a lane per group (and the lane "" for messages without).
-A lane is in one of four states:
+    READY --take--> RUNNING --done--> READY, or GONE without messages
+      ^                |
+      +---resume-- SUSPENDED <--fail--
 
-    IDLE --add--> READY --take--> RUNNING --done--> READY or IDLE
-                    ^               |
-                    +---resume-- SUSPENDED <--suspend-- (same messages again)
+A failed batch runs again with the same messages, less those at its front that were finished.
+`core.process_queue` decides what may be committed: it holds back every offset from the first
+unfinished message on, whatever its strand.
 
-A failed batch is the next one again, message by message the same, unless its first messages were
-done.  What may be committed is not decided here: `core.process_queue` holds back every offset
-from the first unfinished message on, whatever lane it is in.
-
-Source: ``ConsumeMessageOrderlyService`` of RocketMQ 5.4.0 for order by queue; lanes are ours.
+Source: ``ConsumeMessageOrderlyService`` of RocketMQ 5.4.0 for order by queue; strands are ours.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, Generic, TypeVar
 
 from cometmq.core.delay.levels import DelayLevels
@@ -32,12 +31,16 @@ __all__ = [
     "ORDER_BY_QUEUE",
     "ORDER_NONE",
     "RECONSUME_FOR_EVER",
+    "STRAND_MOVES",
     "SUSPEND_MS",
-    "Lanes",
+    "GiveBack",
     "OrderPolicy",
     "Park",
-    "SendBack",
+    "StrandEvent",
+    "StrandState",
+    "Strands",
     "Suspend",
+    "move_strand",
 ]
 
 M = TypeVar("M")
@@ -47,7 +50,7 @@ ORDER_BY_QUEUE: Final = "queue"
 ORDER_BY_GROUP: Final = "group"
 ORDERS: Final = (ORDER_NONE, ORDER_BY_QUEUE, ORDER_BY_GROUP)
 RECONSUME_FOR_EVER: Final = 2**31 - 1
-"""Java's default for orderly consumers: a message is tried until it is taken."""
+"""Java's default for orderly consumers: a message is tried until its handler succeeds."""
 SUSPEND_MS: Final = 1_000
 """``suspendCurrentQueueTimeMillis`` of Java."""
 _LEVELS: Final = DelayLevels()
@@ -55,43 +58,44 @@ _LEVELS: Final = DelayLevels()
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """The lane waits and tries the same messages again."""
+    """The strand waits and tries the same messages again."""
 
     pause_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class SendBack:
-    """The message leaves the lane with this delay level (-1: a dead letter); the lane goes on."""
+class GiveBack:
+    """The message leaves the strand with a delay level, -1 for a dead letter."""
 
     delay_level: int
 
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """The message, and all of its group after it, leave the lane: see `core.parking`."""
+    """The message and all later ones of its message group leave the strand; see `core.parking`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderPolicy:
-    """What a consumer chose; ``max_reconsume_times`` are tries after the first.
+    """The settings of an ordered consumer.
 
-    ``park_after`` are tries, the first among them; None for never.
+    ``max_reconsume_times`` counts tries after the first.  ``park_after`` counts tries with the
+    first; None means never.
     """
 
     suspend_ms: int = SUSPEND_MS
     max_reconsume_times: int = RECONSUME_FOR_EVER
     park_after: int | None = None
 
-    def after_failure(self, delay_level: int, reconsume_times: int) -> Suspend | SendBack | Park:
-        """What follows when a handler did not take a message.
+    def after_failure(self, delay_level: int, reconsume_times: int) -> Suspend | GiveBack | Park:
+        """What follows when a handler failed on a message.
 
         ``delay_level`` is the handler's answer: -1 for a dead letter, 0 for the usual pause, 1 to
-        18 for the pause of that level.  ``reconsume_times`` counts its failures before this one.
+        18 for the pause of that level.  ``reconsume_times`` counts earlier failures.
         """
         if delay_level == DELAY_LEVEL_DEAD_LETTER or reconsume_times >= self.max_reconsume_times:
-            # Waiting in a retry topic would let later messages pass it: the last stop is final.
-            return SendBack(DELAY_LEVEL_DEAD_LETTER)
+            # A retry topic would let later messages pass this one, so only a dead letter is left.
+            return GiveBack(DELAY_LEVEL_DEAD_LETTER)
         if self.park_after is not None and reconsume_times + 1 >= self.park_after:
             return Park()
         if delay_level > 0:
@@ -99,116 +103,176 @@ class OrderPolicy:
         return Suspend(self.suspend_ms)
 
 
-class _Lane(Generic[M]):
-    """Unfinished messages of one lane, oldest first; the first ``running`` are in the handler."""
+class StrandState(IntEnum):
+    """What a strand is doing."""
 
-    __slots__ = ("is_suspended", "messages", "running", "same_count")
+    READY = 0
+    """It has messages and waits for its turn."""
+    RUNNING = 1
+    """Its first messages are in the handler, or on their way back to the broker."""
+    SUSPENDED = 2
+    """It pauses after a failure."""
+    GONE = 3
+    """It has no messages, so it is no longer kept."""
+
+
+class StrandEvent(IntEnum):
+    """What happens to a strand."""
+
+    TAKE = 0
+    DONE = 1
+    FAIL = 2
+    RESUME = 3
+    EMPTY = 4
+    """Its last message was finished or withdrawn."""
+
+
+STRAND_MOVES: Final = {
+    (StrandState.READY, StrandEvent.TAKE): StrandState.RUNNING,
+    (StrandState.READY, StrandEvent.EMPTY): StrandState.GONE,
+    (StrandState.RUNNING, StrandEvent.DONE): StrandState.READY,
+    (StrandState.RUNNING, StrandEvent.FAIL): StrandState.SUSPENDED,
+    (StrandState.RUNNING, StrandEvent.EMPTY): StrandState.GONE,
+    (StrandState.SUSPENDED, StrandEvent.RESUME): StrandState.READY,
+    (StrandState.SUSPENDED, StrandEvent.EMPTY): StrandState.GONE,
+}
+"""The next state by state and event; no other pair may occur."""
+
+
+def move_strand(state: StrandState, event: StrandEvent) -> StrandState:
+    """The state of a strand after an event.
+
+    Raises:
+        RuntimeError: the event cannot occur in this state.
+    """
+    following = STRAND_MOVES.get((state, event))
+    if following is None:
+        raise RuntimeError(f"a strand that is {state.name} got the event {event.name}")
+    return following
+
+
+class _Strand(Generic[M]):
+    """Unfinished messages, oldest first; the first ``running`` of them are in the handler."""
+
+    __slots__ = ("messages", "running", "same_count", "state")
 
     def __init__(self) -> None:
         self.messages: deque[M] = deque()
         self.running = 0
         self.same_count = 0
-        """How many messages the next batch has, because they failed together; 0 for any."""
-        self.is_suspended = False
+        """The size of the next batch, because these messages failed together; 0 for any size."""
+        self.state = StrandState.READY
+        """Changed by `move_strand` only."""
 
 
-class Lanes(Generic[M]):
-    """The lanes of one queue; a lane without messages does not exist."""
+class Strands(Generic[M]):
+    """The strands of one queue."""
 
-    __slots__ = ("_lanes", "_ready", "running_count")
+    __slots__ = ("_ready", "_strands", "running_count")
 
     def __init__(self) -> None:
-        self._lanes: dict[str, _Lane[M]] = {}
+        self._strands: dict[str, _Strand[M]] = {}
         self._ready: deque[str] = deque()
         self.running_count = 0
-        """Lanes with messages in the handler."""
+        """How many strands have messages in the handler."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` would give something."""
+        """Whether `take` returns a batch."""
         return bool(self._ready)
 
     @property
-    def lane_count(self) -> int:
-        """Lanes with unfinished messages."""
-        return len(self._lanes)
+    def strand_count(self) -> int:
+        """How many strands have unfinished messages."""
+        return len(self._strands)
 
     @property
     def suspended(self) -> list[str]:
-        """Lanes that wait after a failure."""
-        return [name for name, lane in self._lanes.items() if lane.is_suspended]
+        """The strands that pause after a failure."""
+        suspended = StrandState.SUSPENDED
+        return [name for name, strand in self._strands.items() if strand.state is suspended]
 
     def add(self, items: Iterable[tuple[str, M]]) -> None:
-        """Take in pulled messages with the names of their lanes, in the order of the queue."""
-        lanes = self._lanes
+        """Add pulled messages, each with the name of its strand, in the order of the queue."""
+        strands = self._strands
         for name, message in items:
-            lane = lanes.get(name)
-            if lane is None:
-                lane = lanes[name] = _Lane()
+            strand = strands.get(name)
+            if strand is None:
+                strand = strands[name] = _Strand()
                 self._ready.append(name)
-            lane.messages.append(message)
+            strand.messages.append(message)
 
     def take(self, count_max: int) -> tuple[str, list[M]] | None:
-        """The next messages to run and their lane, which is RUNNING from now on."""
+        """Start the next batch: its strand and its messages; None if no strand is ready."""
         if not self._ready:
             return None
         name = self._ready.popleft()
-        lane = self._lanes[name]
-        count = min(lane.same_count or count_max, len(lane.messages))
-        lane.running = count
+        strand = self._strands[name]
+        strand.state = move_strand(strand.state, StrandEvent.TAKE)
+        count = min(strand.same_count or count_max, len(strand.messages))
+        strand.running = count
         self.running_count += 1
-        messages = lane.messages
-        return name, [messages[place] for place in range(count)]
+        messages = strand.messages
+        return name, [messages[index] for index in range(count)]
 
     def done(self, name: str, count: int) -> None:
-        """The first ``count`` running messages are finished, the others of the batch never ran."""
-        self._end(name, count, 0)
+        """End a batch: its first ``count`` messages are finished, the others never ran."""
+        strand = self._end(name, count, 0)
+        if strand.messages:
+            strand.state = move_strand(strand.state, StrandEvent.DONE)
+            self._ready.append(name)
+        else:
+            self._remove(name, strand)
 
     def suspend(self, name: str, done_count: int) -> None:
-        """The first ``done_count`` are finished, those after them failed: the lane waits."""
-        running = self._lanes[name].running
-        self._end(name, done_count, running - done_count)
+        """End a batch: its first ``done_count`` messages are finished, those after them failed."""
+        strand = self._strands[name]
+        failed_count = strand.running - done_count
+        if not failed_count:
+            self.done(name, done_count)
+            return
+        self._end(name, done_count, failed_count)
+        strand.state = move_strand(strand.state, StrandEvent.FAIL)
 
     def resume(self, name: str) -> None:
-        """The pause of a lane is over."""
-        lane = self._lanes.get(name)
-        if lane is not None and lane.is_suspended:
-            lane.is_suspended = False
+        """End the pause of a strand; a strand that is not suspended stays as it is."""
+        strand = self._strands.get(name)
+        if strand is not None and strand.state is StrandState.SUSPENDED:
+            strand.state = move_strand(strand.state, StrandEvent.RESUME)
             self._ready.append(name)
 
     def withdraw(self, name: str, is_wanted: Callable[[M], bool]) -> list[M]:
-        """Take out of a lane, in their order, the messages that do not run and are wanted."""
-        lane = self._lanes.get(name)
-        if lane is None:
+        """Remove from a strand the wanted messages that are not in the handler, in their order."""
+        strand = self._strands.get(name)
+        if strand is None:
             return []
-        stay: deque[M] = deque()
-        out: list[M] = []
-        for place, message in enumerate(lane.messages):
-            is_out = place >= lane.running and is_wanted(message)
-            (out if is_out else stay).append(message)
-        if not out:
-            return out
-        lane.messages = stay
-        if not lane.running:
-            lane.same_count = 0
-        if not stay:
-            del self._lanes[name]
-            if name in self._ready:
+        remaining: deque[M] = deque()
+        withdrawn: list[M] = []
+        for index, message in enumerate(strand.messages):
+            is_out = index >= strand.running and is_wanted(message)
+            (withdrawn if is_out else remaining).append(message)
+        if not withdrawn:
+            return withdrawn
+        strand.messages = remaining
+        if not strand.running:
+            strand.same_count = 0
+        if not remaining:
+            if strand.state is StrandState.READY:
                 self._ready.remove(name)
-        return out
+            self._remove(name, strand)
+        return withdrawn
 
-    def _end(self, name: str, done_count: int, failed_count: int) -> None:
-        lane = self._lanes[name]
-        assert 0 <= done_count <= lane.running, "more was finished than ran"
-        popleft = lane.messages.popleft
+    def _end(self, name: str, done_count: int, failed_count: int) -> _Strand[M]:
+        strand = self._strands[name]
+        assert 0 <= done_count <= strand.running, "more was finished than ran"
+        popleft = strand.messages.popleft
         for _ in range(done_count):
             popleft()
-        lane.running = 0
-        lane.same_count = failed_count
+        strand.running = 0
+        strand.same_count = failed_count
         self.running_count -= 1
-        if failed_count:
-            lane.is_suspended = True
-        elif lane.messages:
-            self._ready.append(name)
-        else:
-            del self._lanes[name]
+        return strand
+
+    def _remove(self, name: str, strand: _Strand[M]) -> None:
+        strand.state = move_strand(strand.state, StrandEvent.EMPTY)
+        del self._strands[name]

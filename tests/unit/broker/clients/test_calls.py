@@ -441,7 +441,7 @@ def test_our_consumer_follows_a_reset(is_old: bool) -> None:
             await eventually(lambda: seen == [b"1", b"2"])
             await consumer.commit_changed()
             await eventually(lambda: broker.state.offsets.query("g", "t", 0) == 2)
-            await eventually(lambda: parked(broker) >= 1)
+            await eventually(lambda: held(broker) >= 1)
             assert (await reset(operator)).code == 0
             await eventually(lambda: len(seen) >= 4)
             assert seen[2:] == [b"1", b"2"]
@@ -474,9 +474,9 @@ def test_our_pull_consumer_follows_a_reset(is_old: bool) -> None:
                 await producer.send(Message("t", b"2"))
                 first = [message.body for message in await polled(consumer, 2)]
                 await consumer.commit()
-                await eventually(lambda: parked(broker) >= 1)
+                await eventually(lambda: held(broker) >= 1)
                 await consumer.seek(queue(0), 2)
-                await eventually(lambda: parked(broker) >= 2)
+                await eventually(lambda: held(broker) >= 2)
                 assert (await reset(operator)).code == 0
                 again = [message.body for message in await polled(consumer, 2)]
                 assert (first, again) == ([b"1", b"2"], [b"1", b"2"])
@@ -514,7 +514,7 @@ def test_a_reset_forward_drops_what_is_held() -> None:
                     consume_from="first",
                     concurrency=1,
                 ):
-                    await eventually(lambda: seen == [b"0"] and parked(broker) >= 1)
+                    await eventually(lambda: seen == [b"0"] and held(broker) >= 1)
                     assert (await reset(operator, queueId="0", offset="5")).code == 0
                     await eventually(lambda: not broker.state.offsets.has_reset("g", "t", 0))
                     gate.set()
@@ -526,7 +526,7 @@ def test_a_reset_forward_drops_what_is_held() -> None:
     asyncio.run(main())
 
 
-def parked(broker: Broker) -> int:
+def held(broker: Broker) -> int:
     """How many pulls of topic t are held."""
     return len(broker.services.pull.hold._by_queue.get(("t", 0), ()))
 

@@ -332,12 +332,14 @@ def test_a_reader_that_does_not_read_costs_little(tmp_path: Path) -> None:
             command = RemotingCommand.request(BulkPullCode.BULK_PULL, DEFAULTS)
             command.opaque = number
             writer.write(encode_command(command))
-        lanes = broker.services.bulk._lanes
-        await eventually(lambda: any(lane.connection.unsent_bytes > 0 for lane in lanes.values()))
-        (lane,) = lanes.values()
-        await eventually(lambda: not lane.is_busy)
-        assert lane.waiting
-        assert lane.connection.unsent_bytes <= UNSENT_BYTES_MAX + (4 << 20) + 4096
+        backlogs = broker.services.bulk._backlogs
+        await eventually(
+            lambda: any(backlog.connection.unsent_bytes > 0 for backlog in backlogs.values())
+        )
+        (backlog,) = backlogs.values()
+        await eventually(lambda: not backlog.is_busy)
+        assert backlog.waiting
+        assert backlog.connection.unsent_bytes <= UNSENT_BYTES_MAX + (4 << 20) + 4096
         sizes = []
         for _ in range(requests):
             length, packed = struct.unpack(">iI", await reader.readexactly(8))
@@ -347,7 +349,7 @@ def test_a_reader_that_does_not_read_costs_little(tmp_path: Path) -> None:
         assert len(set(sizes)) == 1
         writer.close()
         await writer.wait_closed()
-        await eventually(lambda: not lanes)
+        await eventually(lambda: not backlogs)
 
     scenario(tmp_path, story, mappedFileSizeCommitLog=1 << 24)
 
@@ -371,8 +373,8 @@ def test_a_lost_connection_takes_its_requests_along(
         lost = [asyncio.ensure_future(bulk(other)) for _ in range(3)]
         await asyncio.to_thread(entered.wait, 30)
         await other.close()
-        lanes = broker.services.bulk._lanes
-        await eventually(lambda: not lanes)
+        backlogs = broker.services.bulk._backlogs
+        await eventually(lambda: not backlogs)
         is_open.set()
         for done in await asyncio.gather(*lost, return_exceptions=True):
             assert isinstance(done, CometError)

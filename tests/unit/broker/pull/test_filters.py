@@ -183,8 +183,8 @@ def test_a_held_pull_waits_for_what_matches(tmp_path: Path) -> None:
         assert pull is not None
         await eventually(lambda: len(pull.hold) == 1)
         await fill(client, 3, first=1)
-        (parked,) = [one for waiting in pull.hold._by_queue.values() for one in waiting]
-        await eventually(lambda: parked.header.queue_offset == 4)
+        (held_pull,) = [one for waiting in pull.hold._by_queue.values() for one in waiting]
+        await eventually(lambda: held_pull.header.queue_offset == 4)
         assert len(pull.hold) == 1
         assert not held.done()
         await fill(client, 1, first=4)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from cometmq.broker.pull import hold as hold_module
-from cometmq.broker.pull.hold import ParkedPull, PullHold
+from cometmq.broker.pull.hold import HeldPull, PullHold
 from cometmq.net.env import SystemClock
 from cometmq.wire.command.command import RemotingCommand
 from cometmq.wire.header.headers import PullMessageHeader
 
 
 class Connection:
-    """As much of a connection as a parked pull touches."""
+    """As much of a connection as a held pull touches."""
 
     peer = "127.0.0.1:1"
 
@@ -32,9 +32,9 @@ def pull(
     offset: int = 5,
     codes: frozenset[int] | None = None,
     wait_ms: int = 60_000,
-) -> ParkedPull:
+) -> HeldPull:
     header = PullMessageHeader("g", "t", queue_id, offset, 32, 6, 0, wait_ms)
-    return ParkedPull(
+    return HeldPull(
         RemotingCommand.request(11),
         header,
         connection,  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def pull(
 
 
 def story(
-    run: Callable[[PullHold, list[ParkedPull], list[tuple[str, int, bool]]], object],
+    run: Callable[[PullHold, list[HeldPull], list[tuple[str, int, bool]]], object],
     *,
     end: int = 5,
     fail: bool = False,
@@ -52,11 +52,11 @@ def story(
     """Run a story on a loop with a lot whose queues end at `end`."""
 
     async def main() -> None:
-        ran: list[ParkedPull] = []
+        ran: list[HeldPull] = []
         watched: list[tuple[str, int, bool]] = []
 
-        def serve(parked: ParkedPull) -> None:
-            ran.append(parked)
+        def serve(held: HeldPull) -> None:
+            ran.append(held)
             if fail and len(ran) == 1:
                 raise RuntimeError("a fault of ours")
 
@@ -79,12 +79,10 @@ def story(
 def test_queue_is_watched_while_somebody_waits() -> None:
     """From the first pull to the last, once each."""
 
-    async def run(
-        lot: PullHold, ran: list[ParkedPull], watched: list[tuple[str, int, bool]]
-    ) -> None:
+    async def run(lot: PullHold, ran: list[HeldPull], watched: list[tuple[str, int, bool]]) -> None:
         connection = Connection()
-        lot.park(pull(connection))
-        lot.park(pull(connection))
+        lot.add(pull(connection))
+        lot.add(pull(connection))
         assert watched == [("t", 0, True)]
         lot.arrived("t", 0, 6, 0)
         assert ran == []
@@ -101,10 +99,8 @@ def test_queue_is_watched_while_somebody_waits() -> None:
 def test_only_later_and_wanted_messages_wake() -> None:
     """An offset at or behind the pull's, or a code it does not want, leaves it waiting."""
 
-    async def run(
-        lot: PullHold, ran: list[ParkedPull], watched: list[tuple[str, int, bool]]
-    ) -> None:
-        lot.park(pull(Connection(), codes=frozenset({7})))
+    async def run(lot: PullHold, ran: list[HeldPull], watched: list[tuple[str, int, bool]]) -> None:
+        lot.add(pull(Connection(), codes=frozenset({7})))
         lot.arrived("t", 0, 5, 7)
         lot.arrived("t", 0, 6, 8)
         lot.arrived("t", 1, 6, 7)
@@ -119,19 +115,19 @@ def test_only_later_and_wanted_messages_wake() -> None:
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one connection nor all together may park without end."""
-    monkeypatch.setattr(hold_module, "PARKED_PULLS_MAX", 5)
-    monkeypatch.setattr(hold_module, "PARKED_PULLS_PER_CONNECTION_MAX", 3)
+    """Neither one connection nor all together may hold pulls without end."""
+    monkeypatch.setattr(hold_module, "HELD_PULLS_MAX", 5)
+    monkeypatch.setattr(hold_module, "HELD_PULLS_PER_CONNECTION_MAX", 3)
 
-    def run(lot: PullHold, ran: list[ParkedPull], watched: list[tuple[str, int, bool]]) -> None:
+    def run(lot: PullHold, ran: list[HeldPull], watched: list[tuple[str, int, bool]]) -> None:
         greedy, modest = Connection(), Connection()
         for queue_id in range(3):
             assert not lot.is_full(greedy)  # type: ignore[arg-type]
-            lot.park(pull(greedy, queue_id=queue_id))
+            lot.add(pull(greedy, queue_id=queue_id))
         assert lot.is_full(greedy)  # type: ignore[arg-type]
         for queue_id in range(2):
             assert not lot.is_full(modest)  # type: ignore[arg-type]
-            lot.park(pull(modest, queue_id=queue_id))
+            lot.add(pull(modest, queue_id=queue_id))
         assert lot.is_full(modest)  # type: ignore[arg-type]
 
     story(run)
@@ -141,12 +137,10 @@ def test_sweep_runs_what_a_lost_wake_up_left(monkeypatch: pytest.MonkeyPatch) ->
     """A queue that has grown past a pull is looked at again."""
     monkeypatch.setattr(hold_module, "SWEEP_INTERVAL_MS", 20)
 
-    async def run(
-        lot: PullHold, ran: list[ParkedPull], watched: list[tuple[str, int, bool]]
-    ) -> None:
+    async def run(lot: PullHold, ran: list[HeldPull], watched: list[tuple[str, int, bool]]) -> None:
         behind, at_end = pull(Connection(), offset=5), pull(Connection(), offset=9)
-        lot.park(behind)
-        lot.park(at_end)
+        lot.add(behind)
+        lot.add(at_end)
         async with asyncio.timeout(30):
             while not ran:  # noqa: ASYNC110 - the sweep has no event of its own
                 await asyncio.sleep(0.005)
@@ -157,14 +151,12 @@ def test_sweep_runs_what_a_lost_wake_up_left(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_earlier_deadline_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pull with a short hold, parked after one with a long hold."""
+    """A pull with a short hold, held after one with a long hold."""
 
-    async def run(
-        lot: PullHold, ran: list[ParkedPull], watched: list[tuple[str, int, bool]]
-    ) -> None:
+    async def run(lot: PullHold, ran: list[HeldPull], watched: list[tuple[str, int, bool]]) -> None:
         long, short = pull(Connection()), pull(Connection(), wait_ms=10)
-        lot.park(long)
-        lot.park(short)
+        lot.add(long)
+        lot.add(short)
         async with asyncio.timeout(30):
             while not ran:  # noqa: ASYNC110 - the timer is what is tested
                 await asyncio.sleep(0.005)
@@ -176,12 +168,10 @@ def test_earlier_deadline_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fault_in_one_pull_leaves_the_others(caplog: pytest.LogCaptureFixture) -> None:
     """It is logged and its connection closed; the rest is served."""
 
-    async def run(
-        lot: PullHold, ran: list[ParkedPull], watched: list[tuple[str, int, bool]]
-    ) -> None:
+    async def run(lot: PullHold, ran: list[HeldPull], watched: list[tuple[str, int, bool]]) -> None:
         broken, sound = Connection(), Connection()
-        lot.park(pull(broken))
-        lot.park(pull(sound))
+        lot.add(pull(broken))
+        lot.add(pull(sound))
         with caplog.at_level(logging.CRITICAL, "cometmq.broker"):
             lot.arrived("t", 0, 6, 0)
             await asyncio.sleep(0)
@@ -195,13 +185,11 @@ def test_forgotten_deadlines_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> 
     """Pulls that woke early leave entries; the sweep clears them."""
     monkeypatch.setattr(hold_module, "SWEEP_INTERVAL_MS", 20)
 
-    async def run(
-        lot: PullHold, ran: list[ParkedPull], watched: list[tuple[str, int, bool]]
-    ) -> None:
+    async def run(lot: PullHold, ran: list[HeldPull], watched: list[tuple[str, int, bool]]) -> None:
         for _ in range(500):
-            lot.park(pull(Connection()))
+            lot.add(pull(Connection()))
             lot.arrived("t", 0, 6, 0)
-        lot.park(pull(Connection(), offset=9))
+        lot.add(pull(Connection(), offset=9))
         async with asyncio.timeout(30):
             while len(lot._deadlines) > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)

@@ -212,7 +212,7 @@ def test_held_pull_wakes_with_every_message_of_the_moment(tmp_path: Path) -> Non
         held = asyncio.ensure_future(
             client.pull(sysFlag="6", queueOffset="3", suspendTimeoutMillis="9000")
         )
-        await _parked(broker, 1)
+        await _held(broker, 1)
         sends = [client.send(b"n%d" % number) for number in range(3)]
         answer = await held
         assert answer.code == 0
@@ -242,7 +242,7 @@ def test_unwanted_messages_do_not_wake_but_are_not_forgotten(tmp_path: Path) -> 
         held = asyncio.ensure_future(
             client.pull(sysFlag="6", queueOffset="1", subscription="A", suspendTimeoutMillis="300")
         )
-        await _parked(broker, 1)
+        await _held(broker, 1)
         await fill(client, 2, tags="B")
         assert not held.done()
         answer = await held
@@ -259,7 +259,7 @@ def test_wanted_message_wakes_a_filtered_pull(tmp_path: Path) -> None:
         held = asyncio.ensure_future(
             client.pull(sysFlag="6", queueOffset="1", subscription="A", suspendTimeoutMillis="9000")
         )
-        await _parked(broker, 1)
+        await _held(broker, 1)
         await fill(client, 2, tags="BA")
         answer = await held
         assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (0, "3")
@@ -297,7 +297,7 @@ def test_pull_before_the_queue_exists_waits_for_its_first_message(tmp_path: Path
         held = asyncio.ensure_future(
             client.pull(sysFlag="6", queueId="1", suspendTimeoutMillis="9000")
         )
-        await _parked(broker, 1)
+        await _held(broker, 1)
         await client.send(b"first", e="1")
         assert (await held).code == 0
 
@@ -305,7 +305,7 @@ def test_pull_before_the_queue_exists_waits_for_its_first_message(tmp_path: Path
 
 
 def test_pulls_of_a_lost_connection_are_forgotten(tmp_path: Path) -> None:
-    """A client that vanishes leaves nothing parked."""
+    """A client that vanishes leaves nothing held."""
 
     async def story(broker: Broker, client: Client) -> None:
         await fill(client)
@@ -313,9 +313,9 @@ def test_pulls_of_a_lost_connection_are_forgotten(tmp_path: Path) -> None:
         lost = asyncio.ensure_future(
             other.pull(sysFlag="6", queueOffset="3", suspendTimeoutMillis="60000")
         )
-        await _parked(broker, 1)
+        await _held(broker, 1)
         await other.close()
-        await _parked(broker, 0)
+        await _held(broker, 0)
         with pytest.raises(Exception, match="closed"):
             await lost
 
@@ -330,7 +330,7 @@ def test_deleting_a_topic_answers_its_held_pulls(tmp_path: Path) -> None:
         held = asyncio.ensure_future(
             client.pull(sysFlag="6", queueOffset="3", suspendTimeoutMillis="60000")
         )
-        await _parked(broker, 1)
+        await _held(broker, 1)
         assert (await client.call(215, {"topic": "t"})).code == 0
         assert (await held).code == 17
 
@@ -345,7 +345,7 @@ def test_synchronous_flush_shows_only_what_is_durable(tmp_path: Path) -> None:
         held = asyncio.ensure_future(
             client.pull(sysFlag="6", queueOffset="3", suspendTimeoutMillis="9000")
         )
-        await _parked(broker, 1)
+        await _held(broker, 1)
         sent = await client.send(b"durable")
         answer = await held
         assert (sent.code, answer.code) == (0, 0)
@@ -367,6 +367,6 @@ def test_reset_of_an_operator_reaches_the_next_pull_once(tmp_path: Path) -> None
     scenario(tmp_path, story)
 
 
-async def _parked(broker: Broker, count: int) -> None:
+async def _held(broker: Broker, count: int) -> None:
     hold = broker.services.pull.hold
     await eventually(lambda: len(hold) == count)

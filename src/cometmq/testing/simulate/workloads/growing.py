@@ -38,7 +38,7 @@ class GrowingWorkload(Workload):
     def start(self) -> None:
         cluster = self.cluster
         self._numbers: defaultdict[str, int] = defaultdict(int)
-        self._lanes: dict[bytes, tuple[str, int]] = {}
+        self._sent_as: dict[bytes, tuple[str, int]] = {}
         """Body to its message group and its number there."""
         self._handled: defaultdict[str, list[bytes]] = defaultdict(list)
         """Bodies in the order in which their handlers ended for the first time."""
@@ -68,7 +68,7 @@ class GrowingWorkload(Workload):
         for _ in range(self.chance.randint(1, 2 * BURST - 1)):
             body = self.new_body()
             self._numbers[group] += 1
-            self._lanes[body] = group, self._numbers[group]
+            self._sent_as[body] = group, self._numbers[group]
             if self._growths or self.cluster.plan.brokers == 1:
                 self._judged.add(body)
             sends.append(self.send_one(producer, Message(TOPIC, body, message_group=group)))
@@ -84,7 +84,7 @@ class GrowingWorkload(Workload):
         await asyncio.sleep(self.chance.uniform(0, 0.4))
         body = bytes(message.body)
         if body not in self.readers.bodies:
-            self._handled[self._lanes[body][0]].append(body)
+            self._handled[self._sent_as[body][0]].append(body)
 
     # -- the operator --------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class GrowingWorkload(Workload):
             for body in bodies:
                 if body not in self.acknowledged.keys() & self._judged:
                     continue
-                number = self._lanes[body][1]
+                number = self._sent_as[body][1]
                 if number < last:
                     self.cluster.fail(
                         f"growing: {body[:30]!r} of {group}, at {self.acknowledged[body]}, was "

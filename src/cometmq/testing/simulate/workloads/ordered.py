@@ -52,12 +52,12 @@ class OrderedWorkload(Workload):
 
     def _check_order(self, place: Place, group: str | None) -> None:
         """At the end of a handler: everything before it in its order has ended once."""
-        lane = place[:3] if self.order == "queue" else (*place[:3], group)
+        strand = place[:3] if self.order == "queue" else (*place[:3], group)
         queue_offset = place[3]
         earlier = [
             seen
             for seen in self.cluster.broker(place[0]).seen.get((place[1], place[2]), [])
-            if self._passed[lane] < seen.place[3] < queue_offset
+            if self._passed[strand] < seen.place[3] < queue_offset
             and (self.order == "queue" or seen.properties.get("__SHARDINGKEY") == group)
         ]
         if earlier:
@@ -65,7 +65,7 @@ class OrderedWorkload(Workload):
                 f"{self.name}: {place} was handled before {earlier[0].body[:30]!r} "
                 f"at {earlier[0].place[3]}"
             )
-        self._passed[lane] = max(self._passed[lane], queue_offset)
+        self._passed[strand] = max(self._passed[strand], queue_offset)
 
     def unsettled(self) -> str | None:
         if not self.is_sent:
