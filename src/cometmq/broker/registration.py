@@ -58,7 +58,7 @@ class _NameServer:
         "address",
         "announced",
         "changed",
-        "is_known_down",
+        "is_reported_down",
         "needs_all",
         "retry_ms",
         "wake",
@@ -70,7 +70,7 @@ class _NameServer:
         self.needs_all = True
         self.announced = 0
         self.retry_ms = RETRY_MS_MIN
-        self.is_known_down = False
+        self.is_reported_down = False
         self.wake = asyncio.Event()
 
 
@@ -332,15 +332,15 @@ class RegistrationService:
         if response.code != ResponseCode.SUCCESS:
             self._report(server, f"it answered {response.code}: {response.remark}")
             return False
-        if server.is_known_down:
+        if server.is_reported_down:
             log.info("name server %s is back: registered", server.address)
-            server.is_known_down = False
+            server.is_reported_down = False
         return True
 
     def _report(self, server: _NameServer, cause: str) -> None:
         """Log the first failure in a row only."""
-        if not server.is_known_down:
-            server.is_known_down = True
+        if not server.is_reported_down:
+            server.is_reported_down = True
             log.warning(
                 "not registered with name server %s, trying again: %s", server.address, cause
             )

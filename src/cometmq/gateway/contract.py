@@ -93,10 +93,10 @@ class PlannedDelivery:
     topic: str
     due_ms: int
 
-    def for_store(self, incoming: Incoming, held_topic: str, now_ms: int) -> Message:
+    def for_store(self, incoming: Incoming, store_topic: str, now_ms: int) -> Message:
         """Make the message for the gateway's own store, which delivers an overdue one at once."""
         extra = {TOPIC: self.topic, ID: incoming.stable_id, DUE_MS: str(self.due_ms)}
-        message = incoming.outgoing(held_topic, extra)
+        message = incoming.outgoing(store_topic, extra)
         # No group in the store: it would put all its messages into one queue behind a slow topic.
         message.properties = {**message.properties, **_group(incoming)}
         message.message_group = None

@@ -70,7 +70,11 @@ class ClientListProcessor:
     def consumers(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
-        """Serve GET_CONSUMER_CONNECTION_LIST (203); 206 when nobody is online."""
+        """Serve GET_CONSUMER_CONNECTION_LIST (203); 206 when nobody is online.
+
+        Raises:
+            Refusal: no consumer of the group is online.
+        """
         group = ConsumerGroupHeader.from_command(request).consumer_group
         online = self._state.consumers.get(group)
         if online is None:
@@ -89,7 +93,11 @@ class ClientListProcessor:
     def producers(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
-        """Serve GET_PRODUCER_CONNECTION_LIST (204)."""
+        """Serve GET_PRODUCER_CONNECTION_LIST (204).
+
+        Raises:
+            Refusal: no producer of the group is online.
+        """
         group = ProducerGroupHeader.from_command(request).producer_group
         members = self._state.producers.get(group)
         if members is None:
@@ -136,7 +144,11 @@ class ClientListProcessor:
     def subscription(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
-        """Serve QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
+        """Serve QUERY_SUBSCRIPTION_BY_CONSUMER (345).
+
+        Raises:
+            Refusal: the request names no topic.
+        """
         header = QuerySubscriptionHeader.from_command(request)
         if header.topic is None:
             raise Refusal(

@@ -147,7 +147,11 @@ class ConfigProcessor:
     def update(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve UPDATE_BROKER_CONFIG (25): all of the given keys or none."""
+        """Serve UPDATE_BROKER_CONFIG (25): all of the given keys or none.
+
+        Raises:
+            Refusal: a key is unknown, fixed or has a bad value; nothing is changed.
+        """
         try:
             changes = parse_properties(request.body.decode())
         except UnicodeDecodeError as error:

@@ -75,7 +75,11 @@ class ProgressProcessor:
     def topic_stats(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> None:
-        """Serve GET_TOPIC_STATS_INFO (202): the range of each queue and its newest message."""
+        """Serve GET_TOPIC_STATS_INFO (202): the range of each queue and its newest message.
+
+        Raises:
+            Refusal: the topic does not exist.
+        """
         topic = self._topic(TopicHeader.from_command(request).topic)
         store, name = self._state.store, topic.topic
         count = max(topic.write_queue_count, topic.read_queue_count)
@@ -177,7 +181,11 @@ class ProgressProcessor:
     def time_spans(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> None:
-        """Serve QUERY_CONSUME_TIME_SPAN (303): the times of each queue and of what is consumed."""
+        """Serve QUERY_CONSUME_TIME_SPAN (303): the times of each queue and of what is consumed.
+
+        Raises:
+            Refusal: the topic does not exist.
+        """
         header = TopicGroupHeader.from_command(request)
         topic = self._topic(header.topic)
         store, name = self._state.store, topic.topic

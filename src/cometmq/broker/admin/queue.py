@@ -47,7 +47,11 @@ class ConsumeQueueProcessor:
     def consume_queue(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> None:
-        """Serve QUERY_CONSUME_QUEUE (321)."""
+        """Serve QUERY_CONSUME_QUEUE (321).
+
+        Raises:
+            Refusal: the queue does not exist.
+        """
         header = QueryConsumeQueueHeader.from_command(request)
         topic, queue_id, first = header.topic, header.queue_id, header.index
         store, state = self._state.store, self._state

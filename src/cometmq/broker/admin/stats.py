@@ -66,7 +66,11 @@ class StatsProcessor:
     # -- numbers --------------------------------------------------------------------------
 
     def view(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> bytes:
-        """Serve VIEW_BROKER_STATS_DATA (315)."""
+        """Serve VIEW_BROKER_STATS_DATA (315).
+
+        Raises:
+            Refusal: the counter does not exist.
+        """
         header = StatsDataHeader.from_command(request)
         windows = self._state.stats.windows(header.stats_name, header.stats_key)
         if windows is None:

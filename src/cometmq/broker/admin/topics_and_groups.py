@@ -94,7 +94,11 @@ class AdminProcessor:
     def create_topic(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve UPDATE_AND_CREATE_TOPIC (17)."""
+        """Serve UPDATE_AND_CREATE_TOPIC (17).
+
+        Raises:
+            Refusal: a name, a number or an attribute is refused.
+        """
         header = CreateTopicHeader.from_command(request)
         try:
             changes = parse_attribute_changes(header.attributes)
@@ -115,7 +119,11 @@ class AdminProcessor:
     def create_topics(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve UPDATE_AND_CREATE_TOPIC_LIST (18)."""
+        """Serve UPDATE_AND_CREATE_TOPIC_LIST (18).
+
+        Raises:
+            Refusal: a name, a number or an attribute is refused; none is created.
+        """
         configs = decode_topic_config_list(request.body)
         return self._put_topics(request, connection, configs, now_ms)
 
@@ -188,7 +196,11 @@ class AdminProcessor:
     def delete_topic(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve DELETE_TOPIC_IN_BROKER (215): delete a topic, its queues and all offsets in it."""
+        """Serve DELETE_TOPIC_IN_BROKER (215): delete a topic, its queues and all offsets in it.
+
+        Raises:
+            Refusal: the topic is blank, or a system topic.
+        """
         topic = TopicHeader.from_command(request).topic
         if not topic.strip():
             raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -220,6 +232,9 @@ class AdminProcessor:
         """Serve GET_TOPIC_CONFIG (351); 17 for a missing topic, never 3.
 
         The answer is on disk: producers act on the marks of a growing topic.
+
+        Raises:
+            Refusal: the topic does not exist.
         """
         topic = TopicHeader.from_command(request).topic
         config = self._state.topics.get(topic)
@@ -254,7 +269,11 @@ class AdminProcessor:
     def create_group(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
+        """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200).
+
+        Raises:
+            Refusal: a name, the retry policy or an attribute is refused.
+        """
         config = self._checked_group(decode_group_config(request.body))
         self._state.groups.put(config, now_ms)
         self._state.groups_changed()
@@ -263,7 +282,11 @@ class AdminProcessor:
     def create_groups(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
+        """Serve UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225).
+
+        Raises:
+            Refusal: a name, a retry policy or an attribute is refused; none is created.
+        """
         configs = decode_group_config_list(request.body)
         for config in [self._checked_group(config) for config in configs]:
             self._state.groups.put(config, now_ms)
@@ -298,7 +321,11 @@ class AdminProcessor:
     def get_group(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes:
-        """Serve GET_SUBSCRIPTIONGROUP_CONFIG (352); creates the group if that is allowed."""
+        """Serve GET_SUBSCRIPTIONGROUP_CONFIG (352); creates the group if that is allowed.
+
+        Raises:
+            Refusal: the group does not exist and may not be created.
+        """
         group = GroupHeader.from_command(request).group
         config = self._state.groups.find(group, now_ms)
         if config is None:

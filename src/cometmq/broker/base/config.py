@@ -101,8 +101,8 @@ def _java_name(field: str) -> str:
         return "enabledAppendPropCRC"
     if field == "force_verify_prop_crc":
         return "forceVerifyPropCRC"
-    head, *rest = field.split("_")
-    return head + "".join(word.capitalize() for word in rest)
+    head, *words = field.split("_")
+    return head + "".join(word.capitalize() for word in words)
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name):
@@ -300,8 +300,8 @@ def load_config(
         merged.update({key: (path, value) for key, value in _read_file(path).items()})
     variables = os.environ if environment is None else environment
     merged.update(_from_environment(variables))
-    given = overrides if isinstance(overrides, Mapping) else parse_assignments(overrides)
-    merged.update({key: ("--set", value) for key, value in given.items()})
+    flags = overrides if isinstance(overrides, Mapping) else parse_assignments(overrides)
+    merged.update({key: ("--set", value) for key, value in flags.items()})
     loaded = _validate(merged, is_insecure=is_insecure)
     if path is None or path.endswith(".toml"):
         return loaded
@@ -337,14 +337,14 @@ def _from_environment(variables: Mapping[str, str]) -> dict[str, tuple[str, str]
     result: dict[str, tuple[str, str]] = {}
     if variables.get("NAMESRV_ADDR"):
         result["namesrvAddr"] = ("NAMESRV_ADDR", variables["NAMESRV_ADDR"])
-    known = {key.replace(".", "").lower(): key for key in _TABLE.known()}
+    keys = {key.replace(".", "").lower(): key for key in _TABLE.all_keys()}
     for variable, value in variables.items():
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         wanted = variable.removeprefix(ENVIRONMENT_PREFIX).replace("_", "").lower()
-        key = known.get(wanted) or known.get("broker" + wanted)
+        key = keys.get(wanted) or keys.get("broker" + wanted)
         if key is None:
-            raise ConfigError(unknown_key(variable, wanted, known.values()))
+            raise ConfigError(unknown_key(variable, wanted, keys.values()))
         result[key] = (variable, value)
     return result
 

@@ -72,7 +72,11 @@ class ClientCallProcessor:
     def running_info(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> None:
-        """Serve GET_CONSUMER_RUNNING_INFO (307): relay the consumer's answer."""
+        """Serve GET_CONSUMER_RUNNING_INFO (307): relay the consumer's answer.
+
+        Raises:
+            Refusal: the consumer is not online.
+        """
         header = RunningInfoHeader.from_command(request)
         consumer = self._consumer(header.consumer_group, header.client_id)
         command = RemotingCommand.request(request.code, dict(request.ext_fields), request.body)
@@ -81,7 +85,11 @@ class ClientCallProcessor:
     def consume_directly(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> None:
-        """Serve CONSUME_MESSAGE_DIRECTLY (309): send the message, relay the consumer's answer."""
+        """Serve CONSUME_MESSAGE_DIRECTLY (309): send the message, relay the consumer's answer.
+
+        Raises:
+            Refusal: the message id is malformed, or the consumer is not online.
+        """
         header = ConsumeDirectlyHeader.from_command(request)
         group, client_id = header.consumer_group, header.client_id
         try:
@@ -170,7 +178,11 @@ class ClientCallProcessor:
     # -- calls to a whole group -------------------------------------------------------------
 
     def status(self, request: RemotingCommand, connection: ServerConnection, now_ms: int) -> None:
-        """Serve INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): the offsets that each member has."""
+        """Serve INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): the offsets that each member has.
+
+        Raises:
+            Refusal: no consumer of the group is online.
+        """
         header = TopicGroupHeader.from_command(request)
         online = self._state.consumers.get(header.group)
         if online is None:
@@ -214,7 +226,11 @@ class ClientCallProcessor:
     def reset(
         self, request: RemotingCommand, connection: ServerConnection, now_ms: int
     ) -> bytes | None:
-        """Serve INVOKE_BROKER_TO_RESET_OFFSET (222), as 5.x or as 4.x does it."""
+        """Serve INVOKE_BROKER_TO_RESET_OFFSET (222), as 5.x or as 4.x does it.
+
+        Raises:
+            Refusal: the topic, the group or the queue does not exist, or has no such offset.
+        """
         state = self._state
         header = ResetOffsetHeader.from_command(request)
         topic = state.topics.get(header.topic)

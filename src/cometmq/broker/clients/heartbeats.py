@@ -128,7 +128,7 @@ class ClientProcessor:
             self._state.producers.leave(connection, header.producer_group)
         group = header.consumer_group
         if group is not None and self._state.consumers.leave(connection, group):
-            self._check_left(group, now_ms)
+            self._unregister_if_empty(group, now_ms)
             settings = self._state.groups.get(group)
             if settings is None or settings.notify_consumer_ids_changed_enable:
                 self._notify(group)
@@ -165,12 +165,12 @@ class ClientProcessor:
         """Remove a lost client from its groups and have their other members rebalance."""
         self._state.producers.leave_all(connection)
         for group in self._state.consumers.leave_all(connection):
-            self._check_left(group, self._state.env.clock.now_ms())
+            self._unregister_if_empty(group, self._state.env.clock.now_ms())
             self._notify(group)
 
-    def _check_left(self, group: str, now_ms: int) -> None:
+    def _unregister_if_empty(self, group: str, now_ms: int) -> None:
         if self._state.consumers.get(group) is None:
-            self._filters.group_left(group, now_ms)
+            self._filters.unregister_group(group, now_ms)
 
     def drop_expired(self, now_ms: int) -> None:
         """Cut clients without a heartbeat for channelExpiredTimeout, and forget unused filters."""

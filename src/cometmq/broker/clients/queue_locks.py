@@ -56,18 +56,18 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
     is_ended: bool = False
 
     @classmethod
-    def of(cls, held: HeldQueues) -> QueueLockFile:
+    def of(cls, owners: HeldQueues) -> QueueLockFile:
         """Make the file of these owners."""
         return cls(
-            held.renewed_until_ms,
+            owners.renewed_until_ms,
             {
                 group: [
                     _Owner(queue.topic, queue.broker_name, queue.queue_id, client_id)
-                    for queue, client_id in owners.items()
+                    for queue, client_id in queues.items()
                 ]
-                for group, owners in held.owners.items()
+                for group, queues in owners.owners.items()
             },
-            held.is_ended,
+            owners.is_ended,
         )
 
     @classmethod
@@ -90,8 +90,8 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
 
 def queue_lock_snapshot(locks: QueueLocks) -> Callable[[], bytes]:
     """Copy the owners; the result encodes the copy."""
-    held = locks.held()
-    return lambda: msgspec.json.encode(QueueLockFile.of(held))
+    owners = locks.held()
+    return lambda: msgspec.json.encode(QueueLockFile.of(owners))
 
 
 class QueueLockProcessor:

@@ -1,11 +1,10 @@
 """CONSUMER_SEND_MSG_BACK: a consumer gives a message back for another try, or for good.
 
-Job: load the message, decide (`cometmq.core.retry.retry`), store the copy.  The original stays
-where it
-is.  It must not touch consumer offsets.
+A worker reads the message, `cometmq.core.retry.retry` decides where it goes, and a copy is stored
+there.  The original stays in its queue, and the group's offset does not move.
 
 Source: AbstractSendMessageProcessor.consumerSendMsgBack of RocketMQ 5.4 (store.md 7.2).  Beyond it
-a group's own retry policy is obeyed, see `cometmq.core.retry.retry_policy`.
+the group's own retry policy applies (`cometmq.core.retry.retry_policy`).
 """
 
 from __future__ import annotations
@@ -89,8 +88,8 @@ class SendBackProcessor:
 
         def read() -> StoredMessage | None:
             try:
-                found = state.store.message_at(offset)
-                return None if found is None else decode_message(found)
+                record = state.store.message_at(offset)
+                return None if record is None else decode_message(record)
             except CometError:
                 return None
 
@@ -107,7 +106,7 @@ class SendBackProcessor:
         return None
 
     def _set_pause(self, target: Destination, decision: retry.SendBack, now_ms: int) -> None:
-        """By a delay level; a time of the group's policy that no level has by an exact timer."""
+        """Delay the copy by a level, or exactly where no level has the time of the policy."""
         state, properties = self._state, target.properties
         delay_ms = decision.delay_ms
         level = state.delay.clamp(decision.delay_level)
@@ -116,7 +115,7 @@ class SendBackProcessor:
             is_level = delay_ms <= 0 or delay_ms in state.delay.delays_ms
             if not is_level and self._timed.is_enabled and delay_ms <= limit_ms:
                 for name in (prop.DELAY, *_TIMER_LEFTOVERS):
-                    properties.pop(name, None)  # of its way so far: a level would win
+                    properties.pop(name, None)  # of earlier delays: a level would win
                 properties[prop.TIMER_DELIVER_MS] = str(now_ms + delay_ms)
                 self._timed.delay(target, self._timed.out_ms(now_ms + delay_ms))
                 return
@@ -159,7 +158,7 @@ class SendBackProcessor:
         except Refusal as refusal:
             return answer(request, ResponseCode.SYSTEM_ERROR, refusal.remark)
         self._state.stats.sent_back(target.properties[prop.RETRY_TOPIC], header.group)
-        self._answer_when_kept(request, connection, topic, result)
+        self._answer_when_durable(request, connection, topic, result)
         return None
 
     def _destination(
@@ -170,7 +169,7 @@ class SendBackProcessor:
         decision: retry.SendBack,
         now_ms: int,
     ) -> Destination:
-        """Where the copy goes, with its properties: the retry topic after a pause, or dead."""
+        """Give topic and properties of the copy: a delayed retry, or a dead letter."""
         state = self._state
         properties = dict(message.properties)
         properties.setdefault(prop.RETRY_TOPIC, message.topic)
@@ -187,26 +186,26 @@ class SendBackProcessor:
         self._set_pause(target, decision, now_ms)
         return target
 
-    def _answer_when_kept(
+    def _answer_when_durable(
         self, request: RemotingCommand, connection: ServerConnection, topic: str, result: PutResult
     ) -> None:
-        """The consumer forgets the message once this is answered.
+        """Answer when the copy is as durable as a sent message, and so is its topic.
 
-        So the copy has to be as durable as a sent message, and the topic it went to as well.
+        The consumer drops the message once this is answered.
         """
         state = self._state
 
-        def tell(fault: tuple[int, str] | None) -> None:
+        def respond(fault: tuple[int, str] | None) -> None:
             connection.send(answer(request) if fault is None else answer(request, *fault))
 
         if state.config.flush_disk_type != "SYNC_FLUSH":
-            when_topic_saved(state, topic, tell)
+            when_topic_saved(state, topic, respond)
             return
 
         def settle(is_durable: bool) -> None:
             if is_durable:
-                when_topic_saved(state, topic, tell)
+                when_topic_saved(state, topic, respond)
             else:
-                tell((ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT"))
+                respond((ResponseCode.SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT"))
 
         state.store.when_durable(result.end_offset, settle)

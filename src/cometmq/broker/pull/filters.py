@@ -100,7 +100,7 @@ class FilterService:
         for fault in self.table.register_group(group, subscriptions, now_ms):
             log.warning("group %s has a subscription that is no filter: %s", group, fault)
 
-    def group_left(self, group: str, now_ms: int) -> None:
+    def unregister_group(self, group: str, now_ms: int) -> None:
         """Note that the last consumer of a group is gone."""
         self.table.unregister(group, now_ms)
 

@@ -192,7 +192,7 @@ class PullHold:
         for pull in reversed(list(self._by_queue.get((topic, queue_id), ()))):
             if pull.header.consumer_group == group:
                 self._remove(pull)
-                self._run_one(pull)
+                self._run_pull(pull)
 
     def drop_connection(self, connection: ServerConnection) -> None:
         """Forget the pulls of a lost connection."""
@@ -204,7 +204,7 @@ class PullHold:
         for key in [key for key in self._by_queue if key[0] == topic]:
             for pull in list(self._by_queue[key]):
                 self._remove(pull)
-                self._run_one(pull)
+                self._run_pull(pull)
 
     def stop(self) -> None:
         """Forget every pull and the timer."""
@@ -236,14 +236,14 @@ class PullHold:
         self._wake_scheduled = False
         woken, self._woken = self._woken, []
         for pull in woken:
-            self._run_one(pull)
+            self._run_pull(pull)
         examined, self._examined = self._examined, {}
         for pull in examined:
             if pull.is_waiting and self._has_wanted(pull):
                 self._remove(pull)
-                self._run_one(pull)
+                self._run_pull(pull)
 
-    def _run_one(self, pull: HeldPull) -> None:
+    def _run_pull(self, pull: HeldPull) -> None:
         """Run a pull; an error in one must not leave the others unanswered."""
         try:
             self._run(pull)
@@ -273,7 +273,7 @@ class PullHold:
             pull = heapq.heappop(deadlines)[2]
             if pull.is_waiting:
                 self._remove(pull)
-                self._run_one(pull)
+                self._run_pull(pull)
         if now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
             self._sweep()
@@ -286,7 +286,7 @@ class PullHold:
             for pull in list(waiting):
                 if pull.is_waiting and pull.queue_offset < end:
                     self._remove(pull)
-                    self._run_one(pull)
+                    self._run_pull(pull)
         if len(self._deadlines) > 2 * self._count + 64:
             self._deadlines = [entry for entry in self._deadlines if entry[2].is_waiting]
             heapq.heapify(self._deadlines)

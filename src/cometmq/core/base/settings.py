@@ -163,7 +163,7 @@ class SettingTable:
         """List the keys that are accepted without effect, sorted."""
         return tuple(sorted(self._ignored, key=str.lower))
 
-    def known(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         """List every key that is not refused as unknown."""
         return [*self._ignored, *self.demands, *self.field_of_key]
 
@@ -203,7 +203,7 @@ class SettingTable:
             elif key in self._ignored:
                 checked.ignored[key] = setting_text(value)
             else:
-                raise ConfigError(f"{unknown_key(key, key, self.known())} (from {source})")
+                raise ConfigError(f"{unknown_key(key, key, self.all_keys())} (from {source})")
         return checked
 
     def _convert(self, key: str, value: Any, source: str) -> Any:
