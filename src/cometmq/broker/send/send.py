@@ -46,7 +46,7 @@ from cometmq.model.topic import TopicConfig
 from cometmq.net.server import ServerConnection
 from cometmq.store.base.results import PutResult
 from cometmq.wire.command.codes import RequestCode
-from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand
+from cometmq.wire.command.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from cometmq.wire.frame.framing import full_command
 from cometmq.wire.header.fast_decode import (
     PlainSend,
@@ -63,7 +63,6 @@ RUN_SENDS_MAX: Final = 512
 _BROKER_SYS_FLAGS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.TRANSACTION_MASK
 """Bits of sysFlag that say what the broker did; a client's own are not believed."""
 _CLIENT_SYS_FLAGS: Final = ~_BROKER_SYS_FLAGS
-_RESPONSE: Final = 1
 
 
 class GroupHomes(Protocol):
@@ -209,7 +208,7 @@ class SendProcessor:
         prepare = PLAIN.prepare
         properties_bytes_max = 0
         for request in islice(commands, start, start + RUN_SENDS_MAX):
-            if type(request) is not SendCommand or request.flag & _RESPONSE:
+            if type(request) is not SendCommand or request.flag & FLAG_RESPONSE:
                 break
             header = request.ext
             topic = header.topic
@@ -220,7 +219,7 @@ class SendProcessor:
                 or not 0 < len(body) <= body_bytes_max
                 or header.batch
                 or header.reconsume_times
-                or (header.place and topic in moving_topics)
+                or (header.group_home and topic in moving_topics)
             ):
                 break
             text = header.properties

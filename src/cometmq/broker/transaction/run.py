@@ -19,7 +19,7 @@ from cometmq.errors import CodecError, ResponseCode, StoreError
 from cometmq.model.flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from cometmq.model.names import HALF_TOPIC
 from cometmq.store.base.results import GetResult, GetStatus, PutItem
-from cometmq.wire.command.command import JSON, encode_response
+from cometmq.wire.command.command import FLAG_ONEWAY, FLAG_RESPONSE, JSON, encode_response
 from cometmq.wire.header.fast_decode import EndCommand
 from cometmq.wire.header.fast_encode import json_frame_head
 
@@ -33,8 +33,6 @@ __all__ = ["RUN_ENDS_MAX", "EndRuns", "commit_item", "names_kept", "read_halves"
 RUN_ENDS_MAX: Final = 512
 """More ends of one read are several runs, so that what a run gathers stays small."""
 _READ_BYTES_MAX: Final = 1 << 20
-_RESPONSE: Final = 1
-_ONEWAY: Final = 2
 _CHARS_MAX: Final = len(str(-(2**31)))
 
 
@@ -78,7 +76,7 @@ class EndRuns:
             return start, b""
         end = start + len(results)
         self._committed(ended[: len(results)])
-        asked = [one for one in commands[start:end] if not one.flag & _ONEWAY]
+        asked = [one for one in commands[start:end] if not one.flag & FLAG_ONEWAY]
         if asked and self._is_sync_flush:
             self._park(asked, connection)
             return end, b""
@@ -95,7 +93,7 @@ class EndRuns:
         read: dict[int, StoredMessage] = {}
         for place in range(start, min(start + RUN_ENDS_MAX, len(commands))):
             request = commands[place]
-            if type(request) is not EndCommand or request.flag & _RESPONSE:
+            if type(request) is not EndCommand or request.flag & FLAG_RESPONSE:
                 break
             header = request.ext
             queue_offset = header.tran_state_table_offset

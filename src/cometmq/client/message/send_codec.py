@@ -267,7 +267,7 @@ class SendCodec:
             oneway=oneway,
             reconsume_times=prepared.reconsume_times,
             max_reconsume_times=prepared.max_reconsume_times,
-            place=place,
+            group_home=place,
         )
 
     # -- answers ----------------------------------------------------------------------------

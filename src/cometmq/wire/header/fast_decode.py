@@ -46,12 +46,12 @@ class PlainSend(
         "properties": "i",
         "reconsume_times": "j",
         "batch": "m",
-        "place": "cmqGroup",
+        "group_home": "cmqGroup",
     },
 ):
     """A send under the short names of SEND_MESSAGE_V2.
 
-    ``place`` is our own field; only a send by message group sets it (``core.growing``).
+    ``group_home`` is our own field, set by a send by message group (``core.growing``).
     """
 
     topic: str
@@ -62,10 +62,10 @@ class PlainSend(
     properties: str = ""
     reconsume_times: Int32 = 0
     batch: bool = False
-    place: str = ""
+    group_home: str = ""
 
 
-class _PlainSendLong(PlainSend, rename=wire_names(place="cmqGroup")):
+class _PlainSendLong(PlainSend, rename=wire_names(group_home="cmqGroup")):
     """A send under the long names of SEND_MESSAGE."""
 
     topic: str
@@ -76,7 +76,7 @@ class _PlainSendLong(PlainSend, rename=wire_names(place="cmqGroup")):
     properties: str = ""
     reconsume_times: Int32 = 0
     batch: bool = False
-    place: str = ""
+    group_home: str = ""
 
 
 class SendCommand(msgspec.Struct, gc=False, rename={"ext": "extFields"}):

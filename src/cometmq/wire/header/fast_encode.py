@@ -263,11 +263,11 @@ class SendRequestTemplate:
         oneway: bool = False,
         reconsume_times: int = 0,
         max_reconsume_times: int | None = None,
-        place: str | None = None,
+        group_home: str | None = None,
     ) -> bytes:
         """Return the frame of one send; ``properties`` is the property string.
 
-        ``place`` names the home of a message group, digits and a colon (``core.growing``).
+        ``group_home`` is the home of a message group, as epoch and hash (``core.growing``).
 
         Raises:
             LocalProtocolError: the frame is too long, or the property string is not Unicode.
@@ -277,8 +277,8 @@ class SendRequestTemplate:
         except UnicodeEncodeError:
             raise LocalProtocolError("the properties hold half a surrogate pair") from None
         extra = b"" if max_reconsume_times is None else b',"l":"%d"' % max_reconsume_times
-        if place is not None:
-            extra += b',"cmqGroup":"%b"' % place.encode()
+        if group_home is not None:
+            extra += b',"cmqGroup":"%b"' % group_home.encode()
         header = self._layout % (
             queue_id,
             sys_flag,

@@ -183,5 +183,5 @@ def test_a_send_that_is_too_long_for_a_frame_is_refused() -> None:
 def test_a_message_groups_home_travels_with_its_send() -> None:
     """In a field of our own."""
     template = SendRequestTemplate("pg", "T", "broker-a")
-    command = decode_frame(template.encode(1, 0, 0, 0, 0, "", b"x", place="3:77"))
+    command = decode_frame(template.encode(1, 0, 0, 0, 0, "", b"x", group_home="3:77"))
     assert command.ext_fields["cmqGroup"] == "3:77"
