@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from cometmq.errors import CometError, StoreCorrupt
-from cometmq.net.env import Workers
+from cometmq.net.env import WorkerPool
 from cometmq.store.base.disk import Disk, make_durable_directory
 
 __all__ = ["ORDER_TOPIC_NAMESPACE", "KvConfig"]
@@ -39,7 +39,7 @@ class _KvConfigFile(msgspec.Struct, rename="camel"):
 class KvConfig:
     """Texts by namespace and key; `put` and `delete` report when they are durable."""
 
-    def __init__(self, path: str, disk: Disk, workers: Workers) -> None:
+    def __init__(self, path: str, disk: Disk, workers: WorkerPool) -> None:
         self._path = path
         self._disk = disk
         self._workers = workers

@@ -20,7 +20,7 @@ __all__ = [
     "Environment",
     "SystemClock",
     "ThreadWorkers",
-    "Workers",
+    "WorkerPool",
     "let_go",
     "system_environment",
 ]
@@ -60,7 +60,7 @@ def let_go() -> None:
     time.sleep(0)
 
 
-class Workers(Protocol):
+class WorkerPool(Protocol):
     """Runs blocking work away from the event loop."""
 
     def submit(
@@ -111,7 +111,7 @@ class Environment:
     clock: Clock
     chance: random.Random
     network: Network
-    workers: Workers
+    workers: WorkerPool
 
 
 def system_environment() -> Environment:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.broker.delay.levels.schedule import ScheduleService
-    from cometmq.net.env import Workers
+    from cometmq.net.env import WorkerPool
     from cometmq.store.base.disk import Disk
     from cometmq.store.message_store import MessageStore
 
@@ -54,7 +54,7 @@ def carry(
     store: MessageStore,
     disk: Disk,
     schedule: ScheduleService,
-    workers: Workers,
+    workers: WorkerPool,
     *,
     has_timers: bool = False,
 ) -> CarriedGoods:
@@ -89,7 +89,7 @@ class _OldestDelayed:
     If its unit is not in memory a worker reads it, and until then the whole log is held.
     """
 
-    def __init__(self, store: MessageStore, schedule: ScheduleService, workers: Workers) -> None:
+    def __init__(self, store: MessageStore, schedule: ScheduleService, workers: WorkerPool) -> None:
         self._store = store
         self._schedule = schedule
         self._workers = workers

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cometmq.errors import CodecError, DiskFull, StoreCorrupt, StoreError
-from cometmq.net.env import Workers
+from cometmq.net.env import WorkerPool
 from cometmq.store.base.disk import Disk
 from cometmq.wire.command.fastjson import loads_object
 
@@ -62,7 +62,7 @@ class ConfigFile:
     def __init__(
         self,
         disk: Disk,
-        workers: Workers,
+        workers: WorkerPool,
         path: str,
         revision: Callable[[], int],
         snapshot: Callable[[], Snapshot],

@@ -54,7 +54,7 @@ from cometmq.core.topic.topic_table import TopicTable
 from cometmq.errors import StoreCorrupt
 from cometmq.model.group import SubscriptionGroupConfig
 from cometmq.model.topic import DataVersion, TopicConfig
-from cometmq.net.env import Workers
+from cometmq.net.env import WorkerPool
 from cometmq.store.base.disk import Disk, make_durable_directory
 from cometmq.wire.body.bodies import (
     GroupConfigWrapper,
@@ -173,7 +173,7 @@ class BrokerFiles:
         "config",
     )
 
-    def __init__(self, config: BrokerConfig, disk: Disk, workers: Workers) -> None:
+    def __init__(self, config: BrokerConfig, disk: Disk, workers: WorkerPool) -> None:
         self.config = config
         self._disk = disk
         self._workers = workers
