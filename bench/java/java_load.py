@@ -204,11 +204,11 @@ class JavaLoad:
         )
 
     def _event(self) -> dict[str, Any]:
-        stdout = cast(IO[bytes], self._process.stdout)
+        stdout = cast("IO[bytes]", self._process.stdout)
         for line in stdout:
             # The client's own logging may speak on the same stream.
             if line.startswith(b'{"event"'):
-                return cast(dict[str, Any], json.loads(line))
+                return cast("dict[str, Any]", json.loads(line))
         raise ClientError(
             f"the Java load program ended with code {self._process.wait()}; "
             f"see {self._folder / 'load.log'}"

@@ -81,7 +81,7 @@ class EchoConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio's, so isinstance would refuse them.
-        self._transport = cast(asyncio.WriteTransport, transport)
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
         out: list[bytes] = []

@@ -96,7 +96,7 @@ class _PullConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio's, so isinstance would refuse them.
-        self._transport = cast(asyncio.WriteTransport, transport)
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

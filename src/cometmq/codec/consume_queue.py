@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from cometmq.errors import CodecError
+from cometmq.model.offsets import PhysicalOffset
 
 __all__ = [
     "CQ_EXT_ADDRESS_MAX",
@@ -74,7 +75,7 @@ CQ_EXT_ADDRESS_MAX: Final = -(2**31) - 1
 class CqUnit(NamedTuple):
     """One consume-queue unit."""
 
-    physical_offset: int
+    physical_offset: PhysicalOffset
     size: int
     tags_code: int
 

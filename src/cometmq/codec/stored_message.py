@@ -28,6 +28,7 @@ from cometmq.codec.crc import is_record_crc_right
 from cometmq.codec.ids import HOST_V4_BYTES, HOST_V6_BYTES, decode_host, offset_message_id
 from cometmq.codec.properties import PROPERTIES_BYTES_MAX, decode_properties
 from cometmq.errors import CodecError, LocalProtocolError
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 
 __all__ = [
     "BLANK",
@@ -123,8 +124,8 @@ class StoredMessage(msgspec.Struct, gc=False):
     body_crc: int
     queue_id: int
     flag: int
-    queue_offset: int
-    physical_offset: int
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
     sys_flag: int
     born_timestamp_ms: int
     born_host: bytes

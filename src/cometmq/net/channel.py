@@ -193,7 +193,7 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio's, so isinstance would refuse them.
-        self._transport = tcp = cast(asyncio.Transport, transport)
+        self._transport = tcp = cast("asyncio.Transport", transport)
         tcp.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         name = transport.get_extra_info("sockname")
         if name:

@@ -113,7 +113,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio's, so isinstance would refuse them.
-        self._transport = tcp = cast(asyncio.Transport, transport)
+        self._transport = tcp = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = format_address(peer[0], peer[1])
@@ -249,7 +249,7 @@ class ServerConnection(asyncio.Protocol):
             if not answer:
                 continue
             # Joined here: one buffer of a whole answer is cheaper to carry than its 33 parts.
-            frame = b"".join(answer) if type(answer) is list else cast(bytes, answer)
+            frame = b"".join(answer) if type(answer) is list else cast("bytes", answer)
             out.append(frame)
             out_bytes += len(frame)
             if out_bytes > ANSWER_BATCH_BYTES:

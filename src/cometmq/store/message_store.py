@@ -26,6 +26,7 @@ from cometmq.codec.consume_queue import (
     is_cq_ext_address,
 )
 from cometmq.errors import StoreClosed
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.append.appender import Appender
 from cometmq.store.base.checkpoint import JavaCheckpoint
 from cometmq.store.base.disk import make_durable_directory
@@ -374,7 +375,7 @@ class MessageStore:
 
         Raises StoreCorrupt, naming file and position, when no sound record begins there.
         """
-        return self._reader.message_at(physical_offset)
+        return self._reader.message_at(PhysicalOffset(physical_offset))
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Offset after the last visible message; 0 for an unknown queue."""
@@ -463,7 +464,7 @@ class MessageStore:
         queue = self._queues.find(topic, queue_id)
         if queue is None or not self._search.min_of(queue) <= queue_offset < queue.visible:
             return -1
-        return self._search.time_at(queue, queue_offset)
+        return self._search.time_at(queue, QueueOffset(queue_offset))
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message; -1 when it has none."""

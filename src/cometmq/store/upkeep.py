@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.checkpoint import (
     FINGERPRINT_BYTES,
     JavaCheckpoint,
@@ -240,7 +241,7 @@ class Upkeep:
 
     def _set_mark(self, position: int) -> None:
         """Propose a record by which recovery shall know the log."""
-        head = self._log.read_resident(position, FINGERPRINT_BYTES)
+        head = self._log.read_resident(PhysicalOffset(position), FINGERPRINT_BYTES)
         if head is not None and len(head) == FINGERPRINT_BYTES:
             self._next_marks.append((position, fingerprint(head)))
 
@@ -259,12 +260,12 @@ class Upkeep:
         best = -1
         for queue in self._queues:
             if queue.max > queue.min:
-                unit = self._queues.unit(queue, queue.max - 1)
+                unit = self._queues.unit(queue, QueueOffset(queue.max - 1))
                 if unit is not None:
                     best = max(best, unit.physical_offset)
         if best < 0:
             return -1, 0
-        return best, fingerprint(self._log.read(best, FINGERPRINT_BYTES))
+        return best, fingerprint(self._log.read(PhysicalOffset(best), FINGERPRINT_BYTES))
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: what the log holds of it until now must not come back."""
@@ -284,7 +285,7 @@ class Upkeep:
         self._writer.on_written = None
         for queue in self._queues:
             if queue.max > 0:
-                unit = self._queues.unit(queue, queue.max - 1)
+                unit = self._queues.unit(queue, QueueOffset(queue.max - 1))
                 if unit is not None:
                     queue.last_physical_end = unit.physical_offset + unit.size
         now = max(self._last_store_ms(), self._java.value.physic_timestamp_ms)

@@ -34,6 +34,7 @@ from cometmq.codec.index import (
     slot_position,
 )
 from cometmq.errors import CodecError
+from cometmq.model.offsets import PhysicalOffset
 
 
 def test_body_crc_has_31_bits() -> None:
@@ -66,12 +67,12 @@ def test_unit_layout_and_signs() -> None:
     """Offset, size, tag code, big-endian and signed."""
     raw = encode_cq_unit(1000, 115, -5)
     assert raw.hex() == "00000000000003e800000073fffffffffffffffb"
-    assert decode_cq_unit(b"xx" + raw, 2) == CqUnit(1000, 115, -5)
+    assert decode_cq_unit(b"xx" + raw, 2) == CqUnit(PhysicalOffset(1000), 115, -5)
     assert CQ_UNIT.size == 20
     assert decode_cq_unit(raw).is_valid
     assert not decode_cq_unit(bytes(20)).is_valid
-    assert not CqUnit(-1, 5, 0).is_valid
-    assert decode_cq_unit(encode_pre_blank_unit()) == CqUnit(0, 0x7FFFFFFF, 0)
+    assert not CqUnit(PhysicalOffset(-1), 5, 0).is_valid
+    assert decode_cq_unit(encode_pre_blank_unit()) == CqUnit(PhysicalOffset(0), 0x7FFFFFFF, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.store.stores import HeldWorkers, Rig
 
 from cometmq.codec.stored_message import decode_messages_lenient
+from cometmq.model.offsets import QueueOffset
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
 from cometmq.store.offline.verify import verify_store
 
@@ -146,7 +147,7 @@ def test_where_the_log_is_damaged_too(
     """What is lost is skipped, once searched for and not again; all else is there."""
     rig = filled()
     for queue_offset in (5, 6, 120, 250, 251, 252, 499, COUNT):
-        unit = rig.store._queues.unit(rig.store._queues.topics["T"][0], queue_offset)
+        unit = rig.store._queues.unit(rig.store._queues.topics["T"][0], QueueOffset(queue_offset))
         assert unit is not None
         rig.disk.flip_bit("/store/commitlog/" + "0" * 20, unit.physical_offset + 30, 3)
     damage(rig)

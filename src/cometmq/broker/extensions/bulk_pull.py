@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cometmq.broker.base.state import BrokerState, Refusal, answer
 from cometmq.errors import ResponseCode
 from cometmq.model.flags import PULL_COMMIT_OFFSET
+from cometmq.model.offsets import QueueOffset
 from cometmq.net.env import let_go
 from cometmq.store.read.span_reader import Span, SpanWish
 from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand, encode_response_parts
@@ -157,7 +158,7 @@ class BulkPullProcessor:
         wish = SpanWish(
             header.topic,
             header.queue_id,
-            header.queue_offset,
+            QueueOffset(header.queue_offset),
             store.max_queue_offset(header.topic, header.queue_id),
             store.confirmed_offset,
             min(header.max_msg_nums, _COUNT_MAX),

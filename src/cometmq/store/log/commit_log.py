@@ -34,6 +34,7 @@ from cometmq.store.base.disk import MAP_GRANULARITY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cometmq.model.offsets import PhysicalOffset
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.disk import Disk, LogFile, Mapping, Workers
 
@@ -125,7 +126,7 @@ class CommitLog:
         """Physical offset behind the last file; 0 when there is none."""
         return self.files[-1].end if self.files else 0
 
-    def file_at(self, physical_offset: int) -> MappedFile | None:
+    def file_at(self, physical_offset: PhysicalOffset) -> MappedFile | None:
         """The file that holds a physical offset."""
         files = self.files
         if not files or not files[0].start <= physical_offset < files[-1].end:
@@ -134,7 +135,7 @@ class CommitLog:
         index = (physical_offset - files[0].start) // self.file_bytes
         return files[index]
 
-    def where(self, physical_offset: int) -> str:
+    def where(self, physical_offset: PhysicalOffset) -> str:
         """`path, position n` of a physical offset, for messages."""
         file = self.file_at(physical_offset)
         if file is None:
@@ -247,7 +248,7 @@ class CommitLog:
 
     # -- reading -------------------------------------------------------------------------
 
-    def view(self, physical_offset: int, size: int) -> memoryview | None:
+    def view(self, physical_offset: PhysicalOffset, size: int) -> memoryview | None:
         """Bytes of the log that are mapped, without a copy; None when they are not."""
         start = physical_offset - self.buffer_start
         window = self._window
@@ -260,7 +261,7 @@ class CommitLog:
                 return window.view[start : start + size]
         return None
 
-    def read_resident(self, physical_offset: int, size: int) -> memoryview | None:
+    def read_resident(self, physical_offset: PhysicalOffset, size: int) -> memoryview | None:
         """As `view`, or a copy of bytes that are in memory; None when reading may block."""
         found = self.view(physical_offset, size)
         if found is not None:
@@ -271,7 +272,7 @@ class CommitLog:
         data = mapped.file.read_resident(physical_offset - mapped.start, size)
         return None if data is None else memoryview(data)
 
-    def read(self, physical_offset: int, size: int) -> memoryview:
+    def read(self, physical_offset: PhysicalOffset, size: int) -> memoryview:
         """Bytes of the log, read from the disk if need be (may block; safe in a worker).
 
         Shorter than `size` at the end of a file or where a file was cut.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -26,6 +26,7 @@ from cometmq.codec.stored_message import (
     RECORD_BYTES_MIN,
 )
 from cometmq.model.flags import TRANSACTION_PREPARED
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
     from cometmq.store.base.disk import RandomFile
@@ -63,17 +64,17 @@ class _File(Protocol):
 class LogFiles(Protocol):
     """What the reader wants of a log."""
 
-    def file_at(self, physical_offset: int) -> _File | None:
+    def file_at(self, physical_offset: PhysicalOffset) -> _File | None:
         """The file that holds a physical offset."""
 
 
 class ScannedRecord(msgspec.Struct, gc=False):
     """One record, with what queues and index need of it."""
 
-    physical_offset: int
+    physical_offset: PhysicalOffset
     size: int
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     sys_flag: int
     store_ms: int
     topic: bytes
@@ -148,7 +149,7 @@ class LogReader:
                     self.fault = None
                     self.position = position + size
                     return ScannedRecord(
-                        position,
+                        own_offset,
                         size,
                         queue_id,
                         queue_offset,
@@ -198,7 +199,7 @@ class LogReader:
         """Have `length` bytes from `position` in the buffer if the file holds them; its index."""
         file = self._file
         if file is None or not file.start <= position < file.end:
-            file = self._file = self._log.file_at(position)
+            file = self._file = self._log.file_at(PhysicalOffset(position))
         self._buffer_start = position
         if file is None:
             self._buffer = b""
@@ -236,7 +237,7 @@ class LogReader:
             return self._stop(f"it says physical offset {head[5]} and stands at {position}")
         return self._body(head, index, index + layout.size)
 
-    def _body(self, head: tuple[int, ...], index: int, body: int) -> ScannedRecord | None:
+    def _body(self, head: tuple[Any, ...], index: int, body: int) -> ScannedRecord | None:
         """Body, topic and properties of a record whose head holds."""
         size, magic, crc, queue_id, queue_offset, position, sys_flag, store_ms, body_bytes = head
         buffer = self._buffer
@@ -282,7 +283,7 @@ class LogReader:
         """
         position = self.position + 1
         while position < min(limit, self.end):
-            file = self._log.file_at(position)
+            file = self._log.file_at(PhysicalOffset(position))
             if file is None:
                 return None
             place = self._find_magic(file, position, min(limit, file.end))

@@ -27,6 +27,7 @@ from cometmq.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cometmq.model.offsets import PhysicalOffset
     from cometmq.store.log.commit_log import CommitLog
 
 __all__ = [
@@ -55,13 +56,13 @@ def select_units(
     codes: frozenset[int],
     max_count: int,
     max_bytes: int,
-) -> tuple[list[int], list[int], int] | None:
+) -> tuple[list[PhysicalOffset], list[int], int] | None:
     """Units whose tags code is wanted: positions, sizes, and how many were looked at.
 
     None when there are extension addresses among the codes, which need a look elsewhere, or
     units that are none: what they should be may be wanted.
     """
-    positions: list[int] = []
+    positions: list[PhysicalOffset] = []
     sizes: list[int] = []
     byte_count = 0
     done = 0
@@ -94,7 +95,7 @@ class RecordRuns:
         """Stretches of the log known to be damaged: what lies there is looked at closely."""
 
     def chunks(
-        self, positions: Sequence[int], sizes: Sequence[int], byte_count: int
+        self, positions: Sequence[PhysicalOffset], sizes: Sequence[int], byte_count: int
     ) -> list[memoryview] | None:
         """Chunks of the log for these records, adjacent ones in one; None when in doubt."""
         start, last = positions[0], positions[-1]
@@ -117,17 +118,18 @@ class RecordRuns:
             if self._are_apart(positions, sizes):
                 return self._apart(around, start, positions, sizes)
         chunks: list[memoryview] = []
-        run_start, run_end, run_first, place, size = start, start, sizes[0], start, sizes[0]
+        run_start, run_first, last_position, size = start, sizes[0], start, sizes[0]
+        run_end: int = start
         for position, length in zip(positions, sizes, strict=True):
             if position != run_end:
-                chunk = self._run(around, start, run_start, run_end, run_first, place, size)
+                chunk = self._run(around, start, run_start, run_end, run_first, last_position, size)
                 if chunk is None:
                     return None
                 chunks.append(chunk)
                 run_start, run_end, run_first = position, position, length
-            place, size = position, length
+            last_position, size = position, length
             run_end += length
-        chunk = self._run(around, start, run_start, run_end, run_first, place, size)
+        chunk = self._run(around, start, run_start, run_end, run_first, last_position, size)
         if chunk is None:
             return None
         chunks.append(chunk)
@@ -172,7 +174,7 @@ class RecordRuns:
         self,
         around: memoryview | None,
         base: int,
-        start: int,
+        start: PhysicalOffset,
         end: int,
         first_size: int,
         last: int,

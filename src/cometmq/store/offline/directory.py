@@ -31,6 +31,7 @@ from cometmq.store.queue.consume_queue import queue_id_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cometmq.model.offsets import PhysicalOffset
     from cometmq.store.base.disk import Disk, RandomFile
 
 __all__ = ["OfflineFile", "OfflineIndex", "OfflineQueue", "OfflineStore"]
@@ -122,7 +123,7 @@ class OfflineStore:
 
     # -- log -----------------------------------------------------------------------------
 
-    def file_at(self, physical_offset: int) -> OfflineFile | None:
+    def file_at(self, physical_offset: PhysicalOffset) -> OfflineFile | None:
         """The log file that holds a physical offset."""
         for file in self.log_files:
             if file.start <= physical_offset < file.end:
@@ -139,14 +140,14 @@ class OfflineStore:
         """Physical offset at which the files end."""
         return self.log_files[-1].end if self.log_files else 0
 
-    def where(self, physical_offset: int) -> tuple[str, int]:
+    def where(self, physical_offset: PhysicalOffset) -> tuple[str, int]:
         """Path and position of a physical offset."""
         file = self.file_at(physical_offset)
         if file is None:
             return f"{self.root}/commitlog", physical_offset
         return file.path, physical_offset - file.start
 
-    def read(self, physical_offset: int, size: int) -> bytes:
+    def read(self, physical_offset: PhysicalOffset, size: int) -> bytes:
         """Bytes of the log; fewer where a file ends."""
         file = self.file_at(physical_offset)
         return b"" if file is None else file.file.read(physical_offset - file.start, size)

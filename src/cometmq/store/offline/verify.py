@@ -36,6 +36,7 @@ from cometmq.codec.index import (
 )
 from cometmq.codec.java_hash import index_key_hash
 from cometmq.errors import CodecError
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.checkpoint import SIDE_FILE_NAME, SideState, load_side_file
 from cometmq.store.base.config import DELAYS_MS_DEFAULT
 from cometmq.store.base.dispatch import queue_tags_code
@@ -48,6 +49,7 @@ from cometmq.store.queue.unit_journal import saved_units
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cometmq.model.offsets import PhysicalOffset, QueueOffset
     from cometmq.store.base.disk import Disk
     from cometmq.store.offline.directory import OfflineIndex
 
@@ -194,9 +196,9 @@ class _Verifier:
         """At a fault: the end of the log, or damage with sound records behind it."""
         store, report = self._store, self.report
         place, fault, is_unwritten = reader.position, reader.fault, reader.is_unwritten
-        path, position = store.where(place)
+        path, position = store.where(PhysicalOffset(place))
         record = reader.resync(store.log_limit)
-        file = store.file_at(place)
+        file = store.file_at(PhysicalOffset(place))
         if record is None:
             report.log_end = place
             if not is_unwritten and file is not None:
@@ -272,10 +274,10 @@ class _Verifier:
                 break
             for place in range(end - first, len(units) // CQ_UNIT_BYTES):
                 unit = CQ_UNIT.unpack_from(units, place * CQ_UNIT_BYTES)
-                self._check_unit(queue, first + place, *unit)
+                self._check_unit(queue, QueueOffset(first + place), *unit)
                 end = first + place + 1
         if end > begin:
-            path, position = _unit_place(queue, begin)
+            path, position = _unit_place(queue, QueueOffset(begin))
             text = (
                 f"{end - begin} units are in the unit journal; opening the store brings them here"
             )
@@ -299,22 +301,29 @@ class _Verifier:
                     hole = queue_offset
                 continue
             if hole is not None:
-                path, position = _unit_place(queue, hole)
+                path, position = _unit_place(queue, QueueOffset(hole))
                 text = f"queue offsets {hole} to {queue_offset - 1} are zeros"
                 self._add(FindingKind.DAMAGE, path, position, text)
                 hole = None
             end = queue_offset + 1
             if size != PRE_BLANK_SIZE:
-                self._check_unit(queue, queue_offset, physical_offset, size, code)
+                self._check_unit(
+                    queue, QueueOffset(queue_offset), PhysicalOffset(physical_offset), size, code
+                )
         end = self._check_saved(queue, end)
         seen = self._in_log.get((queue.topic.encode(), queue.queue_id))
         if seen is not None and end < seen.end:
-            path, position = _unit_place(queue, end)
+            path, position = _unit_place(queue, QueueOffset(end))
             text = f"{seen.end - end} units are missing: the log has queue offset {seen.end - 1}"
             self._add(FindingKind.MISSING, path, position, text)
 
     def _check_unit(
-        self, queue: OfflineQueue, queue_offset: int, physical_offset: int, size: int, code: int
+        self,
+        queue: OfflineQueue,
+        queue_offset: QueueOffset,
+        physical_offset: PhysicalOffset,
+        size: int,
+        code: int,
     ) -> None:
         report, store = self.report, self._store
         report.units += 1
@@ -345,7 +354,7 @@ class _Verifier:
     def _compare(
         self,
         queue: OfflineQueue,
-        queue_offset: int,
+        queue_offset: QueueOffset,
         size: int,
         code: int,
         record: ScannedRecord,
@@ -475,7 +484,7 @@ class _Verifier:
                 self._add(FindingKind.DAMAGE, index.path, slot_position(slot), text)
 
 
-def _unit_place(queue: OfflineQueue, queue_offset: int) -> tuple[str, int]:
+def _unit_place(queue: OfflineQueue, queue_offset: QueueOffset) -> tuple[str, int]:
     position = queue_offset * CQ_UNIT_BYTES
     for file in queue.files:
         if file.start <= position < file.start + file.size:

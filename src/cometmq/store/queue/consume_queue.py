@@ -32,6 +32,7 @@ from cometmq.store.log.commit_log import log_file_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cometmq.model.offsets import QueueOffset
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.disk import Disk, RandomFile
 
@@ -296,14 +297,14 @@ class ConsumeQueues:
         self._kept[queue] = first, kept
         return kept[:wanted]
 
-    def unit(self, queue: ConsumeQueue, queue_offset: int) -> CqUnit | None:
+    def unit(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> CqUnit | None:
         """One unit (may block on a cold page); None where its file is missing or cut."""
         raw = self.units(queue, queue_offset, 1, may_block=True)
         if raw is None or len(raw) < CQ_UNIT_BYTES:
             return None
         return CqUnit._make(CQ_UNIT.unpack(raw))
 
-    def rewrite(self, queue: ConsumeQueue, queue_offset: int, unit: CqUnit) -> None:
+    def rewrite(self, queue: ConsumeQueue, queue_offset: QueueOffset, unit: CqUnit) -> None:
         """Correct one unit in place."""
         data = CQ_UNIT.pack(*unit)
         self._kept.pop(queue, None)

@@ -13,12 +13,14 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.log.commit_log import log_file_name
 from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues, queue_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
+    from cometmq.model.offsets import PhysicalOffset
     from cometmq.store.base.disk import Disk
 
 __all__ = ["QueueLoader"]
@@ -67,7 +69,7 @@ class QueueLoader:
                 queue = self._queues.add(topic, queue_id)
                 self.load(queue)
                 if queue.last_physical_end > start:
-                    self.cut_to(queue, self.end_below(queue, start))
+                    self.cut_to(queue, self.end_below(queue, PhysicalOffset(start)))
                 self.with_rests.append(queue)
 
     def starts(self, queue: ConsumeQueue) -> list[int]:
@@ -148,14 +150,14 @@ class QueueLoader:
         low, high = queue.min, queue.written
         while low < high:
             middle = (low + high) // 2
-            unit = self._queues.unit(queue, middle)
+            unit = self._queues.unit(queue, QueueOffset(middle))
             if unit is not None and holds(unit.physical_offset, unit.size):
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def end_below(self, queue: ConsumeQueue, physical_offset: int) -> int:
+    def end_below(self, queue: ConsumeQueue, physical_offset: PhysicalOffset) -> int:
         """First queue offset whose record does not lie wholly below a physical offset."""
 
         def holds(offset: int, size: int) -> bool:
@@ -172,7 +174,7 @@ class QueueLoader:
         queue.tail.clear()
         queue.last_physical_end = 0
         if end > queue.min:
-            unit = self._queues.unit(queue, end - 1)
+            unit = self._queues.unit(queue, QueueOffset(end - 1))
             if unit is not None and unit.size != PRE_BLANK_SIZE:
                 queue.last_physical_end = unit.physical_offset + unit.size
 

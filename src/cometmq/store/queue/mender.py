@@ -18,11 +18,13 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, PRE_BLANK_SIZE, CqUnit
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.dispatch import is_code_wrong, queue_tags_code
 from cometmq.store.log.commit_log import log_file_name
 from cometmq.store.log.reader import LogReader
 
 if TYPE_CHECKING:
+    from cometmq.model.offsets import QueueOffset
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.disk import Disk, RandomFile
     from cometmq.store.log.commit_log import CommitLog
@@ -86,7 +88,7 @@ class QueueMender:
         self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}
         self._changed: list[tuple[ConsumeQueue, str]] = []
 
-    def is_lost(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+    def is_lost(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> bool:
         """Whether the log was searched for this message in vain."""
         return any(first <= queue_offset < end for first, end in self._lost.get(queue, ()))
 
@@ -103,7 +105,7 @@ class QueueMender:
             self._queues.forget_files(queue.path)
             self._writer.distrust([path])
 
-    def mend(self, queue: ConsumeQueue, queue_offset: int) -> None:
+    def mend(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> None:
         """Make the unit right, and others near it, or remember that its record is lost."""
         with self._job:
             if queue.is_gone or self._is_closed:
@@ -113,7 +115,7 @@ class QueueMender:
             elif not self._holds(queue, queue_offset):
                 self._walk(queue, queue_offset)
 
-    def _walk(self, queue: ConsumeQueue, queue_offset: int) -> None:
+    def _walk(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> None:
         written, last = queue.written, queue.max
         begin, position = self._begin(queue, queue_offset)
         reader = LogReader(self._log, position, self._log.wrote, is_crc_checked=False)
@@ -163,21 +165,26 @@ class QueueMender:
         """Name damage in the log, once."""
         if place not in self._told and len(self._told) < _TOLD_MAX:
             self._told.add(place)
-            _LOG.error("%s: %s; %d bytes are damaged", self._log.where(place), fault, end - place)
+            _LOG.error(
+                "%s: %s; %d bytes are damaged",
+                self._log.where(PhysicalOffset(place)),
+                fault,
+                end - place,
+            )
 
-    def _begin(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int]:
+    def _begin(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> tuple[int, int]:
         """First queue offset in doubt, and where in the log its record can be at the earliest."""
         step = 1
         while queue_offset - step >= queue.min:
             earlier = queue_offset - step
-            if self._holds(queue, earlier):
-                unit = self._queues.unit(queue, earlier)
+            if self._holds(queue, QueueOffset(earlier)):
+                unit = self._queues.unit(queue, QueueOffset(earlier))
                 if unit is not None:
                     return earlier + 1, unit.physical_offset + unit.size
             step *= 2
         return queue.min, self._log.min_offset
 
-    def _holds(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+    def _holds(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> bool:
         """Whether a unit leads to the record of this queue and number."""
         unit = self._queues.unit(queue, queue_offset)
         if unit is None or not unit.is_valid or unit.size == PRE_BLANK_SIZE:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, PRE_BLANK_SIZE, CqUnit
 from cometmq.codec.stored_message import STORE_TIMESTAMP_POSITION_V4
 from cometmq.model.flags import BORN_HOST_V6
+from cometmq.model.offsets import QueueOffset
 from cometmq.store.base.results import TimeBoundary
 from cometmq.store.log.record_runs import RECORD_MAGICS
 
 if TYPE_CHECKING:
+    from cometmq.model.offsets import PhysicalOffset, QueueOffset
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
 
@@ -61,7 +63,7 @@ class QueueSearch:
         low, high = queue.min, queue.max
         while low < high:
             middle = (low + high) // 2
-            if self._is_lost(self._queues.unit(queue, middle), min_physical):
+            if self._is_lost(self._queues.unit(queue, QueueOffset(middle)), min_physical):
                 low = middle + 1
             else:
                 high = middle
@@ -90,7 +92,7 @@ class QueueSearch:
         low, high = first, end
         while low < high:
             middle = (low + high) // 2
-            at = self.time_at(queue, middle)
+            at = self.time_at(queue, QueueOffset(middle))
             if at < time_ms or (boundary is TimeBoundary.UPPER and at == time_ms):
                 low = middle + 1
             else:
@@ -99,11 +101,11 @@ class QueueSearch:
             return low
         return max(low - 1, first)
 
-    def time_at(self, queue: ConsumeQueue, queue_offset: int) -> int:
+    def time_at(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> int:
         unit = self._queues.unit(queue, queue_offset)
         return -1 if unit is None or not unit.is_valid else self.store_time(unit.physical_offset)
 
-    def store_time(self, physical_offset: int) -> int:
+    def store_time(self, physical_offset: PhysicalOffset) -> int:
         """Store time of the record at a physical offset; -1 when there is none (may block)."""
         head = self._log.read(physical_offset, _HEAD_TO_STORE_TIME_BYTES)
         if len(head) < _HEAD.size:

@@ -30,6 +30,7 @@ from cometmq.codec.consume_queue import (
 )
 from cometmq.codec.cq_ext import units_that_may_match
 from cometmq.errors import CodecError
+from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
 from cometmq.store.log.record_runs import SPAN_BYTES_MAX
 from cometmq.store.queue.extension import ADDRESS_MARK, CODE_POSITION
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from cometmq.codec.cq_ext import BitmapHint
     from cometmq.codec.properties import Needle
+    from cometmq.model.offsets import QueueOffset
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.log.record_runs import RecordRuns
     from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
@@ -134,7 +136,7 @@ class FilteredReader:
     def get(
         self,
         queue: ConsumeQueue,
-        queue_offset: int,
+        queue_offset: QueueOffset,
         max_count: int,
         max_bytes: int,
         match: Callable[[memoryview], bool],
@@ -201,7 +203,11 @@ class FilteredReader:
         return 0, None
 
     def _take_singly(
-        self, look: _Look, group: Sequence[int], positions: Sequence[int], sizes: Sequence[int]
+        self,
+        look: _Look,
+        group: Sequence[int],
+        positions: Sequence[PhysicalOffset],
+        sizes: Sequence[int],
     ) -> tuple[int, _End | None]:
         """As `_take` where records are cold, damaged, large, or lie far from each other."""
         around, base = self._around(positions, sizes)
@@ -230,7 +236,7 @@ class FilteredReader:
         return 0, None
 
     def _records(
-        self, look: _Look, positions: Sequence[int], sizes: Sequence[int]
+        self, look: _Look, positions: Sequence[PhysicalOffset], sizes: Sequence[int]
     ) -> list[tuple[int, memoryview]] | None:
         """Those of these records that may match, by number; None: look at one after the other."""
         byte_count = sum(sizes)
@@ -261,7 +267,7 @@ class FilteredReader:
         return not (self._runs.damaged and self._runs.touches_damage(position, position + size))
 
     def _around(
-        self, positions: Sequence[int], sizes: Sequence[int]
+        self, positions: Sequence[PhysicalOffset], sizes: Sequence[int]
     ) -> tuple[memoryview | None, int]:
         """What these records lie in, read at once, and where it begins; None where that is far."""
         base = positions[0]
@@ -387,13 +393,13 @@ class FilteredReader:
                 self._ext.read(queue, first, length, may_block=True)
 
 
-def _columns(part: bytes, places: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Positions and sizes of these units."""
-    if isinstance(places, range):
-        units = units_struct(len(places)).unpack_from(part, places[0] * CQ_UNIT_BYTES)
-        return units[0::3], units[1::3]
-    found = [CQ_UNIT.unpack_from(part, place * CQ_UNIT_BYTES) for place in places]
-    return [unit[0] for unit in found], [unit[1] for unit in found]
+def _columns(part: bytes, numbers: Sequence[int]) -> tuple[Sequence[PhysicalOffset], Sequence[int]]:
+    """Return positions and sizes of the units with these numbers."""
+    if isinstance(numbers, range):
+        flat = units_struct(len(numbers)).unpack_from(part, numbers[0] * CQ_UNIT_BYTES)
+        return flat[0::3], flat[1::3]
+    units = [CQ_UNIT.unpack_from(part, number * CQ_UNIT_BYTES) for number in numbers]
+    return [unit[0] for unit in units], [unit[1] for unit in units]
 
 
 def _whole(chunks: list[memoryview]) -> bytes | bytearray:

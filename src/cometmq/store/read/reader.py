@@ -22,6 +22,7 @@ from cometmq.codec.consume_queue import (
 )
 from cometmq.codec.stored_message import MAGIC_BLANK, decode_message
 from cometmq.errors import CodecError, StoreCorrupt
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
 from cometmq.store.log.commit_log import log_file_name
 from cometmq.store.log.record_runs import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from cometmq.codec.cq_ext import BitmapHint
     from cometmq.codec.properties import Needle
+    from cometmq.model.offsets import PhysicalOffset, QueueOffset
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
@@ -71,7 +73,7 @@ class _Request(NamedTuple):
     """One `get` after its offset was found to be in the queue."""
 
     queue: ConsumeQueue
-    queue_offset: int
+    queue_offset: QueueOffset
     first: int
     end: int
     max_count: int
@@ -155,7 +157,7 @@ class QueueReader:
             elif codes is None:
                 read = self._filtered.get(
                     queue,
-                    queue_offset,
+                    QueueOffset(queue_offset),
                     max_count,
                     max_bytes,
                     match,
@@ -168,7 +170,15 @@ class QueueReader:
                 if read is not None:
                     return read
             request = _Request(
-                queue, queue_offset, first, end, max_count, max_bytes, codes, match, allow_cold
+                queue,
+                QueueOffset(queue_offset),
+                first,
+                end,
+                max_count,
+                max_bytes,
+                codes,
+                match,
+                allow_cold,
             )
             return self._get_slowly(request)
         except _Cold as cold:
@@ -197,7 +207,7 @@ class QueueReader:
             raw, start = found, 0
         if codes is None:
             units = units_struct(count).unpack_from(raw, start * CQ_UNIT_BYTES)
-            positions: Sequence[int] = units[0::3]
+            positions: Sequence[PhysicalOffset] = units[0::3]
             sizes: Sequence[int] = units[1::3]
             following = queue_offset + count
         else:
@@ -238,7 +248,7 @@ class QueueReader:
             " did not help; look at the disk"
         )
 
-    def _mend(self, queue: ConsumeQueue, queue_offset: int, allow_cold: bool) -> NoReturn:
+    def _mend(self, queue: ConsumeQueue, queue_offset: QueueOffset, allow_cold: bool) -> NoReturn:
         """Have a worker derive units again, or do it here where waiting is allowed."""
         if not allow_cold:
             raise _Cold(lambda: self._mender.mend(queue, queue_offset))
@@ -269,37 +279,37 @@ class QueueReader:
 
     def _pick(
         self, request: _Request, raw: bytes
-    ) -> tuple[list[tuple[int, int, int]], GetStatus, int]:
+    ) -> tuple[list[tuple[QueueOffset, PhysicalOffset, int]], GetStatus, int]:
         """Choose units: (queue offset, position, size) of each, a status if none, the next."""
-        picks: list[tuple[int, int, int]] = []
+        picks: list[tuple[QueueOffset, PhysicalOffset, int]] = []
         status = GetStatus.NO_MATCHED_MESSAGE
         codes, match = request.codes, request.match
         min_physical = self._log.min_offset
         is_min_known = request.queue.min_checked_at == min_physical
         byte_count = 0
-        examined = request.queue_offset
+        examined: int = request.queue_offset
         for position, size, code in CQ_UNIT.iter_unpack(raw[: len(raw) // 20 * 20]):
             if picks and (len(picks) >= request.max_count or byte_count + size > request.max_bytes):
                 break
             examined += 1
             if not (position >= min_physical and 0 < size < PRE_BLANK_SIZE):
                 is_removed = position < min_physical and size > 0 and not is_min_known
-                if is_removed or self._mender.is_lost(request.queue, examined - 1):
+                if is_removed or self._mender.is_lost(request.queue, QueueOffset(examined - 1)):
                     status = GetStatus.MESSAGE_WAS_REMOVING
                     continue
                 if picks:
                     # What is sound goes first; the next read begins here.
                     return picks, status, examined - 1
-                self._mend(request.queue, examined - 1, request.allow_cold)
+                self._mend(request.queue, QueueOffset(examined - 1), request.allow_cold)
             if codes is not None and code not in codes and not self._is_ext_wanted(request, code):
                 continue
             if match is not None:
                 chunk = self._sound_chunk(
-                    request.queue, examined - 1, position, size, request.allow_cold
+                    request.queue, QueueOffset(examined - 1), position, size, request.allow_cold
                 )
                 if chunk is not None and not match(chunk):
                     continue
-            picks.append((examined - 1, position, size))
+            picks.append((QueueOffset(examined - 1), position, size))
             byte_count += size
         return picks, status, examined
 
@@ -311,7 +321,10 @@ class QueueReader:
         return real is None or request.codes is None or real in request.codes
 
     def _chunks(
-        self, picks: list[tuple[int, int, int]], queue: ConsumeQueue, allow_cold: bool
+        self,
+        picks: list[tuple[QueueOffset, PhysicalOffset, int]],
+        queue: ConsumeQueue,
+        allow_cold: bool,
     ) -> list[memoryview | None]:
         """The records of the picked units, None for each that is damaged beyond repair."""
         if not picks:
@@ -352,7 +365,12 @@ class QueueReader:
     # -- records -------------------------------------------------------------------------
 
     def _sound_chunk(
-        self, queue: ConsumeQueue, queue_offset: int, position: int, size: int, allow_cold: bool
+        self,
+        queue: ConsumeQueue,
+        queue_offset: QueueOffset,
+        position: PhysicalOffset,
+        size: int,
+        allow_cold: bool,
     ) -> memoryview | None:
         """The record of a unit; None when it is lost.
 
@@ -378,12 +396,14 @@ class QueueReader:
             self._mend(queue, queue_offset, allow_cold)
         return None
 
-    def _warm(self, queue: ConsumeQueue, queue_offset: int, position: int, size: int) -> None:
+    def _warm(
+        self, queue: ConsumeQueue, queue_offset: QueueOffset, position: PhysicalOffset, size: int
+    ) -> None:
         """In a worker: bring a record into memory, and its unit right if it is not the one."""
         if record_fault(self._log.read(position, size), position, size) is not None:
             self._mender.mend(queue, queue_offset)
 
-    def message_at(self, physical_offset: int) -> memoryview | None:
+    def message_at(self, physical_offset: PhysicalOffset) -> memoryview | None:
         """See `MessageStore.message_at`."""
         log = self._log
         if not log.min_offset <= physical_offset < self.confirmed_offset():

@@ -110,7 +110,8 @@ def filter_span(
             as a span with sizes and offsets.
     """
     first, end = wish.queue_offset, wish.end
-    here, looked_bytes = first, 0
+    here: int = first
+    looked_bytes = 0
     step = min(max(sieve.max_count, SEARCHED_TOGETHER), STEP_MAX)
     while here < end and here - first < LOOKED_MAX and looked_bytes < _LOOKED_BYTES_MAX:
         span = gather(here, min(end, here + step), _STEP_BYTES)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES, CQ_UNIT_FIELDS, PRE_BLANK_SIZE
 from cometmq.codec.stored_message import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.read.span_reader import WINDOW_BYTES, Span
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _collect(
     """Where the records of the span lie, and the queue offset behind what was looked at."""
     wanted = None if codes is None else np.array(sorted(codes), np.int64)
     bounds = reader.bounds(wish.confirmed)
-    here = wish.queue_offset
+    here: int = wish.queue_offset
     runs: list[_Run] = []
     count = byte_count = 0
     for _ in range(_STEPS_MAX):
@@ -193,7 +194,7 @@ def _by_window(reader: SpanReader, chosen: _Chosen, here: int) -> list[_Run]:
     begin, total = 0, len(chosen.size)
     queue_offset = here + chosen.place
     while begin < total:
-        found = reader.window(int(chosen.position[begin]))
+        found = reader.window(PhysicalOffset(int(chosen.position[begin])))
         source, base = found if found is not None else (b"", 0)
         place = chosen.position[begin:] - base
         ends = place + chosen.size[begin:]

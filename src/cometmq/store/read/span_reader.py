@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES
 from cometmq.errors import StoreCorrupt
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ class SpanWish(NamedTuple):
 
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     """Where the span begins."""
     end: int
     """Queue offset it must not pass."""
@@ -146,7 +147,7 @@ class SpanReader:
 
         def gather(first: int, last: int, byte_count: int) -> Span | None:
             part = wish._replace(
-                queue_offset=first,
+                queue_offset=QueueOffset(first),
                 end=last,
                 max_count=last - first,
                 max_bytes=byte_count,
@@ -170,7 +171,7 @@ class SpanReader:
         """Physical offsets where what may be read begins and ends, and what is damaged in it."""
         return self._log.min_offset, confirmed, list(self._runs.damaged)
 
-    def window(self, physical_offset: int) -> tuple[Mapping, int] | None:
+    def window(self, physical_offset: PhysicalOffset) -> tuple[Mapping, int] | None:
         """Mapped bytes around a physical offset and where they begin; None without a sound file."""
         with self._lock:
             file = self._log.file_at(physical_offset)
@@ -222,7 +223,10 @@ class SpanReader:
         """
         with self._lock:
             for start, window in list(self._windows.items()):
-                if not window.is_used or self._log.file_at(start) is not window.file:
+                if (
+                    not window.is_used
+                    or self._log.file_at(PhysicalOffset(start)) is not window.file
+                ):
                     del self._windows[start]
                 window.is_used = False
             if not self._windows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.log.commit_log import log_file_name
 from cometmq.store.log.reader import BLOCK_BYTES, LogReader, data_blocks
 
@@ -59,12 +60,12 @@ def _keep_sound_records(
     last = first
     while (record := reader.next_record()) is not None and record.physical_offset < limit:
         last = record
-    raw = log.read(end, last.physical_offset + last.size - end)
+    raw = log.read(PhysicalOffset(end), last.physical_offset + last.size - end)
     path = f"{root}/cometmq.cut-{log_file_name(end)}"
     disk.write_atomic(path, bytes(raw))
     report.damages.append(
-        f"{log.where(end)}: the log ends here; {len(raw)} bytes behind it with sound"
-        f" records were moved to {path}"
+        f"{log.where(PhysicalOffset(end))}: the log ends here; {len(raw)} bytes behind it with"
+        f" sound records were moved to {path}"
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.dispatch import index_keys_of
 from cometmq.store.log.reader import LogReader, ScannedRecord
 from cometmq.store.recovery.queue_rebuild import QueueGap, QueueRebuild
@@ -162,7 +163,7 @@ class LogScan:
             if end is None:
                 if queue.last_physical_end <= start:
                     continue
-                end = self._loader.end_below(queue, start)
+                end = self._loader.end_below(queue, PhysicalOffset(start))
             if queue.tail:
                 continue
             end = self._behind_damage(queue, end)
@@ -177,7 +178,7 @@ class LogScan:
     def _behind_damage(self, queue: ConsumeQueue, end: int) -> int:
         """The end of a queue whose last records are damaged: they keep their numbers."""
         while end < queue.max:
-            unit = self._queues.unit(queue, end)
+            unit = self._queues.unit(queue, QueueOffset(end))
             if unit is None or not any(
                 first <= unit.physical_offset < last for first, last in self.damaged
             ):
@@ -217,8 +218,8 @@ class LogScan:
         self.damaged.append((place, record.physical_offset))
         rebuild.is_gap_final = True
         self._report.damages.append(
-            f"{self._log.where(place)}: {fault}; {record.physical_offset - place} bytes are"
-            " damaged and passed over"
+            f"{self._log.where(PhysicalOffset(place))}: {fault};"
+            f" {record.physical_offset - place} bytes are damaged and passed over"
         )
         return record
 
@@ -230,5 +231,5 @@ class LogScan:
         if not is_cut or record.physical_offset < self.proof.flushed:
             return False
         following = record.physical_offset + record.size
-        head = self._log.read(following, 8)
+        head = self._log.read(PhysicalOffset(following), 8)
         return head == bytes(len(head))

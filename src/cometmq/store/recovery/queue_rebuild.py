@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, CqUnit
 from cometmq.codec.stored_message import RECORD_BYTES_MIN
+from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.dispatch import is_code_wrong, queue_tags_code
 from cometmq.store.log.reader import LogReader
 from cometmq.store.queue.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
+    from cometmq.model.offsets import PhysicalOffset, QueueOffset
     from cometmq.store.base.disk import Disk
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.log.reader import ScannedRecord
@@ -122,7 +124,9 @@ class QueueRebuild:
         self._known[record.topic, record.queue_id] = queue
         return queue
 
-    def _append(self, queue: ConsumeQueue, physical_offset: int, size: int, code: int) -> None:
+    def _append(
+        self, queue: ConsumeQueue, physical_offset: PhysicalOffset, size: int, code: int
+    ) -> None:
         queue.tail += CQ_UNIT.pack(physical_offset, size, code)
         queue.max += 1
         queue.last_physical_end = physical_offset + size
@@ -155,10 +159,10 @@ class QueueRebuild:
         position, size = self.damaged_at or (record.physical_offset + 1, RECORD_BYTES_MIN)
         self._damages.append(
             f"{queue.path}: queue offsets {queue.max} to {queue_offset - 1} have no record;"
-            f" readers skip them (damage at {self._log.where(position)})"
+            f" readers skip them (damage at {self._log.where(PhysicalOffset(position))})"
         )
         for _ in range(missing):
-            self._append(queue, position, size, 0)
+            self._append(queue, PhysicalOffset(position), size, 0)
 
     def _is_there(self, queue: ConsumeQueue, record: ScannedRecord) -> bool:
         """Whether a record below the queue's end needs no unit at the end."""
@@ -185,7 +189,9 @@ class QueueRebuild:
             self._restart(queue)
         return False
 
-    def _is_sound(self, queue: ConsumeQueue, queue_offset: int, position: int, size: int) -> bool:
+    def _is_sound(
+        self, queue: ConsumeQueue, queue_offset: QueueOffset, position: int, size: int
+    ) -> bool:
         """Whether a unit points at a record of this queue and number."""
         found = LogReader(self._log, position, position + max(size, 1)).next_record()
         return (
@@ -196,7 +202,7 @@ class QueueRebuild:
             and found.topic == queue.topic.encode()
         )
 
-    def _unit(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int, int] | None:
+    def _unit(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> tuple[int, int, int] | None:
         if queue_offset >= queue.written:
             at = (queue_offset - queue.written) * CQ_UNIT_BYTES
             return CQ_UNIT.unpack_from(queue.tail, at) if at < len(queue.tail) else None

@@ -43,6 +43,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.java_hash import index_key_hash
+from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.results import RecoveryReport
 from cometmq.store.index.keys import record_key_texts
 from cometmq.store.log.commit_log import NEXT_FILE_NAME, log_file_name
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.codec.checkpoint import Checkpoint
+    from cometmq.model.offsets import PhysicalOffset
     from cometmq.store.base.checkpoint import JavaCheckpoint, SideState
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.disk import Disk
@@ -208,7 +210,7 @@ class Recovery:
             queue = self._queues.add(*key)
             self._loader.load_known(queue, end.end)
             if not is_whole and end.last_physical_end > start:
-                self._loader.cut_to(queue, self._loader.end_below(queue, start))
+                self._loader.cut_to(queue, self._loader.end_below(queue, PhysicalOffset(start)))
             elif queue.last_physical_end != end.last_physical_end:
                 self.report.reason = f"{queue.path} does not end where it did"
                 return self._begin_anew()
@@ -341,7 +343,7 @@ class Recovery:
     def _cut_queue(self, queue: ConsumeQueue, end: int) -> None:
         if queue.last_physical_end <= end:
             return
-        place = self._loader.end_below(queue, end)
+        place = self._loader.end_below(queue, PhysicalOffset(end))
         self.report.damages.append(
             f"{queue.path}: {queue.max - place} units point behind the log's end {end}; cut"
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.checkpoint import (
     FINGERPRINT_BYTES,
     SIDE_FILE_NAME,
@@ -87,8 +88,8 @@ def _misfit(state: SideState, log: CommitLog, queue_file_bytes: int) -> str:
     if (heading.get("log_file_bytes"), heading.get("queue_file_bytes")) != sizes:
         return "file sizes were changed"
     if now.mark >= 0:
-        if fingerprint(log.read(now.mark, FINGERPRINT_BYTES)) != now.mark_crc:
-            return f"the log changed at {log.where(now.mark)}"
+        if fingerprint(log.read(PhysicalOffset(now.mark), FINGERPRINT_BYTES)) != now.mark_crc:
+            return f"the log changed at {log.where(PhysicalOffset(now.mark))}"
     elif now.derived > log.min_offset:
         return "it knows no record of the log"
     if not log.min_offset <= now.derived <= log.end_of_files:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from cometmq.codec.stored_message import decode_message
 from cometmq.errors import CodecError, StoreCorrupt, StoreError
+from cometmq.model.offsets import PhysicalOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,7 +127,7 @@ class Mover:
     def __init__(
         self,
         workers: Workers,
-        read: Callable[[int], memoryview | None],
+        read: Callable[[PhysicalOffset], memoryview | None],
         flush: Callable[[Callable[[bool], None]], None],
         lifted: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
@@ -240,7 +241,7 @@ class Mover:
         for unit in units:
             message = None
             try:
-                record = self._read(unit.place)
+                record = self._read(PhysicalOffset(unit.place))
                 message = None if record is None else decode_message(record)
                 byte_count += 0 if record is None else len(record)
             except (StoreCorrupt, CodecError) as error:

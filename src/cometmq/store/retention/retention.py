@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES, PRE_BLANK_SIZE
 from cometmq.errors import StoreError
 from cometmq.model.names import is_system_topic
+from cometmq.model.offsets import QueueOffset
 from cometmq.store.log.commit_log import log_file_name
 
 if TYPE_CHECKING:
@@ -419,7 +420,7 @@ class Retention:
             empty_queues: list[tuple[ConsumeQueue, int]] = []
             for queue in queues:
                 end = queue.max
-                unit = self._queues.unit(queue, end - 1)
+                unit = self._queues.unit(queue, QueueOffset(end - 1))
                 is_read = unit is not None and unit.is_valid and unit.size != PRE_BLANK_SIZE
                 if unit and is_read and unit.physical_offset + unit.size <= min_physical:
                     empty_queues.append((queue, end))

@@ -22,6 +22,7 @@ import msgspec
 from cometmq.broker.base.config import BrokerConfig
 from cometmq.broker.broker import Broker
 from cometmq.codec.stored_message import decode_messages
+from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import GetResult, GetStatus
 from cometmq.store.offline.verify import FindingKind, verify_store
@@ -274,7 +275,11 @@ class BrokerPart:
         log = self.broker.state.store._log
         for mapped in log.files:
             place = max(mapped.start, log.wrote)
-            behind = bytes(log.read(place, mapped.end - place)) if place < mapped.end else b""
+            behind = (
+                bytes(log.read(PhysicalOffset(place), mapped.end - place))
+                if place < mapped.end
+                else b""
+            )
             if behind.strip(b"\0"):
                 raise CheckFailed(
                     f"{self.name}: the log ends at {log.wrote}, and behind that lie "

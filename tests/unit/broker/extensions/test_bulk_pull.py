@@ -20,6 +20,7 @@ from cometmq.broker.extensions.bulk_pull import UNSENT_BYTES_MAX
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.codec.stored_message import decode_messages
 from cometmq.errors import CometError
+from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.read.span_reader import SpanReader
 from cometmq.wire.command.command import RemotingCommand, encode_command
 from cometmq.wire.extensions.bulk_pull import (
@@ -296,7 +297,7 @@ def test_cold_bytes_hold_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         readers.append(threading.current_thread().name)
         entered.set()
         assert is_open.wait(30)
-        return real(reader, physical_offset)
+        return real(reader, PhysicalOffset(physical_offset))
 
     async def story(broker: Broker, client: Client) -> None:
         await fill(client)
@@ -364,7 +365,7 @@ def test_a_lost_connection_takes_its_requests_along(
     def slow(reader: SpanReader, physical_offset: int) -> Any:
         entered.set()
         assert is_open.wait(30)
-        return real(reader, physical_offset)
+        return real(reader, PhysicalOffset(physical_offset))
 
     async def story(broker: Broker, client: Client) -> None:
         await fill(client)

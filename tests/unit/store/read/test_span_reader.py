@@ -13,6 +13,7 @@ from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.codec.cq_ext import BitmapHint
 from cometmq.codec.stored_message import MAGIC_V1
 from cometmq.errors import StoreCorrupt
+from cometmq.model.offsets import QueueOffset
 from cometmq.store.read import span_gather, span_reader
 from cometmq.store.read.span_reader import BUFFERS_MAX, Span, SpanReader, SpanWish
 
@@ -105,7 +106,15 @@ def read(
     confirmed: int = 1 << 60,
 ) -> Span | None:
     wish = SpanWish(
-        "t", 0, first, len(log.records), confirmed, max_count, max_bytes, 64, has_sizes=True
+        "t",
+        0,
+        QueueOffset(first),
+        len(log.records),
+        confirmed,
+        max_count,
+        max_bytes,
+        64,
+        has_sizes=True,
     )
     return reader.read(wish, codes)
 
@@ -190,7 +199,9 @@ def test_matching_spans_are_what_matches_in_order(
     while place < len(log.records):
         end = len(log.records)
         span = reader.read_matching(
-            SpanWish("t", 0, place, end, 1 << 60, max_count, max_bytes, 64, has_sizes=True),
+            SpanWish(
+                "t", 0, QueueOffset(place), end, 1 << 60, max_count, max_bytes, 64, has_sizes=True
+            ),
             lambda record: by_bitmap[bytes(record)] % every == 0 and needles[0] in bytes(record),
             BitmapHint((), 32, 0),
             needles,
@@ -253,7 +264,12 @@ def test_no_span_of_an_unknown_queue_or_a_cut_file() -> None:
     """A file that was cut from outside is not touched."""
     log = filled()
     reader = reader_of(log)
-    assert reader.read(SpanWish("u", 0, 0, 5, 1 << 60, 10, 1000, 0, has_sizes=False), None) is None
+    assert (
+        reader.read(
+            SpanWish("u", 0, QueueOffset(0), 5, 1 << 60, 10, 1000, 0, has_sizes=False), None
+        )
+        is None
+    )
     assert read(reader, log, 0, 1 << 20) is not None
     log.files[0].file.length = 100
     assert read(reader, log, 0, 1 << 20) is None

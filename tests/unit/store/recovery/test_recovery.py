@@ -10,6 +10,7 @@ from tests.unit.store.stores import HOST, Rig
 
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.errors import StoreCorrupt
+from cometmq.model.offsets import QueueOffset
 from cometmq.store.base.checkpoint import Progress, QueueEnd, SideFile, SideState, load_side_file
 from cometmq.store.base.config import StoreConfig
 from cometmq.store.base.results import BatchItem, GetResult
@@ -360,7 +361,7 @@ def test_delayed_messages_get_their_delivery_time_again() -> None:
     queue = rig.store._queues.find("SCHEDULE_TOPIC_XXXX", 1)
     assert queue is not None
     store_ms = rig.store.earliest_store_time("SCHEDULE_TOPIC_XXXX", 1)
-    codes = [rig.store._queues.unit(queue, n).tags_code for n in (0, 1)]  # type: ignore[union-attr]
+    codes = [rig.store._queues.unit(queue, QueueOffset(n)).tags_code for n in (0, 1)]  # type: ignore[union-attr]
     assert codes == [store_ms + 5_000, store_ms + 5_000]
 
 
@@ -454,7 +455,7 @@ def test_a_wrong_tags_code_is_corrected() -> None:
     queue = rig.store._queues.find("SCHEDULE_TOPIC_XXXX", 1)
     assert queue is not None
     # Made with the delay levels of its day.
-    assert rig.store._queues.unit(queue, 0).tags_code == 4_711  # type: ignore[union-attr]
+    assert rig.store._queues.unit(queue, QueueOffset(0)).tags_code == 4_711  # type: ignore[union-attr]
     rig.reopen()
     assert rig.report.damages == []
 
