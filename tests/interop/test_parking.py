@@ -11,7 +11,7 @@ import cometmq
 import cometmq.sync
 from cometmq.client import Admin
 from cometmq.client.extensions.parking.admin import ParkedLanes
-from cometmq.core.extensions.parking import Kind
+from cometmq.core.extensions.parking import ParkKind
 from cometmq.net.env import SystemClock
 from cometmq.net.loop import run
 
@@ -26,7 +26,7 @@ def lanes(stage: Stage, group: str, *, is_retry: bool = False) -> dict[str, int]
             parked = ParkedLanes(admin.queue_reader(), group, SystemClock())
             found = await parked.all()
             for lane in found if is_retry else ():
-                await lane.queue.append_order(Kind.RETRY, lane.name)
+                await lane.queue.append_order(ParkKind.RETRY, lane.name)
             return {lane.name: len(lane.lane.messages) for lane in found}
 
     return run(ask())

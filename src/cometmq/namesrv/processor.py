@@ -19,7 +19,7 @@ from cometmq.codec.java_properties import parse_properties
 from cometmq.core.topic.route_table import (
     BROKER_TIMEOUT_MS,
     BrokerMember,
-    Registration,
+    BrokerRegistration,
     RouteTable,
 )
 from cometmq.errors import ConfigError, ResponseCode
@@ -214,7 +214,7 @@ class NameServerProcessor:
             header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
         )
         timeout_ms = header.heartbeat_timeout_ms
-        registration = Registration(
+        registration = BrokerRegistration(
             member,
             header.ha_server_addr,
             version,

@@ -92,7 +92,7 @@ def test_commits_in_one_read_are_as_those_one_by_one(
 
     async def story(broker: Broker, client: Client) -> None:
         alone, *places = await begun(broker, 6)
-        assert (broker.transactions.halves.at(alone.queue_offset).kept is not None) is is_kept  # type: ignore[union-attr]
+        assert (broker.transactions.halves.at(alone.queue_offset).cached is not None) is is_kept  # type: ignore[union-attr]
         steps: list[str] = []
         (single,) = await exchange(broker, end_frame(7, alone), 1)
         counts = runs_of(broker, monkeypatch)
@@ -376,7 +376,7 @@ def test_ends_that_are_too_late_or_put_back_take_the_checked_way(
         for is_kept in (True, False):
             if not is_kept:
                 for one in broker.transactions.halves.offsets():
-                    broker.transactions.halves.at(one).kept = None  # type: ignore[union-attr]
+                    broker.transactions.halves.at(one).cached = None  # type: ignore[union-attr]
             data = end_frame(2, late) + end_frame(3, late, fromTransactionCheck="false")
             answers = await exchange(broker, data, 2)
             assert codes(answers) == dict.fromkeys((2, 3), ResponseCode.ILLEGAL_OPERATION)

@@ -33,7 +33,7 @@ def is_kept(broker: Broker, place: Half) -> bool:
     """Whether its commit would read nothing."""
     half = broker.transactions.halves.at(place.queue_offset)
     assert half is not None
-    return half.kept is not None
+    return half.cached is not None
 
 
 def what(message: StoredMessage) -> tuple[object, ...]:

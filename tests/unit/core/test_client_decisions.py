@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.core.consume.watchdog import Progress, QueueWatch, Verdict
+from cometmq.core.consume.watchdog import QueueHealth, QueueSample, QueueWatch
 from cometmq.core.filter.subscription import Sql92, subscription_of
 from cometmq.core.produce.batching import check_batch, split_by_size
 from cometmq.core.retry.consume_retry import fallback_properties
@@ -135,39 +135,39 @@ def test_senseless_subscriptions_are_refused(expression: str, kind: str, fault: 
 # -- watchdog ---------------------------------------------------------------------------------
 
 
-def progress(pull: int, held: int = 0, finished: int = 0, end: int = 10) -> Progress:
-    return Progress(pull, held, finished, end)
+def progress(pull: int, held: int = 0, finished: int = 0, end: int = 10) -> QueueSample:
+    return QueueSample(pull, held, finished, end)
 
 
 @pytest.mark.parametrize(
     ("first", "then", "verdict"),
     [
-        (progress(10), progress(10), Verdict.IDLE),
-        (progress(5), progress(6), Verdict.HEALTHY),
-        (progress(5, held=3), progress(5, held=2, finished=1), Verdict.HEALTHY),
-        (progress(5, held=3), progress(5, held=3), Verdict.HANDLERS_STUCK),
-        (progress(10, held=3), progress(10, held=3), Verdict.HANDLERS_STUCK),
-        (progress(5), progress(5), Verdict.PULL_STUCK),
-        (progress(5), progress(10), Verdict.IDLE),
-        (progress(20), progress(20), Verdict.IDLE),
+        (progress(10), progress(10), QueueHealth.IDLE),
+        (progress(5), progress(6), QueueHealth.HEALTHY),
+        (progress(5, held=3), progress(5, held=2, finished=1), QueueHealth.HEALTHY),
+        (progress(5, held=3), progress(5, held=3), QueueHealth.HANDLERS_STUCK),
+        (progress(10, held=3), progress(10, held=3), QueueHealth.HANDLERS_STUCK),
+        (progress(5), progress(5), QueueHealth.PULL_STUCK),
+        (progress(5), progress(10), QueueHealth.IDLE),
+        (progress(20), progress(20), QueueHealth.IDLE),
     ],
 )
-def test_verdicts(first: Progress, then: Progress, verdict: Verdict) -> None:
+def test_verdicts(first: QueueSample, then: QueueSample, verdict: QueueHealth) -> None:
     """The table of the module, after the patience has run out."""
     watch = QueueWatch(QUEUE, 60_000, 0)
-    watch.look(first, 0)
-    assert watch.look(then, 60_000) is verdict
+    watch.judge(first, 0)
+    assert watch.judge(then, 60_000) is verdict
 
 
 def test_patience_comes_before_alarm() -> None:
     """A short stillness is no alarm; a restart begins a new period."""
     watch = QueueWatch(QUEUE, 60_000, 0)
     assert "not looked at" in watch.describe(0)
-    watch.look(progress(5), 0)
-    assert watch.look(progress(5), 59_999) is Verdict.HEALTHY
-    assert watch.look(progress(5), 60_000) is Verdict.PULL_STUCK
+    watch.judge(progress(5), 0)
+    assert watch.judge(progress(5), 59_999) is QueueHealth.HEALTHY
+    assert watch.judge(progress(5), 60_000) is QueueHealth.PULL_STUCK
     text = watch.describe(60_000)
     assert "60000 ms" in text
     assert "lag 5" in text
     watch.restarted(60_000)
-    assert watch.look(progress(5), 100_000) is Verdict.HEALTHY
+    assert watch.judge(progress(5), 100_000) is QueueHealth.HEALTHY

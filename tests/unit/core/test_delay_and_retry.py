@@ -4,7 +4,7 @@ import pytest
 
 from cometmq.core.delay.levels import DelayLevels
 from cometmq.core.retry.retry import (
-    SendBack,
+    SendBackDecision,
     decide_send_back,
     goes_to_dlq_on_send,
     level_not_before,
@@ -51,17 +51,17 @@ def test_due_time_and_a_clock_set_back() -> None:
 @pytest.mark.parametrize(
     ("reconsumed", "most", "level", "expected"),
     [
-        (0, 16, 0, SendBack(False, 3)),
-        (4, 16, 0, SendBack(False, 7)),
-        (15, 16, 0, SendBack(False, 18)),
-        (0, 16, 5, SendBack(False, 5)),
-        (16, 16, 0, SendBack(True, 0)),
-        (0, 16, -1, SendBack(True, 0)),
-        (0, 0, 0, SendBack(True, 0)),
-        (0, -1, 0, SendBack(True, 0)),
+        (0, 16, 0, SendBackDecision(False, 3)),
+        (4, 16, 0, SendBackDecision(False, 7)),
+        (15, 16, 0, SendBackDecision(False, 18)),
+        (0, 16, 5, SendBackDecision(False, 5)),
+        (16, 16, 0, SendBackDecision(True, 0)),
+        (0, 16, -1, SendBackDecision(True, 0)),
+        (0, 0, 0, SendBackDecision(True, 0)),
+        (0, -1, 0, SendBackDecision(True, 0)),
     ],
 )
-def test_send_back(reconsumed: int, most: int, level: int, expected: SendBack) -> None:
+def test_send_back(reconsumed: int, most: int, level: int, expected: SendBackDecision) -> None:
     """3 + tries by default; dead at the limit or on request."""
     assert decide_send_back(reconsumed, most, level) == expected
 

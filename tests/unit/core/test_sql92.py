@@ -10,7 +10,7 @@ from cometmq.core.filter.sql92.compiler import compile_match
 from cometmq.core.filter.sql92.expression import Expression, compile_expression
 from cometmq.core.filter.sql92.lexer import LENGTH_MAX
 from cometmq.core.filter.sql92.parser import DEPTH_MAX, OPERATORS_MAX
-from cometmq.core.filter.sql92.tree import Kind, Literal
+from cometmq.core.filter.sql92.tree import Literal, LiteralKind
 from cometmq.errors import ConfigError, ExpressionIllegal, NotComparable
 
 THROWN = "thrown"
@@ -254,9 +254,9 @@ def test_numbers_are_read_as_java_reads_them() -> None:
 def test_a_boolean_on_the_left_of_a_text_is_refused_again_behind_the_parser() -> None:
     """RocketMQ refuses `TRUE = 'x'` when it parses, and would throw if it did not."""
     with pytest.raises(NotComparable, match="on the left"):
-        compare_literals(Literal(Kind.BOOLEAN, value=True), Literal(Kind.STRING, "x"))
+        compare_literals(Literal(LiteralKind.BOOLEAN, value=True), Literal(LiteralKind.STRING, "x"))
     with pytest.raises(AssertionError, match="no condition"):
-        compile_match(Literal(Kind.STRING, "x"))
+        compile_match(Literal(LiteralKind.STRING, "x"))
 
 
 def test_compiled_filters_are_kept() -> None:

@@ -14,7 +14,7 @@ from functools import partial
 
 from cometmq.broker.base.state import BrokerState, Refusal, answer, refusing
 from cometmq.broker.base.store_failure import answer_saved
-from cometmq.core.group.consumer_group import Member
+from cometmq.core.group.consumer_group import GroupMember
 from cometmq.errors import ResponseCode
 from cometmq.net.server import Handler, ServerConnection
 from cometmq.wire.body.bodies import (
@@ -180,5 +180,5 @@ class ClientListProcessor:
         return None
 
 
-def _shown(peer: ServerConnection, member: Member) -> ClientConnection:
+def _shown(peer: ServerConnection, member: GroupMember) -> ClientConnection:
     return ClientConnection(member.client_id, peer.peer, member.language, member.version)

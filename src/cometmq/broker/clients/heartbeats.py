@@ -17,7 +17,7 @@ from typing import Final
 from cometmq.broker.base.state import BrokerState, Refusal, answer
 from cometmq.broker.pull.filters import FilterService
 from cometmq.core.filter.tag_filter import filter_codes, is_tag_type, parse_subscription
-from cometmq.core.group.consumer_group import Member
+from cometmq.core.group.consumer_group import GroupMember
 from cometmq.errors import RemoteProtocolError, ResponseCode
 from cometmq.model.group import SUBSCRIBE_ALL, SubscriptionData
 from cometmq.model.names import retry_topic
@@ -65,7 +65,7 @@ class ClientProcessor:
         connection.client_id = data.client_id
         connection.language = request.language
         connection.version = request.version
-        member = Member(data.client_id, request.language, request.version, now_ms)
+        member = GroupMember(data.client_id, request.language, request.version, now_ms)
         revision = self._state.topics.revision
         is_v2 = data.heartbeat_fingerprint != 0
         is_changed = not is_v2
@@ -90,7 +90,7 @@ class ClientProcessor:
     def _consumer(
         self,
         connection: ServerConnection,
-        member: Member,
+        member: GroupMember,
         consumer: ConsumerData,
         data: HeartbeatData,
         now_ms: int,

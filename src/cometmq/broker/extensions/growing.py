@@ -28,15 +28,15 @@ from cometmq.broker.base.state import BrokerState, Refusal
 from cometmq.codec.properties import decode_properties
 from cometmq.core.extensions.growing import (
     ALL_MOVED,
-    PLACE_FIELD,
+    GROUP_FIELD,
     Growth,
     Phase,
     QueueDrain,
-    Verdict,
+    StoreDecision,
     bucket_of,
     consumed_offset,
     decide_store,
-    parse_place,
+    parse_group_field,
 )
 from cometmq.core.transaction.open_transactions import OpenHalves
 from cometmq.errors import ConfigError, ResponseCode
@@ -130,7 +130,7 @@ class GrowingTopics:
         if growth.phase is not Phase.PREPARED:
             if config.topic not in self._unknown:
                 self._unknown[config.topic] = self._halves.places_of(config.topic)
-            for queue_id in growth.queues_left_at(self._broker_name):
+            for queue_id in growth.unmoved_queues_of(self._broker_name):
                 if (config.topic, queue_id) not in self._drains:
                     self._begin_drain(config.topic, queue_id)
             self._look_soon()
@@ -169,24 +169,24 @@ class GrowingTopics:
             Refusal: with GROUP_MOVED, after which the producer looks where the group is.
         """
         growth = self.topics.get(topic)
-        text = request.ext_fields.get(PLACE_FIELD)
+        text = request.ext_fields.get(GROUP_FIELD)
         if growth is None or not text:
             return None
         try:
-            epoch, group_hash = parse_place(text)
+            epoch, group_hash = parse_group_field(text)
         except ConfigError as error:
             raise Refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
         verdict = decide_store(growth, (self._broker_name, queue_id), epoch, group_hash)
-        if verdict is Verdict.STORE:
+        if verdict is StoreDecision.STORE:
             return None
-        if verdict is Verdict.STORE_AND_NOTE:
+        if verdict is StoreDecision.STORE_AND_NOTE:
             assert group_hash is not None
             bucket = bucket_of(group_hash)
             properties = request.ext_fields.get("i") or request.ext_fields.get("properties") or ""
             is_half = decode_properties(properties).get(prop.TRANSACTION_PREPARED) == "true"
             note = self._note_half if is_half else self._note
             return lambda: note(topic, queue_id, bucket)
-        if verdict is Verdict.WAIT:
+        if verdict is StoreDecision.WAIT:
             raise Refusal(
                 ResponseCode.GROUP_MOVED,
                 f"the message group moves from queue {queue_id} of topic {topic} at "
@@ -248,7 +248,7 @@ class GrowingTopics:
             return False
         config = self._state.topics.get(topic)
         new_count = growth.new.count_of(self._broker_name)
-        return bool(growth.queues_left_at(self._broker_name)) or (
+        return bool(growth.unmoved_queues_of(self._broker_name)) or (
             config is not None and config.read_queue_count > new_count
         )
 
@@ -266,7 +266,7 @@ class GrowingTopics:
         if not (self._has_work(topic, growth) or self._gone(topic, growth)):
             return
         grown = growth
-        queue_ids = growth.queues_left_at(self._broker_name)
+        queue_ids = growth.unmoved_queues_of(self._broker_name)
         self._note_ended(topic, queue_ids)
         if queue_ids and self._unknown.get(topic):
             return
@@ -281,7 +281,7 @@ class GrowingTopics:
         read_count = self._queues_to_read(config, grown)
         if grown is growth and read_count == config.read_queue_count:
             return
-        for queue_id in growth.queues_left_at(self._broker_name):
+        for queue_id in growth.unmoved_queues_of(self._broker_name):
             if grown.moved.get((self._broker_name, queue_id)) == ALL_MOVED:
                 log.info("topic %s: every message group of queue %d has moved", topic, queue_id)
         attributes = {**config.attributes, **grown.to_attributes(self._broker_name)}
@@ -293,7 +293,7 @@ class GrowingTopics:
         """The number of queues to read: those that are to go stay until they are consumed."""
         new_count = growth.new.count_of(self._broker_name)
         count = config.read_queue_count
-        if growth.phase is Phase.PREPARED or growth.queues_left_at(self._broker_name):
+        if growth.phase is Phase.PREPARED or growth.unmoved_queues_of(self._broker_name):
             return count
         for queue_id in self._gone(config.topic, growth):
             if queue_id >= count and self._is_unseen(config.topic, queue_id):

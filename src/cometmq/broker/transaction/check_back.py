@@ -147,7 +147,7 @@ class CheckBack:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _wants_look(self, rules: CheckRules, half: HalfMessage, now_ms: int) -> bool:
-        return rules.is_given_up(half, now_ms) or (
+        return rules.is_abandoned(half, now_ms) or (
             rules.is_due(half, now_ms) and self._producer(half.group, is_next=False) is not None
         )
 
@@ -184,7 +184,7 @@ class CheckBack:
                     HALF_TOPIC,
                 )
                 self._given_up(half)
-            elif rules.is_given_up(half, now_ms):
+            elif rules.is_abandoned(half, now_ms):
                 self._give_up(half, message, now_ms)
             else:
                 is_asked = rules.is_due(half, now_ms) and self._producer(half.group, is_next=False)

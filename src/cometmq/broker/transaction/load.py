@@ -133,7 +133,7 @@ def _take_halves(store: MessageStore, loaded: LoadedTransactions, ended: set[int
                 halves.add(half)
                 if half.first_offset >= 0:
                     # Its first place is no longer read, and its producer may still name it.
-                    halves.known_at(half, half.first_offset)
+                    halves.add_earlier_offset(half, half.first_offset)
         elif earlier is not None and halves.at(earlier.queue_offset) is not None:
             # Ended at its newer place before the op message for the older one was written.
             halves.remove(earlier)

@@ -105,7 +105,7 @@ class EndRuns:
                 or queue_offset in ended
             ):
                 break
-            made = half.kept
+            made = half.cached
             if made is not None and not names_kept(header, half, made):
                 break
             if made is None:

@@ -129,10 +129,10 @@ class TransactionService:
         That is kept of the newest ones only.
         """
         self.halves.add(half)
-        made = half.kept
+        made = half.cached
         if made is not None:
             if len(made.body) > _KEPT_BODY_BYTES_MAX:
-                half.kept = None
+                half.cached = None
             else:
                 self._kept.append(half)
                 self._kept_bytes += len(made.body) + len(made.raw) + _OBJECT_BYTES
@@ -141,7 +141,7 @@ class TransactionService:
         self._at("half.put")
 
     def _let_go(self, half: HalfMessage) -> None:
-        made, half.kept = half.kept, None
+        made, half.cached = half.cached, None
         if made is not None:
             self._kept_bytes -= len(made.body) + len(made.raw) + _OBJECT_BYTES
 
@@ -157,7 +157,7 @@ class TransactionService:
             return None
         half = self.halves.at(header.tran_state_table_offset)
         if half is not None and half.physical_offset == header.commit_log_offset:
-            made = half.kept
+            made = half.cached
             if made is not None and names_kept(header, half, made):
                 return self._finish(request, header, half, made, connection)
             message = read_halves(self._state, half.queue_offset, 1).get(half.queue_offset)

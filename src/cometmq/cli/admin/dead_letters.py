@@ -162,7 +162,7 @@ async def _newest(
         async for death, _ in letters.walk(_selection(given)):
             newest.append(death)
             total += 1
-    return sorted(newest, key=lambda death: (death.died_ms, death.place)), total
+    return sorted(newest, key=lambda death: (death.died_ms, death.position)), total
 
 
 def _letters(admin: Any, group: str, given: dict[str, Any]) -> Any:
@@ -200,7 +200,7 @@ def _row(death: "Death", as_json: bool) -> dict[str, Any]:
     if as_json:
         row |= {
             "origin_message_id": death.origin_message_id,
-            "place": death.place,
+            "place": death.position,
             "body_bytes": death.body_bytes,
         }
     return row

@@ -85,7 +85,7 @@ def _row(group: str, lane: "ParkedLane") -> dict[str, Any]:
         "messages": len(lane.lane.messages),
         "since": _utc(first.parked_ms),
         "expires": _utc(lane.expires_ms),
-        "first": first.place,
+        "first": first.position,
         "reason": lane.lane.reason,
     }
 
@@ -123,7 +123,7 @@ def show_parked(
                 total += len(found.lane.messages)
                 async for parked, message in found.messages(lanes.reader, count):
                     row = {
-                        "place": parked.place,
+                        "place": parked.position,
                         "parked": _utc(parked.parked_ms),
                         "message_id": parked.message_id,
                         "keys": parked.keys,

@@ -293,7 +293,7 @@ class Redrive:
                 for death, message in left:
                     await self._wait_for_turn()
                     await self._send_one(death, message, target)
-                    acknowledged.add(death.place)
+                    acknowledged.add(death.position)
                     self._passed += 1
             except _PASSING:
                 if attempt == ATTEMPTS:

@@ -96,7 +96,7 @@ class RedriveLedger:
 
     def __contains__(self, death: object) -> bool:
         """Whether this very message was sent."""
-        return isinstance(death, Death) and (death.place, death.message_id) in self._sent
+        return isinstance(death, Death) and (death.position, death.message_id) in self._sent
 
     @property
     def count(self) -> int:

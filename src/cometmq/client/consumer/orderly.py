@@ -27,7 +27,7 @@ from cometmq.client.queue.pull_loop import PullLoop
 from cometmq.codec.properties import find_property
 from cometmq.core.consume.order import ORDER_BY_GROUP, GiveBack, OrderPolicy, Park, Strands
 from cometmq.core.consume.process_queue import ProcessQueue
-from cometmq.core.extensions.parking import Kind
+from cometmq.core.extensions.parking import ParkKind
 from cometmq.core.retry.consume_retry import DELAY_LEVEL_BY_BROKER
 from cometmq.errors import ConfigError
 from cometmq.model import MessageQueue
@@ -344,7 +344,7 @@ class OrderlyRunner:
         """Put a message aside; `_settle` does it with those of its group that are in the strand."""
         assert self.parking is not None
         assignment = run.state.assignment
-        self.parking.park(assignment, message, Kind.FAILED, reason)
+        self.parking.park(assignment, message, ParkKind.FAILED, reason)
         assignment.failed_count += 1
 
     def _send_back(self, run: _Run, back: list[tuple[ReceivedMessage, int]]) -> None:
@@ -384,7 +384,7 @@ class OrderlyRunner:
                 )
         if parking is not None and parking.is_any_closed:
             for message in state.strands.withdraw(run.strand, parking.is_closed):
-                parking.park(state.assignment, message, Kind.BEHIND)
+                parking.park(state.assignment, message, ParkKind.BEHIND)
         if state.assignment.loop.hold_reason is not None:
             state.assignment.loop.wake()
 

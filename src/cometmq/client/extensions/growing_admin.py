@@ -357,7 +357,7 @@ async def _status(admin: _Admin, topic: str, found: Mapping[str, _Found]) -> Gro
     growth = _together(found)
     if growth is None:
         return GrowthStatus(topic, "none")
-    left = {MessageQueue(topic, *queue) for queue in growth.queues_left()}
+    left = {MessageQueue(topic, *queue) for queue in growth.unmoved_queues()}
     leaving = tuple(
         MessageQueue(topic, name, queue_id)
         for name, one in sorted(found.items())

@@ -89,12 +89,12 @@ def accepted_values(kind: Any) -> str:
     return accepted_values(base)
 
 
-def unknown_key(what: str, wanted: str, known: Iterable[str]) -> str:
+def unknown_key(key: str, wanted: str, keys: Iterable[str]) -> str:
     """What to say of a key nobody knows; ``wanted`` is what it is compared by, without case."""
-    by_lower = {key.lower(): key for key in known}
+    by_lower = {key.lower(): key for key in keys}
     near = difflib.get_close_matches(wanted.lower(), sorted(by_lower), n=1, cutoff=NEAR)
     hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
-    return f"unknown configuration key {what}{hint}"
+    return f"unknown configuration key {key}{hint}"
 
 
 class Demand(NamedTuple):

@@ -21,10 +21,10 @@ from enum import Enum
 
 from cometmq.model import MessageQueue
 
-__all__ = ["Progress", "QueueWatch", "Verdict"]
+__all__ = ["QueueHealth", "QueueSample", "QueueWatch"]
 
 
-class Verdict(Enum):
+class QueueHealth(Enum):
     """What a look at a queue found."""
 
     HEALTHY = "healthy"
@@ -34,11 +34,11 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QueueSample:
     """One look at a queue: the consumer's side, and the end the broker reports."""
 
     pull_offset: int
-    held_count: int
+    in_hand_count: int
     finished_count: int
     broker_max_offset: int
 
@@ -49,33 +49,33 @@ class Progress:
 
 
 class QueueWatch:
-    """Progress of one queue over time; one `look` per watchdog round."""
+    """QueueSample of one queue over time; one `look` per watchdog round."""
 
     __slots__ = ("_last", "_patience_ms", "_still_since_ms", "queue")
 
     def __init__(self, queue: MessageQueue, patience_ms: int, now_ms: int) -> None:
         self.queue = queue
         self._patience_ms = patience_ms
-        self._last: Progress | None = None
+        self._last: QueueSample | None = None
         self._still_since_ms = now_ms
 
-    def look(self, progress: Progress, now_ms: int) -> Verdict:
+    def judge(self, progress: QueueSample, now_ms: int) -> QueueHealth:
         """Judge the queue; it counts as stuck only after ``patience_ms`` without any change."""
         last = self._last
         self._last = progress
-        if progress.held_count == 0 and progress.lag == 0:
+        if progress.in_hand_count == 0 and progress.lag == 0:
             self._still_since_ms = now_ms
-            return Verdict.IDLE
+            return QueueHealth.IDLE
         if (
             last is None
             or progress.pull_offset != last.pull_offset
             or progress.finished_count != last.finished_count
         ):
             self._still_since_ms = now_ms
-            return Verdict.HEALTHY
+            return QueueHealth.HEALTHY
         if now_ms - self._still_since_ms < self._patience_ms:
-            return Verdict.HEALTHY
-        return Verdict.HANDLERS_STUCK if progress.held_count else Verdict.PULL_STUCK
+            return QueueHealth.HEALTHY
+        return QueueHealth.HANDLERS_STUCK if progress.in_hand_count else QueueHealth.PULL_STUCK
 
     def still_ms(self, now_ms: int) -> int:
         """For how long nothing has moved."""
@@ -89,7 +89,7 @@ class QueueWatch:
         return (
             f"{self.queue}: no progress for {self.still_ms(now_ms)} ms, pull offset "
             f"{last.pull_offset}, broker's end {last.broker_max_offset} (lag {last.lag}), "
-            f"{last.held_count} messages held, {last.finished_count} finished so far"
+            f"{last.in_hand_count} messages held, {last.finished_count} finished so far"
         )
 
     def restarted(self, now_ms: int) -> None:

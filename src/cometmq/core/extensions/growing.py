@@ -53,24 +53,24 @@ from cometmq.errors import ConfigError
 
 __all__ = [
     "BUCKET_COUNT",
-    "PLACE_FIELD",
+    "GROUP_FIELD",
     "Growth",
     "Layout",
     "Phase",
     "QueueDrain",
-    "Verdict",
+    "StoreDecision",
     "bucket_of",
     "check_change",
     "consumed_offset",
     "decide_store",
     "group_hash",
-    "parse_place",
+    "parse_group_field",
 ]
 
 BUCKET_COUNT: Final = 256
 """A multiple keeps few groups together; the marks of a queue still are 64 hex digits."""
 ALL_MOVED: Final = (1 << BUCKET_COUNT) - 1
-PLACE_FIELD: Final = "cmqGroup"
+GROUP_FIELD: Final = "cmqGroup"
 """Ext field of a send by message group: ``epoch:hash``; a batch of many groups has no hash."""
 EPOCH: Final = "group.epoch"
 PHASE: Final = "group.phase"
@@ -217,7 +217,7 @@ class Growth:
         """Where a producer sends a group: the old home until that has let it go."""
         return (self.new if self.is_moved(group_hash) else self.old).home(group_hash)
 
-    def queues_left(self) -> list[tuple[str, int]]:
+    def unmoved_queues(self) -> list[tuple[str, int]]:
         """Queues of the old layout that have buckets left."""
         if self.phase is Phase.COMPLETE:
             return []
@@ -228,14 +228,14 @@ class Growth:
             if self.moved.get((name, queue_id), 0) != ALL_MOVED
         ]
 
-    def queues_left_at(self, broker_name: str) -> list[int]:
+    def unmoved_queues_of(self, broker_name: str) -> list[int]:
         """The same of one broker."""
-        return [queue_id for name, queue_id in self.queues_left() if name == broker_name]
+        return [queue_id for name, queue_id in self.unmoved_queues() if name == broker_name]
 
     @property
     def is_complete(self) -> bool:
         """Whether everything has moved."""
-        return not self.queues_left()
+        return not self.unmoved_queues()
 
     @property
     def brokers(self) -> frozenset[str]:
@@ -284,7 +284,7 @@ def check_change(present: Growth | None, wanted: Growth | None, broker_name: str
     """
     if present is None or wanted is None:
         return
-    left = present.queues_left_at(broker_name)
+    left = present.unmoved_queues_of(broker_name)
     if wanted.epoch == present.epoch and (wanted.old, wanted.new) == (present.old, present.new):
         order = list(Phase)
         if order.index(wanted.phase) < order.index(present.phase):
@@ -306,7 +306,7 @@ def check_change(present: Growth | None, wanted: Growth | None, broker_name: str
         )
 
 
-def parse_place(text: str) -> tuple[int, int | None]:
+def parse_group_field(text: str) -> tuple[int, int | None]:
     """Epoch and hash of a send; a hash of None means many groups.
 
     Raises:
@@ -314,11 +314,11 @@ def parse_place(text: str) -> tuple[int, int | None]:
     """
     epoch, separator, number = text.partition(":")
     if not separator or not epoch.isdigit() or not (number.isdigit() or not number):
-        raise ConfigError(f"{PLACE_FIELD} is {text!r:.50}, expected epoch:hash")
+        raise ConfigError(f"{GROUP_FIELD} is {text!r:.50}, expected epoch:hash")
     return int(epoch), int(number) if number else None
 
 
-class Verdict(Enum):
+class StoreDecision(Enum):
     """What a broker does with a send by message group."""
 
     STORE = "store"
@@ -329,7 +329,7 @@ class Verdict(Enum):
 
 def decide_store(
     growth: Growth, queue: tuple[str, int], epoch: int, group_hash: int | None
-) -> Verdict:
+) -> StoreDecision:
     """Whether the broker of a queue may store a message of a group there.
 
     | queue is the group's     | bucket moved | phase    | epoch    | verdict        |
@@ -347,17 +347,17 @@ def decide_store(
     name, queue_id = queue
     if group_hash is None:
         is_new = queue_id < growth.new.count_of(name)
-        is_settled = epoch >= growth.epoch and queue not in growth.queues_left()
-        return Verdict.STORE if is_new and is_settled else Verdict.MOVED
+        is_settled = epoch >= growth.epoch and queue not in growth.unmoved_queues()
+        return StoreDecision.STORE if is_new and is_settled else StoreDecision.MOVED
     is_old_home = growth.old.home(group_hash) == queue
     is_new_home = growth.new.home(group_hash) == queue
     if is_old_home and is_new_home:
-        return Verdict.STORE
+        return StoreDecision.STORE
     if is_old_home:
         if growth.is_moved(group_hash):
-            return Verdict.MOVED
-        return Verdict.WAIT if growth.phase is Phase.CLOSING else Verdict.STORE_AND_NOTE
-    return Verdict.STORE if is_new_home and epoch >= growth.epoch else Verdict.MOVED
+            return StoreDecision.MOVED
+        return StoreDecision.WAIT if growth.phase is Phase.CLOSING else StoreDecision.STORE_AND_NOTE
+    return StoreDecision.STORE if is_new_home and epoch >= growth.epoch else StoreDecision.MOVED
 
 
 class QueueDrain:

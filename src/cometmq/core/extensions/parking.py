@@ -76,9 +76,9 @@ __all__ = [
     "PARK_REASON",
     "PARK_SINCE",
     "PARK_UPTO",
-    "Kind",
-    "Lane",
+    "HaltedLane",
     "LaneState",
+    "ParkKind",
     "ParkRecord",
     "ParkedMessage",
     "ParkingLog",
@@ -106,7 +106,7 @@ PARK_SINCE: Final = "PARK_SINCE"
 REASON_CHARACTERS_MAX: Final = 500
 
 
-class Kind(Enum):
+class ParkKind(Enum):
     """What a record is."""
 
     FAILED = "failed"
@@ -121,7 +121,7 @@ class Kind(Enum):
     @property
     def is_message(self) -> bool:
         """Whether it is a copy of a message rather than an order or a note."""
-        return self in (Kind.FAILED, Kind.BEHIND, Kind.MOVED)
+        return self in (ParkKind.FAILED, ParkKind.BEHIND, ParkKind.MOVED)
 
 
 class LaneState(Enum):
@@ -147,7 +147,7 @@ class ParkedMessage:
     """A copy in the parking queue, at ``park_offset``."""
 
     park_offset: int
-    place: str
+    position: str
     message_id: str
     keys: str
     reason: str
@@ -163,7 +163,7 @@ class ParkedMessage:
     @property
     def source(self) -> MessageQueue:
         """The queue the message was pulled from."""
-        name, _, _ = self.place.rpartition(":")
+        name, _, _ = self.position.rpartition(":")
         topic, _, rest = name.partition("@")
         broker_name, _, queue_id = rest.rpartition(":")
         return MessageQueue(topic, broker_name, int(queue_id))
@@ -174,7 +174,7 @@ class ParkRecord:
     """One record of the log; ``message`` for copies, ``upto_offset`` for done and skip, ``move``
     for those of a move and ``count`` for its last one."""
 
-    kind: Kind
+    kind: ParkKind
     lane: str
     park_offset: int
     message: ParkedMessage | None = None
@@ -184,14 +184,14 @@ class ParkRecord:
 
 
 @dataclass(slots=True)
-class Lane:
+class HaltedLane:
     """A lane that is not flowing: its unfinished copies, the first first."""
 
     state: LaneState
     opened_offset: int
     """The record with which it stopped flowing."""
     messages: deque[ParkedMessage] = field(default_factory=deque)
-    places: set[str] = field(default_factory=set)
+    positions: set[str] = field(default_factory=set)
     move: str = ""
     moving: list[ParkedMessage] = field(default_factory=list)
     """Copies of a move that has not come to its end."""
@@ -210,9 +210,10 @@ class Lane:
         by a `move` record with a count of 0."""
         if not (self.move == move and len(self.moving) == count > 0):
             return False
-        first, places = self.moving[0].park_offset, {one.place for one in self.moving}
+        first, moving_positions = self.moving[0].park_offset, {one.position for one in self.moving}
         are_all = all(
-            one.is_repeat or one.place in places or one.park_offset > first for one in self.messages
+            one.is_repeat or one.position in moving_positions or one.park_offset > first
+            for one in self.messages
         )
         return are_all and self.opened_by is None and self.state is LaneState.PARKED
 
@@ -233,7 +234,7 @@ class ParkingLog:
 
     def __init__(self, next_offset: int = 0) -> None:
         self.next_offset = next_offset
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, HaltedLane] = {}
         """Lanes that are not flowing; none is empty."""
 
     @property
@@ -252,7 +253,7 @@ class ParkingLog:
             if lane.messages[0].park_offset >= min_offset and not lane.is_moved:
                 continue
             lane.messages = deque(o for o in lane.messages if o.park_offset >= min_offset)
-            lane.places = {one.place for one in lane.messages}
+            lane.positions = {one.position for one in lane.messages}
             if not lane.messages:
                 del self.lanes[name]
 
@@ -266,22 +267,22 @@ class ParkingLog:
             return self._add(record, lane)
         if lane is None:
             return False
-        if record.kind is Kind.MOVE:
+        if record.kind is ParkKind.MOVE:
             return self._move(lane, record)
         if self._void(record.lane, lane) is None:
             return True
-        if record.kind is Kind.RETRY:
+        if record.kind is ParkKind.RETRY:
             lane.state = LaneState.RETRYING
-        elif record.kind is Kind.HALT:
+        elif record.kind is ParkKind.HALT:
             lane.state = LaneState.PARKED
         else:
             is_all = record.upto_offset >= record.park_offset
             return self._finish(record.lane, lane, record.upto_offset, is_all=is_all)
         return True
 
-    def _add(self, record: ParkRecord, lane: Lane | None) -> bool:
+    def _add(self, record: ParkRecord, lane: HaltedLane | None) -> bool:
         assert record.message is not None
-        if record.kind is Kind.MOVED:
+        if record.kind is ParkKind.MOVED:
             if lane is not None and lane.move != record.move:
                 lane = self._void(record.lane, lane)
                 if lane is not None:
@@ -292,28 +293,30 @@ class ParkingLog:
                     return True
         if lane is None:
             # One that was behind others which are all consumed by now has nothing to wait for.
-            is_behind = record.kind is Kind.BEHIND
-            lane = Lane(LaneState.RETRYING if is_behind else LaneState.PARKED, record.park_offset)
+            is_behind = record.kind is ParkKind.BEHIND
+            lane = HaltedLane(
+                LaneState.RETRYING if is_behind else LaneState.PARKED, record.park_offset
+            )
             self.lanes[record.lane] = lane
-            if record.kind is Kind.MOVED:
+            if record.kind is ParkKind.MOVED:
                 lane.move = lane.opened_by = record.move
                 lane.moving.append(record.message)
-        place = record.message.place
-        lane.messages.append(replace(record.message, is_repeat=place in lane.places))
-        lane.places.add(place)
+        position = record.message.position
+        lane.messages.append(replace(record.message, is_repeat=position in lane.positions))
+        lane.positions.add(position)
         return True
 
-    def _move(self, lane: Lane, record: ParkRecord) -> bool:
+    def _move(self, lane: HaltedLane, record: ParkRecord) -> bool:
         """Put the moved copies in the place of the old ones, before what came meanwhile."""
         moving = lane.moving
         if not (lane.move == record.move and len(moving) == record.count > 0):
             self._void(record.lane, lane)
             return False
-        moved, first = {one.place for one in moving}, moving[0].park_offset
+        moved, first = {one.position for one in moving}, moving[0].park_offset
         # What is older and was not moved is a repetition.
-        newer = [o for o in lane.messages if o.park_offset > first and o.place not in moved]
+        newer = [o for o in lane.messages if o.park_offset > first and o.position not in moved]
         lane.messages = deque([*moving, *newer])
-        lane.places = {one.place for one in lane.messages}
+        lane.positions = {one.position for one in lane.messages}
         lane.opened_offset = first
         lane.opened_by = None
         lane.move, lane.moving = "", []
@@ -322,14 +325,14 @@ class ParkingLog:
         lane.state = LaneState.PARKED
         return True
 
-    def _void(self, name: str, lane: Lane) -> Lane | None:
+    def _void(self, name: str, lane: HaltedLane) -> HaltedLane | None:
         """A move under way counts for nothing; None if the lane was nothing else.
 
         Of a lane that began with a move we have not seen what it copies: that was ended before.
         """
         if lane.opened_by is not None:
             lane.messages = deque(o for o in lane.messages if o.move != lane.opened_by)
-            lane.places = {one.place for one in lane.messages}
+            lane.positions = {one.position for one in lane.messages}
             lane.opened_by = None
         lane.move, lane.moving = "", []
         if not lane.messages:
@@ -337,7 +340,7 @@ class ParkingLog:
             return None
         return lane
 
-    def _finish(self, name: str, lane: Lane, upto_offset: int, *, is_all: bool) -> bool:
+    def _finish(self, name: str, lane: HaltedLane, upto_offset: int, *, is_all: bool) -> bool:
         messages = lane.messages
         before = len(messages)
         if lane.is_moved and not is_all:
@@ -348,7 +351,7 @@ class ParkingLog:
         for _ in range(count):
             message = messages.popleft()
             if not message.is_repeat:
-                lane.places.discard(message.place)
+                lane.positions.discard(message.position)
         if not messages:
             del self.lanes[name]
         return len(messages) != before
@@ -368,7 +371,7 @@ def record_of(
         CodecError: it is none, with the property that is missing or wrong.
     """
     try:
-        kind = Kind(properties[PARK_KIND])
+        kind = ParkKind(properties[PARK_KIND])
         lane = properties[PARK_LANE]
         if not kind.is_message:
             return ParkRecord(
@@ -388,7 +391,7 @@ def record_of(
             int(properties.get(PARK_SINCE, str(store_ms))),
             body_bytes,
             store_ms,
-            move=properties.get(PARK_MOVE, "") if kind is Kind.MOVED else "",
+            move=properties.get(PARK_MOVE, "") if kind is ParkKind.MOVED else "",
         )
         # Whoever asks for the source later must not meet a name that is none.
         assert message.source
@@ -403,10 +406,10 @@ def record_of(
 def copy_properties(
     properties: Mapping[str, str],
     *,
-    kind: Kind,
+    kind: ParkKind,
     lane: str,
     topic: str,
-    place: str,
+    position: str,
     reason: str = "",
 ) -> dict[str, str]:
     """Properties of a copy: the user's and those that tell the message, and where it is parked."""
@@ -417,13 +420,13 @@ def copy_properties(
         if name in kept or name not in prop.RESERVED_PROPERTIES
     }
     copy.pop(PARK_REASON, None)
-    copy |= {PARK_KIND: kind.value, PARK_LANE: lane, PARK_OF: place, prop.RETRY_TOPIC: topic}
+    copy |= {PARK_KIND: kind.value, PARK_LANE: lane, PARK_OF: position, prop.RETRY_TOPIC: topic}
     if reason:
         copy[PARK_REASON] = " ".join(reason.split())[:REASON_CHARACTERS_MAX]
     return copy
 
 
-def order_properties(kind: Kind, lane: str, upto_offset: int | None = None) -> dict[str, str]:
+def order_properties(kind: ParkKind, lane: str, upto_offset: int | None = None) -> dict[str, str]:
     """Properties of a record that is no copy."""
     properties = {PARK_KIND: kind.value, PARK_LANE: lane, prop.TAGS: kind.value}
     if upto_offset is not None:
@@ -437,10 +440,10 @@ def moved_properties(
     """Properties of a copy further on of a copy with ``properties``."""
     copy = copy_properties(
         properties,
-        kind=Kind.MOVED,
+        kind=ParkKind.MOVED,
         lane=lane,
         topic=topic,
-        place=message.place,
+        position=message.position,
         reason=message.reason,
     )
     return copy | {PARK_MOVE: move, PARK_SINCE: str(message.parked_ms)}
@@ -448,4 +451,4 @@ def moved_properties(
 
 def move_properties(lane: str, move: str, count: int) -> dict[str, str]:
     """Properties of the record that ends a move."""
-    return order_properties(Kind.MOVE, lane) | {PARK_MOVE: move, PARK_COUNT: str(count)}
+    return order_properties(ParkKind.MOVE, lane) | {PARK_MOVE: move, PARK_COUNT: str(count)}

@@ -16,13 +16,13 @@ from typing import Generic, TypeVar
 
 from cometmq.model.group import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
 
-__all__ = ["ConsumerGroup", "ConsumerGroups", "HeartbeatOutcome", "Member", "ProducerGroups"]
+__all__ = ["ConsumerGroup", "ConsumerGroups", "GroupMember", "HeartbeatOutcome", "ProducerGroups"]
 
 K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     """One client as a group sees it."""
 
     client_id: str
@@ -39,7 +39,7 @@ class ConsumerGroup(Generic[K]):
     consume_type: ConsumeType
     message_model: MessageModel
     consume_from_where: ConsumeFromWhere
-    members: dict[K, Member] = field(default_factory=dict)
+    members: dict[K, GroupMember] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     fingerprint: int = 0
 
@@ -113,7 +113,7 @@ class ConsumerGroups(Generic[K]):
         self,
         key: K,
         group: str,
-        member: Member,
+        member: GroupMember,
         consume_type: ConsumeType,
         message_model: MessageModel,
         consume_from_where: ConsumeFromWhere,
@@ -140,7 +140,7 @@ class ConsumerGroups(Generic[K]):
                 self._seen.setdefault(topic, {})[group] = None
         return HeartbeatOutcome(joined or topics_changed, False, is_fingerprint_new)
 
-    def _join(self, group: ConsumerGroup[K], key: K, member: Member) -> bool:
+    def _join(self, group: ConsumerGroup[K], key: K, member: GroupMember) -> bool:
         self._joined.setdefault(key, {})[group.name] = None
         present = group.members.get(key)
         group.members[key] = member
@@ -199,14 +199,14 @@ class ProducerGroups(Generic[K]):
     __slots__ = ("_by_client", "_groups")
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[K, Member]] = {}
+        self._groups: dict[str, dict[K, GroupMember]] = {}
         self._by_client: dict[str, K] = {}
 
-    def all(self) -> Mapping[str, Mapping[K, Member]]:
+    def all(self) -> Mapping[str, Mapping[K, GroupMember]]:
         """Give the live table, to read only."""
         return self._groups
 
-    def get(self, group: str) -> Mapping[K, Member] | None:
+    def get(self, group: str) -> Mapping[K, GroupMember] | None:
         """Give the members of a group, or None when nobody is online."""
         return self._groups.get(group)
 
@@ -214,7 +214,7 @@ class ProducerGroups(Generic[K]):
         """Give the connection of a client id that produces in any group."""
         return self._by_client.get(client_id)
 
-    def heartbeat(self, key: K, group: str, member: Member) -> None:
+    def heartbeat(self, key: K, group: str, member: GroupMember) -> None:
         """Apply one group of a heartbeat."""
         self._groups.setdefault(group, {})[key] = member
         self._by_client[member.client_id] = key

@@ -23,11 +23,11 @@ _SEPARATOR = "@"
 class _Reset:
     """An order to go on from an offset, and who was told last."""
 
-    __slots__ = ("consumer_offset", "told_to")
+    __slots__ = ("consumer_offset", "delivered_to")
 
     def __init__(self, consumer_offset: int) -> None:
         self.consumer_offset = consumer_offset
-        self.told_to = ""
+        self.delivered_to = ""
 
 
 class ConsumerOffsetTable:
@@ -118,12 +118,12 @@ class ConsumerOffsetTable:
         pending = resets.get(queue_id)
         if pending is None:
             return None
-        if pending.told_to and (
-            pending.told_to == peer or pending.consumer_offset == pulled_offset
+        if pending.delivered_to and (
+            pending.delivered_to == peer or pending.consumer_offset == pulled_offset
         ):
             del resets[queue_id]
             return None
-        pending.told_to = peer
+        pending.delivered_to = peer
         return pending.consumer_offset
 
     def topics_of(self, group: str) -> list[str]:

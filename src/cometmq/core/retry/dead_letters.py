@@ -26,7 +26,7 @@ __all__ = [
     "DeathSelection",
     "copy_properties",
     "death_of",
-    "place_text",
+    "position_text",
 ]
 
 #: Properties in which applications leave what went wrong; the first that is there counts.
@@ -68,12 +68,12 @@ class Death:
     body_bytes: int
 
     @property
-    def place(self) -> str:
-        """Where it lies, as `REPLAY_OF` of a copy says it."""
-        return place_text(self.queue, self.queue_offset)
+    def position(self) -> str:
+        """``topic@broker:queue:offset``, as the property `REPLAY_OF` of a copy has it."""
+        return position_text(self.queue, self.queue_offset)
 
 
-def place_text(queue: MessageQueue, queue_offset: int) -> str:
+def position_text(queue: MessageQueue, queue_offset: int) -> str:
     """``topic@broker:queue:offset``."""
     return f"{queue}:{queue_offset}"
 
@@ -159,5 +159,5 @@ def copy_properties(
             copy[prop.RETRY_TOPIC] = death.origin_topic
         if prop.UNIQ_KEY in properties:
             copy[prop.UNIQ_KEY] = properties[prop.UNIQ_KEY]
-    copy[REPLAY_OF] = death.place
+    copy[REPLAY_OF] = death.position
     return copy

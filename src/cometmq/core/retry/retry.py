@@ -19,7 +19,7 @@ from cometmq.model.group import SubscriptionGroupConfig
 __all__ = [
     "DLQ_QUEUE_COUNT",
     "VERSION_WITH_MAX_RECONSUME",
-    "SendBack",
+    "SendBackDecision",
     "decide_send_back",
     "goes_to_dlq_on_send",
     "level_not_before",
@@ -33,7 +33,7 @@ _FIRST_RETRY_LEVEL: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class SendBack:
+class SendBackDecision:
     """The decision: `is_dead` for the dead-letter topic, else the delay level to wait.
 
     ``delay_ms`` is set where the group's own policy decides; the level is then 0 and the caller
@@ -56,17 +56,17 @@ def max_reconsume_times(
 
 def decide_send_back(
     reconsume_times: int, max_times: int, delay_level: int, policy: RetryPolicy | None = None
-) -> SendBack:
+) -> SendBackDecision:
     """Decide for a message that was consumed `reconsume_times` + 1 times without success.
 
     `delay_level` < 0 asks for the dead-letter topic, 0 for the usual back-off (the group's policy
     where it has one, else level 3 + `reconsume_times`), else for a level.
     """
     if delay_level < 0 or reconsume_times >= max_times:
-        return SendBack(True, 0)
+        return SendBackDecision(True, 0)
     if delay_level == 0 and policy is not None:
-        return SendBack(False, 0, policy.delay_ms(reconsume_times))
-    return SendBack(False, delay_level or _FIRST_RETRY_LEVEL + reconsume_times)
+        return SendBackDecision(False, 0, policy.delay_ms(reconsume_times))
+    return SendBackDecision(False, delay_level or _FIRST_RETRY_LEVEL + reconsume_times)
 
 
 def level_not_before(delay_ms: int, delays_ms: Sequence[int]) -> int:

@@ -29,8 +29,8 @@ __all__ = [
     "BROKER_TIMEOUT_MS",
     "MASTER_ID",
     "BrokerMember",
+    "BrokerRegistration",
     "LiveBroker",
-    "Registration",
     "RegistrationResult",
     "RouteTable",
 ]
@@ -59,7 +59,7 @@ class BrokerMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class BrokerRegistration:
     """One REGISTER_BROKER request; `enable_acting_master` is None from brokers before 5.0."""
 
     member: BrokerMember
@@ -116,7 +116,7 @@ class RouteTable:
     # -- registration -------------------------------------------------------------------------
 
     def register(
-        self, registration: Registration, connection: object, now_ms: int
+        self, registration: BrokerRegistration, connection: object, now_ms: int
     ) -> RegistrationResult:
         """Take in a broker's registration; a refused one leaves the routes as they were."""
         member = registration.member
@@ -168,7 +168,7 @@ class RouteTable:
         )
         return self._answer(member, group)
 
-    def _is_superseded(self, registration: Registration, old_address: str | None) -> bool:
+    def _is_superseded(self, registration: BrokerRegistration, old_address: str | None) -> bool:
         """Whether another address holds this member id with a newer controller epoch."""
         member = registration.member
         if old_address is None or old_address == member.address:
@@ -178,7 +178,7 @@ class RouteTable:
             old.data_version.state_version > registration.data_version.state_version
         )
 
-    def _take_topics(self, registration: Registration, group: _Group, is_new: bool) -> None:
+    def _take_topics(self, registration: BrokerRegistration, group: _Group, is_new: bool) -> None:
         member = registration.member
         is_lowest_slave = (
             registration.enable_acting_master is not None

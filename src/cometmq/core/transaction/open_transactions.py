@@ -1,6 +1,6 @@
 """Open transactions of a broker: which half messages wait for their end, and what is due for each.
 
-Job: the table of open half messages with their earlier places, the format of op messages, and the
+Job: the table of open half messages with their earlier offsets, the format of op messages, and the
 rules of check-back (store.md 6).  It must not do I/O or read the clock.
 
 A half message that is put back, to count a check or to let the queue be read from later, gets a
@@ -57,7 +57,7 @@ class KeptHalf(msgspec.Struct, gc=False, frozen=True):
 
 
 class HalfMessage(msgspec.Struct, gc=False):
-    """One open transaction, at its newest place in the half queue."""
+    """One open transaction, at its newest offset in the half queue."""
 
     queue_offset: int
     physical_offset: int
@@ -69,10 +69,10 @@ class HalfMessage(msgspec.Struct, gc=False):
     """CHECK_IMMUNITY_TIME_IN_SECONDS; -1 when it has none that is a number."""
     has_immunity: bool = False
     first_offset: int = -1
-    """Queue offset of its first place, -1 when this is the first."""
+    """The queue offset it was first stored at, -1 when this is the first."""
     topic: str = ""
     """Where its producer wanted it; "" when it does not say."""
-    kept: KeptHalf | None = None
+    cached: KeptHalf | None = None
     """None when it has to be read from the log."""
 
 
@@ -88,7 +88,7 @@ class CheckRules(msgspec.Struct, frozen=True):
 
     def is_due(self, half: HalfMessage, now_ms: int) -> bool:
         """Whether the producer is to be asked now, or the message to be given up."""
-        if self.is_given_up(half, now_ms):
+        if self.is_abandoned(half, now_ms):
             return True
         age_ms = now_ms - half.born_ms
         if half.has_immunity:
@@ -96,7 +96,7 @@ class CheckRules(msgspec.Struct, frozen=True):
         # A producer whose clock is ahead is asked at once, as Java does.
         return age_ms < 0 or age_ms > self.timeout_ms
 
-    def is_given_up(self, half: HalfMessage, now_ms: int) -> bool:
+    def is_abandoned(self, half: HalfMessage, now_ms: int) -> bool:
         """Whether it was checked as often as it may be, or is older than messages are kept."""
         return half.check_count >= self.check_max or now_ms - half.born_ms > self.reserved_ms
 
@@ -202,7 +202,7 @@ class OpenHalves:
         return self._open.get(self._newest.get(queue_offset, queue_offset))
 
     def offsets(self) -> list[int]:
-        """Newest places of all, ascending."""
+        """Newest offsets of all, ascending."""
         return list(self._open)
 
     def first(self) -> HalfMessage | None:
@@ -214,7 +214,7 @@ class OpenHalves:
         return next(reversed(self._open.values()), None)
 
     def places_of(self, topic: str) -> list[int]:
-        """Newest places of those that are for a topic, ascending."""
+        """Newest offsets of those that are for a topic, ascending."""
         return [place for place, half in self._open.items() if half.topic == topic]
 
     def remove(self, half: HalfMessage) -> Sequence[int]:
@@ -225,25 +225,25 @@ class OpenHalves:
         self.changes += 1
         if newest not in self._earlier:
             return (newest,)
-        places = self._earlier.pop(newest)
-        for place in places:
-            self._newest.pop(place, None)
-        return [*places, newest]
+        offsets = self._earlier.pop(newest)
+        for queue_offset in offsets:
+            self._newest.pop(queue_offset, None)
+        return [*offsets, newest]
 
-    def known_at(self, half: HalfMessage, place: int) -> None:
-        """Let an open half message be found by an earlier place, whose record may be gone."""
-        self._newest[place] = half.queue_offset
-        self._earlier.setdefault(half.queue_offset, []).append(place)
+    def add_earlier_offset(self, half: HalfMessage, queue_offset: int) -> None:
+        """Make an open half message known by an earlier queue offset, whose record may be gone."""
+        self._newest[queue_offset] = half.queue_offset
+        self._earlier.setdefault(half.queue_offset, []).append(queue_offset)
 
     def replace(self, half: HalfMessage, newer: HalfMessage) -> None:
-        """Note that a message was put back at a place behind all others."""
+        """Note that a message was stored again at the end of the half queue."""
         if self._open.pop(half.queue_offset, None) is not None:
             self.counts[half.topic] -= 1
         self.counts[newer.topic] = self.counts.get(newer.topic, 0) + 1
         self.changes += 1
-        places = self._earlier.pop(half.queue_offset, [])
-        places.append(half.queue_offset)
-        for place in places:
-            self._newest[place] = newer.queue_offset
+        offsets = self._earlier.pop(half.queue_offset, [])
+        offsets.append(half.queue_offset)
+        for queue_offset in offsets:
+            self._newest[queue_offset] = newer.queue_offset
         self._open[newer.queue_offset] = newer
-        self._earlier.setdefault(newer.queue_offset, []).extend(places)
+        self._earlier.setdefault(newer.queue_offset, []).extend(offsets)

@@ -193,7 +193,7 @@ def test_only_the_group_gets_it_again(tmp_path: Path) -> None:
             assert message.topic == "Orders"
             assert message.message_id == death.message_id
             assert message.reconsume_times == 0
-            assert message.properties["REPLAY_OF"] == death.place
+            assert message.properties["REPLAY_OF"] == death.position
             assert message.properties["shop"] == message.body.decode()
 
     scenario(story)

@@ -16,13 +16,13 @@ from cometmq.core.extensions.growing import (
     Layout,
     Phase,
     QueueDrain,
-    Verdict,
+    StoreDecision,
     bucket_of,
     check_change,
     consumed_offset,
     decide_store,
     group_hash,
-    parse_place,
+    parse_group_field,
 )
 from cometmq.core.topic.selector import select_by_hash
 from cometmq.errors import ConfigError
@@ -109,27 +109,27 @@ def test_a_growth_is_complete_when_every_broker_says_so() -> None:
     for number in range(9):
         verdict = decide_store(at_b, old.home(number), 1, number)
         is_home = old.home(number) == new.home(number)
-        assert verdict is (Verdict.STORE if is_home else Verdict.MOVED)
+        assert verdict is (StoreDecision.STORE if is_home else StoreDecision.MOVED)
     check_change(complete, Growth(2, Phase.PREPARED, new, old), "b")
 
 
 def test_places_are_parsed() -> None:
     """Epoch and hash, or an epoch alone for a batch."""
-    assert parse_place("3:12") == (3, 12)
-    assert parse_place("3:") == (3, None)
+    assert parse_group_field("3:12") == (3, 12)
+    assert parse_group_field("3:") == (3, None)
     for text in ("", "3", ":1", "x:1", "1:x", "1:-2"):
         with pytest.raises(ConfigError, match="expected epoch:hash"):
-            parse_place(text)
+            parse_group_field(text)
 
 
 def test_a_batch_of_many_groups_is_stored_where_nothing_moves() -> None:
     """In a queue of the new layout, from a producer that knows of it."""
     growth = Growth(1, Phase.MOVING, OLD, NEW).marked("a", 0, ALL_MOVED)
-    assert decide_store(growth, ("a", 0), 1, None) is Verdict.STORE
-    assert decide_store(growth, ("a", 3), 1, None) is Verdict.STORE
-    assert decide_store(growth, ("a", 0), 0, None) is Verdict.MOVED
-    assert decide_store(growth, ("a", 1), 1, None) is Verdict.MOVED
-    assert decide_store(growth, ("a", 4), 1, None) is Verdict.MOVED
+    assert decide_store(growth, ("a", 0), 1, None) is StoreDecision.STORE
+    assert decide_store(growth, ("a", 3), 1, None) is StoreDecision.STORE
+    assert decide_store(growth, ("a", 0), 0, None) is StoreDecision.MOVED
+    assert decide_store(growth, ("a", 1), 1, None) is StoreDecision.MOVED
+    assert decide_store(growth, ("a", 4), 1, None) is StoreDecision.MOVED
 
 
 def test_buckets_are_many_also_among_equal_remainders() -> None:
@@ -146,7 +146,7 @@ def test_all_consumers_count_and_what_is_deleted_does_not() -> None:
     assert consumed_offset([], 0, 9) == 9
 
 
-Decide = Callable[[Growth, tuple[str, int], int, int | None], Verdict]
+Decide = Callable[[Growth, tuple[str, int], int, int | None], StoreDecision]
 
 
 class Broker:
@@ -185,7 +185,7 @@ class World:
         epoch = 0 if view is None else view.epoch
         if broker.growth is not None:
             verdict = self.decide(broker.growth, (name, queue_id), epoch, number)
-            if verdict in (Verdict.MOVED, Verdict.WAIT):
+            if verdict in (StoreDecision.MOVED, StoreDecision.WAIT):
                 self.views[producer] = self.learned()
                 return
         self.queues[name, queue_id].append((group, self.sent[group]))
@@ -216,7 +216,7 @@ class World:
         growth = broker.growth
         if growth is None or growth.phase is Phase.PREPARED:
             return
-        for queue_id in growth.queues_left_at(broker.name):
+        for queue_id in growth.unmoved_queues_of(broker.name):
             queue = (broker.name, queue_id)
             end = len(self.queues[queue])
             offsets = [self.offsets[consumer, queue] for consumer in range(2)]
@@ -236,7 +236,7 @@ class World:
         growth = broker.growth
         if growth is None or growth.phase is Phase.PREPARED:
             return
-        for queue_id in growth.queues_left_at(broker.name):
+        for queue_id in growth.unmoved_queues_of(broker.name):
             if queue_id not in broker.drains:
                 end = len(self.queues[broker.name, queue_id]) if self.does_forget else 0
                 broker.drains[queue_id] = QueueDrain(end)
@@ -347,13 +347,13 @@ def test_the_interleavings_do_move_groups() -> None:
 
 def _trusts_any_epoch(
     growth: Growth, queue: tuple[str, int], epoch: int, group_hash: int | None
-) -> Verdict:
+) -> StoreDecision:
     return decide_store(growth, queue, growth.epoch, group_hash)
 
 
 def _takes_what_has_moved(
     growth: Growth, queue: tuple[str, int], epoch: int, group_hash: int | None
-) -> Verdict:
+) -> StoreDecision:
     return decide_store(replace(growth, moved={}), queue, epoch, group_hash)
 
 

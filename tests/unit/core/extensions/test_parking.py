@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cometmq.core.extensions.parking import (
-    Kind,
     LaneState,
     ParkedMessage,
     ParkingLog,
+    ParkKind,
     ParkRecord,
     copy_properties,
     lane_name,
@@ -31,14 +31,14 @@ class Topic:
     def __init__(self) -> None:
         self.records: list[ParkRecord] = []
 
-    def copy(self, kind: Kind, group: str, source_offset: int, reason: str = "") -> None:
+    def copy(self, kind: ParkKind, group: str, source_offset: int, reason: str = "") -> None:
         lane = lane_name("Orders", group, QUEUE)
         properties = copy_properties(
             {"KEYS": "k", "UNIQ_KEY": "AB", "DELAY": "3", "shop": "7"},
             kind=kind,
             lane=lane,
             topic="Orders",
-            place=f"{QUEUE}:{source_offset}",
+            position=f"{QUEUE}:{source_offset}",
             reason=reason,
         )
         self._put(properties)
@@ -50,7 +50,7 @@ class Topic:
     def move(self, group: str, move: str, count: int) -> None:
         self._put(move_properties(lane_name("Orders", group, QUEUE), move, count))
 
-    def order(self, kind: Kind, group: str, upto_offset: int | None = None) -> None:
+    def order(self, kind: ParkKind, group: str, upto_offset: int | None = None) -> None:
         self._put(order_properties(kind, lane_name("Orders", group, QUEUE), upto_offset))
 
     def _put(self, properties: dict[str, str]) -> None:
@@ -68,31 +68,31 @@ class Topic:
 
 def places(log: ParkingLog, lane: str) -> list[int]:
     """Source offsets of a lane's copies."""
-    return [int(message.place.rpartition(":")[2]) for message in log.lanes[lane].messages]
+    return [int(message.position.rpartition(":")[2]) for message in log.lanes[lane].messages]
 
 
 def test_a_lane_is_parked_retried_and_flows_again() -> None:
     """The way through the states, and what a reader knows at each step."""
     topic = Topic()
-    topic.copy(Kind.FAILED, "a", 10, "no such\naccount")
-    topic.copy(Kind.BEHIND, "a", 12)
+    topic.copy(ParkKind.FAILED, "a", 10, "no such\naccount")
+    topic.copy(ParkKind.BEHIND, "a", 12)
     log = topic.read()
     lane = log.lanes["Orders/a"]
     assert (lane.state, lane.reason) == (LaneState.PARKED, "no such account")
     assert places(log, "Orders/a") == [10, 12]
     assert lane.messages[0].source == QUEUE
     assert log.commit_offset == 0
-    topic.order(Kind.RETRY, "a")
+    topic.order(ParkKind.RETRY, "a")
     assert topic.read().lanes["Orders/a"].state is LaneState.RETRYING
-    topic.order(Kind.DONE, "a", 0)
-    topic.copy(Kind.BEHIND, "a", 15)
-    topic.order(Kind.HALT, "a")
+    topic.order(ParkKind.DONE, "a", 0)
+    topic.copy(ParkKind.BEHIND, "a", 15)
+    topic.order(ParkKind.HALT, "a")
     log = topic.read()
     assert (log.lanes["Orders/a"].state, places(log, "Orders/a")) == (LaneState.PARKED, [12, 15])
     assert log.commit_offset == 0
-    topic.order(Kind.SKIP, "a", 1)
-    topic.order(Kind.RETRY, "a")
-    topic.order(Kind.DONE, "a", 4)
+    topic.order(ParkKind.SKIP, "a", 1)
+    topic.order(ParkKind.RETRY, "a")
+    topic.order(ParkKind.DONE, "a", 4)
     log = topic.read()
     assert log.lanes == {}
     assert log.commit_offset == log.next_offset == 9
@@ -101,22 +101,22 @@ def test_a_lane_is_parked_retried_and_flows_again() -> None:
 def test_one_that_comes_late_opens_its_lane_to_be_consumed_at_once() -> None:
     """It was on its way when the last one before it was done."""
     topic = Topic()
-    topic.copy(Kind.FAILED, "a", 1)
-    topic.order(Kind.RETRY, "a")
-    topic.order(Kind.DONE, "a", 0)
-    topic.copy(Kind.BEHIND, "a", 2)
+    topic.copy(ParkKind.FAILED, "a", 1)
+    topic.order(ParkKind.RETRY, "a")
+    topic.order(ParkKind.DONE, "a", 0)
+    topic.copy(ParkKind.BEHIND, "a", 2)
     assert topic.read().lanes["Orders/a"].state is LaneState.RETRYING
 
 
 def test_repeated_records_change_nothing() -> None:
     """A copy whose acknowledgement was lost, an order for a lane that flows."""
     topic = Topic()
-    topic.copy(Kind.FAILED, "a", 1)
-    topic.copy(Kind.FAILED, "a", 1)
-    topic.copy(Kind.BEHIND, "a", 2)
-    topic.copy(Kind.BEHIND, "a", 2)
-    topic.order(Kind.RETRY, "b")
-    topic.order(Kind.DONE, "b", 99)
+    topic.copy(ParkKind.FAILED, "a", 1)
+    topic.copy(ParkKind.FAILED, "a", 1)
+    topic.copy(ParkKind.BEHIND, "a", 2)
+    topic.copy(ParkKind.BEHIND, "a", 2)
+    topic.order(ParkKind.RETRY, "b")
+    topic.order(ParkKind.DONE, "b", 99)
     log = topic.read()
     assert places(log, "Orders/a") == [1, 1, 2, 2]
     assert [one.is_repeat for one in log.lanes["Orders/a"].messages] == [False, True] * 2
@@ -135,9 +135,9 @@ def test_lanes_have_names_of_their_own() -> None:
 def test_what_retention_removed_is_forgotten() -> None:
     """Nobody can consume it any more; the lane goes on with the rest."""
     topic = Topic()
-    topic.copy(Kind.FAILED, "a", 1)
-    topic.copy(Kind.FAILED, "b", 2)
-    topic.copy(Kind.BEHIND, "a", 3)
+    topic.copy(ParkKind.FAILED, "a", 1)
+    topic.copy(ParkKind.FAILED, "b", 2)
+    topic.copy(ParkKind.BEHIND, "a", 3)
     log = topic.read()
     log.forget_before(2)
     assert places(log, "Orders/a") == [3]
@@ -165,10 +165,10 @@ def test_copies_keep_what_is_the_users() -> None:
     properties = copy_properties(
         {"KEYS": "k", "TAGS": "t", "__SHARDINGKEY": "g", "UNIQ_KEY": "AB", "shop": "7"}
         | {"DELAY": "3", "REAL_TOPIC": "x", "TRAN_MSG": "true", "PARK_REASON": "old"},
-        kind=Kind.BEHIND,
+        kind=ParkKind.BEHIND,
         lane="Orders/g",
         topic="Orders",
-        place="Orders@broker-a:3:1",
+        position="Orders@broker-a:3:1",
     )
     assert properties == {
         "KEYS": "k",
@@ -195,8 +195,8 @@ def test_reading_may_begin_at_the_commit_offset(seed: int) -> None:
         group = chance.choice("abc")
         committed = whole.commit_offset
         lane = whole.lanes.get(f"Orders/{group}")
-        kind = chance.choice([*Kind, *[Kind.MOVED] * 6])
-        if kind is Kind.MOVED:
+        kind = chance.choice([*ParkKind, *[ParkKind.MOVED] * 6])
+        if kind is ParkKind.MOVED:
             if group not in moves and lane is not None:
                 copies = [one for one in lane.messages if not one.is_repeat]
                 moves[group] = f"move {step}", copies, len(copies)
@@ -213,16 +213,16 @@ def test_reading_may_begin_at_the_commit_offset(seed: int) -> None:
                 else:
                     topic.move(group, name, count)
                     del moves[group]
-        elif kind is Kind.MOVE:
+        elif kind is ParkKind.MOVE:
             moves.pop(group, None)
         elif kind.is_message:
             source += 1
             again = chance.random() < 0.2
             topic.copy(kind, group, max(1, source - 1 if again else source))
-        elif kind in (Kind.DONE, Kind.SKIP) and lane is not None:
+        elif kind in (ParkKind.DONE, ParkKind.SKIP) and lane is not None:
             topic.order(kind, group, chance.choice(list(lane.messages)).park_offset)
         else:
-            topic.order(kind, group, -1 if kind in (Kind.DONE, Kind.SKIP) else None)
+            topic.order(kind, group, -1 if kind in (ParkKind.DONE, ParkKind.SKIP) else None)
         for record in topic.records[whole.next_offset :]:
             whole.apply(record)
         late = topic.read(whole.commit_offset)
@@ -238,11 +238,11 @@ def describe(log: ParkingLog) -> dict[str, Any]:
 def test_a_move_keeps_order_and_lets_the_old_copies_go() -> None:
     """What comes meanwhile is behind the moved ones, for every reader; `done` means the lane."""
     topic = Topic()
-    topic.copy(Kind.FAILED, "a", 1, "why")
-    topic.copy(Kind.BEHIND, "a", 2)
+    topic.copy(ParkKind.FAILED, "a", 1, "why")
+    topic.copy(ParkKind.BEHIND, "a", 2)
     before = topic.read().lanes["Orders/a"]
     topic.moved("a", before.messages[0], "m")
-    topic.copy(Kind.BEHIND, "a", 3)
+    topic.copy(ParkKind.BEHIND, "a", 3)
     topic.moved("a", before.messages[1], "m")
     assert topic.read().commit_offset == 0
     assert places(topic.read(), "Orders/a") == [1, 2, 3]
@@ -254,27 +254,27 @@ def test_a_move_keeps_order_and_lets_the_old_copies_go() -> None:
     assert [one.park_offset for one in lane.messages] == [2, 4, 3]
     assert (lane.state, lane.reason) == (LaneState.PARKED, "why")
     assert describe(topic.read(2)) == describe(log)
-    topic.order(Kind.RETRY, "a")
-    topic.order(Kind.DONE, "a", 4)
+    topic.order(ParkKind.RETRY, "a")
+    topic.order(ParkKind.DONE, "a", 4)
     assert places(topic.read(), "Orders/a") == [3]
-    topic.order(Kind.DONE, "a", 4)
+    topic.order(ParkKind.DONE, "a", 4)
     assert places(topic.read(), "Orders/a") == [3], "a repeated note ends nothing more"
-    topic.order(Kind.DONE, "a", 3)
+    topic.order(ParkKind.DONE, "a", 3)
     assert topic.read().lanes == {}
 
 
-@pytest.mark.parametrize("kind", [Kind.RETRY, Kind.SKIP, Kind.HALT])
-def test_an_order_in_the_middle_makes_a_move_void(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [ParkKind.RETRY, ParkKind.SKIP, ParkKind.HALT])
+def test_an_order_in_the_middle_makes_a_move_void(kind: ParkKind) -> None:
     """So does a copy that is missing; the old copies count on."""
     topic = Topic()
-    topic.copy(Kind.FAILED, "a", 1)
-    topic.copy(Kind.BEHIND, "a", 2)
+    topic.copy(ParkKind.FAILED, "a", 1)
+    topic.copy(ParkKind.BEHIND, "a", 2)
     copies = list(topic.read().lanes["Orders/a"].messages)
     topic.moved("a", copies[0], "m")
-    topic.order(kind, "a", 0 if kind is Kind.SKIP else None)
+    topic.order(kind, "a", 0 if kind is ParkKind.SKIP else None)
     topic.moved("a", copies[1], "m")
     topic.move("a", "m", 2)
     log = topic.read()
-    assert places(log, "Orders/a") == ([2] if kind is Kind.SKIP else [1, 2])
+    assert places(log, "Orders/a") == ([2] if kind is ParkKind.SKIP else [1, 2])
     assert [one.park_offset for one in log.lanes["Orders/a"].messages][-1] == 1
     assert log.commit_offset == 0

@@ -4,15 +4,15 @@ from collections.abc import Iterable
 
 from cometmq.core.group.consumer_group import (
     ConsumerGroups,
+    GroupMember,
     HeartbeatOutcome,
-    Member,
     ProducerGroups,
 )
 from cometmq.model.group import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
 
 
-def member(client_id: str, now_ms: int = 0) -> Member:
-    return Member(client_id, "JAVA", 493, now_ms)
+def member(client_id: str, now_ms: int = 0) -> GroupMember:
+    return GroupMember(client_id, "JAVA", 493, now_ms)
 
 
 def beat(

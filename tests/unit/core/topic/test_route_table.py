@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cometmq.core.topic.route_table import (
     BROKER_TIMEOUT_MS,
     BrokerMember,
-    Registration,
+    BrokerRegistration,
     RegistrationResult,
     RouteTable,
 )
@@ -25,9 +25,9 @@ def registration(
     topics: tuple[TopicConfig, ...] = TOPICS,
     version: DataVersion = V1,
     acting: bool | None = None,
-) -> Registration:
+) -> BrokerRegistration:
     """A registration with a high-availability address made from the member's."""
-    return Registration(
+    return BrokerRegistration(
         member, "ha-of-" + member.address, version, topics, enable_acting_master=acting
     )
 
@@ -261,7 +261,7 @@ def test_every_member_in_a_route_is_alive(events: list[tuple[str, BrokerMember, 
 def test_a_broker_may_ask_for_a_shorter_timeout(timeout_ms: int) -> None:
     """As brokers with acting masters do."""
     routes = RouteTable()
-    wanted = Registration(A0, "", V1, TOPICS, timeout_ms=timeout_ms)
+    wanted = BrokerRegistration(A0, "", V1, TOPICS, timeout_ms=timeout_ms)
     routes.register(wanted, "x", 0)
     assert routes.expired(timeout_ms) == ()
     assert len(routes.expired(timeout_ms + 1)) == 1

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from cometmq.client.queue.assignment import Assignment
-from cometmq.core.consume.watchdog import Progress, Verdict
+from cometmq.core.consume.watchdog import QueueHealth, QueueSample
 from cometmq.errors import CometError
 from cometmq.model import MessageQueue
 
@@ -64,15 +64,15 @@ class Watchdog:
         if self._assignments.get(assignment.queue) is not assignment:
             return
         process_queue.broker_max_offset = max(end, process_queue.broker_max_offset)
-        progress = Progress(
+        progress = QueueSample(
             process_queue.pull_offset, process_queue.count, process_queue.finished_count, end
         )
         now_ms = self._now_ms()
         if process_queue.finished_count != assignment.sampled.finished:
             process_queue.last_consume_ms = now_ms
         assignment.sampled = assignment.sample(now_ms)
-        verdict = assignment.watch.look(progress, now_ms)
-        if verdict is Verdict.PULL_STUCK and not self._is_paused(assignment.queue):
+        verdict = assignment.watch.judge(progress, now_ms)
+        if verdict is QueueHealth.PULL_STUCK and not self._is_paused(assignment.queue):
             log.error(
                 "the pull loop of group %s stood still and is restarted; %s; last error: %s",
                 self._group,
@@ -81,7 +81,7 @@ class Watchdog:
             )
             assignment.watch.restarted(now_ms)
             loop.restart()
-        elif verdict is Verdict.HANDLERS_STUCK:
+        elif verdict is QueueHealth.HANDLERS_STUCK:
             log.warning(
                 "handlers of group %s do not finish; %s; the pull loop waits because: %s",
                 self._group,

@@ -13,7 +13,7 @@ from cometmq.client.base.reading import QueueReader
 from cometmq.client.extensions.parking.log import ParkingQueue
 from cometmq.client.extensions.parking.moving import read_parked
 from cometmq.client.message.message import ReceivedMessage
-from cometmq.core.extensions.parking import Kind, Lane, ParkedMessage
+from cometmq.core.extensions.parking import HaltedLane, ParkedMessage, ParkKind
 from cometmq.errors import ConfigError, QueryNotFound, ResponseCode
 from cometmq.model.names import PARK_PREFIX, park_topic
 from cometmq.net.env import Clock
@@ -26,7 +26,7 @@ class ParkedLane:
     """One lane that does not flow, at one broker."""
 
     name: str
-    lane: Lane
+    lane: HaltedLane
     queue: ParkingQueue
     expires_ms: int = 0
     """From when on retention may delete the first of its messages, unless it is moved on before."""
@@ -105,11 +105,11 @@ class ParkedLanes:
 
     async def retry(self, lane: ParkedLane) -> None:
         """Have its messages consumed again, in order; durable when this returns."""
-        await lane.queue.append_order(Kind.RETRY, lane.name)
+        await lane.queue.append_order(ParkKind.RETRY, lane.name)
 
     async def skip(self, lane: ParkedLane, count: int) -> int:
         """Give up its first messages; how many these are."""
         some = list(islice(lane.lane.messages, count))
         if some:
-            await lane.queue.append_order(Kind.SKIP, lane.name, some[-1].park_offset)
+            await lane.queue.append_order(ParkKind.SKIP, lane.name, some[-1].park_offset)
         return len(some)

@@ -15,9 +15,9 @@ from cometmq.client.message.message import ReceivedMessage, split_messages
 from cometmq.codec.java_properties import parse_properties
 from cometmq.codec.properties import encode_properties_text
 from cometmq.core.extensions.parking import (
-    Kind,
     ParkedMessage,
     ParkingLog,
+    ParkKind,
     ParkRecord,
     move_properties,
     moved_properties,
@@ -167,7 +167,7 @@ class ParkingQueue:
             stored.body, properties, sys_flag, stored.flag, stored.reconsume_times
         )
 
-    async def append_order(self, kind: Kind, lane: str, upto_offset: int | None = None) -> int:
+    async def append_order(self, kind: ParkKind, lane: str, upto_offset: int | None = None) -> int:
         """Append a record that is no copy; its offset."""
         properties = order_properties(kind, lane, upto_offset)
         return await self._append(f"{kind.value} {lane}".encode(), properties, 0, 0, 0)

@@ -16,7 +16,7 @@ from typing import Final
 from cometmq.client.base.reading import QueueReader
 from cometmq.client.extensions.parking.log import ParkingQueue
 from cometmq.client.message.message import ReceivedMessage
-from cometmq.core.extensions.parking import Lane, LaneState, ParkedMessage
+from cometmq.core.extensions.parking import HaltedLane, LaneState, ParkedMessage
 from cometmq.errors import CometError
 from cometmq.net.env import Clock
 
@@ -60,8 +60,8 @@ class LaneMover:
         reader: QueueReader,
         queue: ParkingQueue,
         clock: Clock,
-        lanes: Callable[[], Mapping[str, Lane]],
-        may_move: Callable[[Lane], bool],
+        lanes: Callable[[], Mapping[str, HaltedLane]],
+        may_move: Callable[[HaltedLane], bool],
         read_up_to: ReadUpTo,
     ) -> None:
         self._reader = reader
@@ -100,7 +100,7 @@ class LaneMover:
             moved += await self._move(name)
         return moved
 
-    def _is_movable(self, lane: Lane) -> bool:
+    def _is_movable(self, lane: HaltedLane) -> bool:
         return lane.state is LaneState.PARKED and lane.opened_by is None and self._may_move(lane)
 
     async def _move(self, name: str) -> bool:

@@ -32,16 +32,16 @@ from cometmq.client.queue.assignment import Assignment
 from cometmq.codec.properties import find_property
 from cometmq.core.consume.order import OrderPolicy, Suspend
 from cometmq.core.extensions.parking import (
-    Kind,
-    Lane,
+    HaltedLane,
     LaneState,
     ParkedMessage,
     ParkingLog,
+    ParkKind,
     copy_properties,
     lane_name,
 )
 from cometmq.core.retry.consume_retry import DELAY_LEVEL_DEAD_LETTER
-from cometmq.core.retry.dead_letters import place_text
+from cometmq.core.retry.dead_letters import position_text
 from cometmq.errors import CometError, RequestTimeout
 from cometmq.model import MessageQueue
 from cometmq.net.env import Clock
@@ -86,7 +86,12 @@ class _Item:
     __slots__ = ("assignment", "is_lost", "kind", "lane", "message", "reason", "settled")
 
     def __init__(
-        self, assignment: Assignment, message: ReceivedMessage, lane: str, kind: Kind, reason: str
+        self,
+        assignment: Assignment,
+        message: ReceivedMessage,
+        lane: str,
+        kind: ParkKind,
+        reason: str,
     ) -> None:
         self.assignment = assignment
         self.message = message
@@ -171,7 +176,7 @@ class Parking:
     def mover(self, found: _BrokerLog) -> LaneMover:
         """What moves a broker's old lanes on."""
 
-        def may_move(lane: Lane) -> bool:
+        def may_move(lane: HaltedLane) -> bool:
             source = lane.messages[0].source
             is_ours = source in self._held and self._host.may_consume(source)
             return is_ours and not self._is_closed
@@ -267,18 +272,18 @@ class Parking:
         flowing: list[ReceivedMessage] = []
         for message in messages:
             if self.is_closed(message):
-                self.park(assignment, message, Kind.BEHIND)
+                self.park(assignment, message, ParkKind.BEHIND)
             else:
                 flowing.append(message)
         return flowing
 
     def park(
-        self, assignment: Assignment, message: ReceivedMessage, kind: Kind, reason: str = ""
+        self, assignment: Assignment, message: ReceivedMessage, kind: ParkKind, reason: str = ""
     ) -> None:
         """Bring a message to the log; when it is there it counts as consumed."""
         lane = self.lane_of(message)
-        if kind is Kind.FAILED and lane in self._moving:
-            kind = Kind.BEHIND
+        if kind is ParkKind.FAILED and lane in self._moving:
+            kind = ParkKind.BEHIND
         self._moving[lane] = self._moving.get(lane, 0) + 1
         item = _Item(assignment, message, lane, kind, reason)
         box = self._outbox.get(lane)
@@ -331,7 +336,7 @@ class Parking:
             kind=item.kind,
             lane=item.lane,
             topic=message.topic,
-            place=place_text(message.message_queue, message.queue_offset),
+            position=position_text(message.message_queue, message.queue_offset),
             reason=item.reason,
         )
 
@@ -349,7 +354,7 @@ class Parking:
                 continue
             process_queue.finish(item.message.queue_offset)
             item.assignment.loop.wake()
-            if item.kind is Kind.FAILED:
+            if item.kind is ParkKind.FAILED:
                 self._tell(item.message, item.reason)
         found.sent = waiting
 
@@ -484,9 +489,9 @@ class Parking:
             break
         end = -1
         if done_upto >= 0:
-            end = await found.queue.append_order(Kind.DONE, name, done_upto)
+            end = await found.queue.append_order(ParkKind.DONE, name, done_upto)
         if fault is not None:
-            end = await found.queue.append_order(Kind.HALT, name)
+            end = await found.queue.append_order(ParkKind.HALT, name)
             self._tell(*fault)
         elif done_upto < 0:
             await asyncio.sleep(PAUSE_S)  # gone from the log, or no longer ours

@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import isnan
 
 from cometmq.core.base.java_number import parse_double, parse_integer, parse_long
-from cometmq.core.filter.sql92.tree import Kind, Literal
+from cometmq.core.filter.sql92.tree import Literal, LiteralKind
 from cometmq.errors import NotComparable
 
 __all__ = [
@@ -25,7 +25,11 @@ __all__ = [
     "refuse_text",
 ]
 
-_PARSERS = {Kind.INTEGER: parse_integer, Kind.LONG: parse_long, Kind.DOUBLE: parse_double}
+_PARSERS = {
+    LiteralKind.INTEGER: parse_integer,
+    LiteralKind.LONG: parse_long,
+    LiteralKind.DOUBLE: parse_double,
+}
 
 
 def parse_boolean(text: str) -> bool:
@@ -67,13 +71,13 @@ def compare_literals(left: Literal, right: Literal) -> int:
         NotComparable: Java would throw.
     """
     first, second = left.value, right.value
-    if left.kind is Kind.BOOLEAN and right.kind is Kind.STRING:
+    if left.kind is LiteralKind.BOOLEAN and right.kind is LiteralKind.STRING:
         refuse_text(str(second))
     if isinstance(first, str) and not isinstance(second, str):
         first = _PARSERS[right.kind](first) if right.is_number else parse_boolean(first)
     elif isinstance(second, str) and not isinstance(first, str):
         second = _PARSERS[left.kind](second)
-    elif Kind.BOOLEAN in (left.kind, right.kind) and left.kind is not right.kind:
+    elif LiteralKind.BOOLEAN in (left.kind, right.kind) and left.kind is not right.kind:
         return -1
     if isinstance(first, str) or isinstance(second, str):
         return (str(first) > str(second)) - (str(first) < str(second))

@@ -40,8 +40,8 @@ from cometmq.core.filter.sql92.compare import (
 from cometmq.core.filter.sql92.tree import (
     Comparison,
     Inclusion,
-    Kind,
     Literal,
+    LiteralKind,
     Logic,
     Negation,
     Node,
@@ -263,7 +263,7 @@ class _Compiler:
             test = f"not {test}"
         if isinstance(operand, Property):
             found = f"({place} := {self.look_up(operand.name)})"
-        elif isinstance(operand, Literal) and operand.kind is Kind.STRING:
+        elif isinstance(operand, Literal) and operand.kind is LiteralKind.STRING:
             found = f"({place} := {self.constant(operand.value)})"
         else:
             value, may_raise = self._operand(operand)
@@ -293,11 +293,11 @@ class _Compiler:
                 code = self.condition(node)
                 return code.value, code.may_raise
 
-    def _number(self, place: str, kind: Kind) -> str:
+    def _number(self, place: str, kind: LiteralKind) -> str:
         """Code that converts a property's text, Java's way."""
-        if kind is Kind.DOUBLE:
+        if kind is LiteralKind.DOUBLE:
             return f"{self.helper(parse_double)}({place})"
-        slow = self.helper(parse_integer if kind is Kind.INTEGER else parse_long)
+        slow = self.helper(parse_integer if kind is LiteralKind.INTEGER else parse_long)
         # Up to nine ASCII digits need no further look: they fit, and int() reads them as Java does.
         return (
             f"({self.helper(int)}({place}) if {self.helper(len)}({place}) < 10 and"
@@ -341,9 +341,9 @@ class _Compiler:
     def _converted(self, place: str, literal: Literal, operator: str) -> tuple[str, str]:
         """A property's text beside a literal: the test, and its opposite."""
         constant = self.constant(literal.value)
-        if literal.kind is Kind.STRING:
+        if literal.kind is LiteralKind.STRING:
             return f"{place} == {constant}", f"{place} != {constant}"
-        if literal.kind is Kind.BOOLEAN:
+        if literal.kind is LiteralKind.BOOLEAN:
             test = f"{self.helper(parse_boolean)}({place})"
             return f"{test} is {constant}", f"{test} is not {constant}"
         number = self._number(place, literal.kind)
@@ -353,9 +353,9 @@ class _Compiler:
             f"{number} {_OPPOSITE[operator]} {constant}",
         )
         # Java's not-a-number is greater than every number; Python's is in no order at all.
-        if literal.kind is Kind.DOUBLE and operator in (">", ">="):
+        if literal.kind is LiteralKind.DOUBLE and operator in (">", ">="):
             return f"not {opposite}", opposite
-        if literal.kind is Kind.DOUBLE and operator in ("<", "<="):
+        if literal.kind is LiteralKind.DOUBLE and operator in ("<", "<="):
             return test, f"not {test}"
         return test, opposite
 
@@ -365,7 +365,7 @@ class _Compiler:
         test, opposite = self._converted(place, literal, "=")
         value = f"(None if {found} is None else {test})"
         is_false = f"({found} is not None and {opposite})"
-        if literal.kind is Kind.STRING:
+        if literal.kind is LiteralKind.STRING:
             bare = f"({self.look_up(name)} == {self.constant(literal.value)})"
             return _Code(value, bare, is_false)
         is_true = f"({found} is not None and {test})"
@@ -375,7 +375,7 @@ class _Compiler:
         """A literal on the left is not equal to what a message does not have; nothing is null."""
         place = self.place()
         found = f"({place} := {self.look_up(name)})"
-        if literal.kind is Kind.BOOLEAN:
+        if literal.kind is LiteralKind.BOOLEAN:
             test = f"({found} is not None and {self.helper(refuse_text)}({place}))"
             return _Code(test, test, f"(not {test})", may_raise=True, may_be_null=False)
         test, opposite = self._converted(place, literal, "=")

@@ -24,8 +24,8 @@ from cometmq.core.filter.sql92.number_search import Bounds, search_of
 from cometmq.core.filter.sql92.tree import (
     Comparison,
     Inclusion,
-    Kind,
     Literal,
+    LiteralKind,
     Logic,
     Node,
     Not,
@@ -104,9 +104,9 @@ def _of_comparison(one: Node, constant: Node, operator: str) -> _Needles:
         return _of_number(one.name, number, operator)
     if operator != "=" or not isinstance(constant, Literal):
         return None
-    if constant.kind is Kind.STRING:
+    if constant.kind is LiteralKind.STRING:
         return _value(one.name, str(constant.value))
-    return _name(one.name) if constant.kind is Kind.BOOLEAN else None
+    return _name(one.name) if constant.kind is LiteralKind.BOOLEAN else None
 
 
 def _of_number(name: str, number: Literal, operator: str) -> _Needles:
@@ -115,7 +115,7 @@ def _of_number(name: str, number: Literal, operator: str) -> _Needles:
     encoded = _bytes(name)
     if encoded is None:
         return None
-    is_whole = number.kind is not Kind.DOUBLE
+    is_whole = number.kind is not LiteralKind.DOUBLE
     low, high = -inf, inf
     if operator in ("=", ">", ">="):
         low = value + 1 if is_whole and operator == ">" else value
@@ -151,7 +151,7 @@ def _of_not(operand: Node) -> _Needles:
         case NullTest(operand=Property(name=name)):
             return _name(name)
         # Null, and so no match, where the property is missing; not so with the sides exchanged.
-        case Comparison(left=Property(name=name), right=Literal(kind=Kind.STRING)):
+        case Comparison(left=Property(name=name), right=Literal(kind=LiteralKind.STRING)):
             return _name(name)
     return None
 

@@ -35,8 +35,8 @@ from cometmq.core.filter.sql92.lexer import Token, refuse, tokenize
 from cometmq.core.filter.sql92.tree import (
     Comparison,
     Inclusion,
-    Kind,
     Literal,
+    LiteralKind,
     Logic,
     Negation,
     Node,
@@ -182,14 +182,14 @@ class _Parser:
 
     def _check_equality(self, left: _Part, right: _Part) -> None:
         for part in (left, right):
-            if isinstance(part.node, Literal) and part.node.kind is Kind.NULL:
+            if isinstance(part.node, Literal) and part.node.kind is LiteralKind.NULL:
                 raise self._refuse(
                     part.token, "something other than NULL", "write IS NULL or IS NOT NULL"
                 )
         first, second = left.node, right.node
         if not (isinstance(first, Literal) and isinstance(second, Literal)):
             return
-        if first.kind is Kind.BOOLEAN and second.kind is not Kind.BOOLEAN:
+        if first.kind is LiteralKind.BOOLEAN and second.kind is not LiteralKind.BOOLEAN:
             raise self._refuse(right.token, "TRUE or FALSE", "as on the other side")
 
     def _comparison(self, hint: str = "") -> _Part:
@@ -285,15 +285,15 @@ class _Parser:
         if token.kind == "name":
             node = Property(token.text)
         elif token.kind == "string":
-            node = Literal(Kind.STRING, _unquoted(token.text))
+            node = Literal(LiteralKind.STRING, _unquoted(token.text))
         elif token.kind == "decimal":
             node = self._decimal(token)
         elif token.kind == "float":
             node = self._float(token)
         elif token.kind in ("TRUE", "FALSE"):
-            node = Literal(Kind.BOOLEAN, token.kind == "TRUE")
+            node = Literal(LiteralKind.BOOLEAN, token.kind == "TRUE")
         elif token.kind == "NULL":
-            node = Literal(Kind.NULL, None)
+            node = Literal(LiteralKind.NULL, None)
         else:
             raise self._refuse(token, _VALUE, hint)
         return self._part(node, token)
@@ -304,7 +304,7 @@ class _Parser:
         value = int(digits) if len(digits) < 20 else _LONG_MAX + 1
         if value > _LONG_MAX:
             raise self._refuse(token, f"a whole number of at most {_LONG_MAX}")
-        return Literal(Kind.INTEGER if value <= _INTEGER_MAX else Kind.LONG, value)
+        return Literal(LiteralKind.INTEGER if value <= _INTEGER_MAX else LiteralKind.LONG, value)
 
     def _float(self, token: Token) -> Literal:
         value = float(token.text)
@@ -314,7 +314,7 @@ class _Parser:
             raise self._refuse(
                 token, "a number above 4.9e-324", "RocketMQ reads 0 as a whole number only: write 0"
             )
-        return Literal(Kind.DOUBLE, value)
+        return Literal(LiteralKind.DOUBLE, value)
 
 
 def _is_less(first: Node, second: Node) -> bool:

@@ -19,8 +19,8 @@ __all__ = [
     "BOOLEAN_NODES",
     "Comparison",
     "Inclusion",
-    "Kind",
     "Literal",
+    "LiteralKind",
     "Logic",
     "Negation",
     "Node",
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-class Kind(Enum):
+class LiteralKind(Enum):
     """What a literal is in Java: the kind decides how a property is converted to meet it."""
 
     NULL = "null"
@@ -44,14 +44,14 @@ class Kind(Enum):
     STRING = "String"
 
 
-NUMBERS: Final = frozenset({Kind.INTEGER, Kind.LONG, Kind.DOUBLE})
+NUMBERS: Final = frozenset({LiteralKind.INTEGER, LiteralKind.LONG, LiteralKind.DOUBLE})
 
 
 @dataclass(slots=True, eq=False)
 class Literal:
     """A constant of the filter's text."""
 
-    kind: Kind
+    kind: LiteralKind
     value: bool | int | float | str | None
 
     @property
@@ -131,7 +131,7 @@ BOOLEAN_NODES: Final = (Not, Logic, Comparison, Inclusion, TextSearch, NullTest)
 def is_boolean(node: Node) -> bool:
     """Whether RocketMQ takes the node for a condition; a property only becomes one by a cast."""
     if isinstance(node, Literal):
-        return node.kind in (Kind.BOOLEAN, Kind.NULL)
+        return node.kind in (LiteralKind.BOOLEAN, LiteralKind.NULL)
     return isinstance(node, BOOLEAN_NODES)
 
 

@@ -124,7 +124,7 @@ class ParkedWorkload(Workload):
                     self.cluster.world.record("refused", f"operator {type(error).__name__}")
 
     async def _order(self, lanes: ParkedLanes, lane: ParkedLane) -> None:
-        bodies = [self._body_at(one.place) for one in lane.lane.messages]
+        bodies = [self._body_at(one.position) for one in lane.lane.messages]
         self.cluster.world.record("parked", f"{lane.name} {bodies}")
         if b"" in bodies:
             return

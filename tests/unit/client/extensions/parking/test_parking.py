@@ -17,7 +17,7 @@ from cometmq.client import (
     ReceivedMessage,
 )
 from cometmq.client.extensions.parking.log import ParkingQueue
-from cometmq.core.extensions.parking import Kind, LaneState, ParkingLog
+from cometmq.core.extensions.parking import LaneState, ParkingLog, ParkKind
 from cometmq.errors import ConfigError
 from cometmq.net.env import SystemClock
 from cometmq.testing.cluster import EmbeddedCluster, embedded_cluster
@@ -146,7 +146,7 @@ def test_the_others_flow_on_and_a_retry_keeps_order(order: str) -> None:
             lane = (await shop.state()).lanes["Orders/bad"]
             assert [one.keys for one in lane.messages] == [f"bad:{n}" for n in (2, 3, 4, 8, 9)]
             shop.refused = set()
-            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await shop.log.append_order(ParkKind.RETRY, "Orders/bad")
             await until(lambda: len(shop.taken_of("bad")) == 5, WAIT_S)
             assert shop.taken_of("bad") == [f"bad:{n}" for n in (2, 3, 4, 8, 9)]
 
@@ -170,7 +170,7 @@ def test_a_retry_that_fails_again_stands_still_until_the_next() -> None:
         await shop.send("bad", 4)
         async with shop.consumer():
             await until(lambda: len(shop.parked) == 1, WAIT_S)
-            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await shop.log.append_order(ParkKind.RETRY, "Orders/bad")
             await until(lambda: len(shop.parked) == 2, WAIT_S)
 
             async def is_parked() -> bool:
@@ -179,13 +179,13 @@ def test_a_retry_that_fails_again_stands_still_until_the_next() -> None:
 
             await eventually(is_parked)
             first = (await shop.state()).lanes["Orders/bad"].messages[0]
-            await shop.log.append_order(Kind.SKIP, "Orders/bad", first.park_offset)
-            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await shop.log.append_order(ParkKind.SKIP, "Orders/bad", first.park_offset)
+            await shop.log.append_order(ParkKind.RETRY, "Orders/bad")
             await until(lambda: len(shop.parked) == 3, WAIT_S)
             assert shop.parked[-1][0] == "bad:2"
             assert shop.taken == ["bad:1"]
             shop.refused = set()
-            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await shop.log.append_order(ParkKind.RETRY, "Orders/bad")
             await until(lambda: len(shop.taken) == 3, WAIT_S)
         assert shop.taken == ["bad:1", "bad:2", "bad:3"]
 
@@ -217,7 +217,7 @@ def test_parked_groups_survive_their_member() -> None:
 
             await eventually(are_parked)
             assert len(shop.tried) == tries + 1, "a message of the parked group was tried"
-            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await shop.log.append_order(ParkKind.RETRY, "Orders/bad")
             await until(lambda: len(shop.taken_of("bad")) == 4, WAIT_S)
         assert shop.taken_of("bad") == [f"bad:{n}" for n in range(4)]
 
@@ -243,7 +243,7 @@ def test_a_rebalance_in_the_middle_of_a_retry() -> None:
         await eventually(are_parked)
         shop.refused = set()
         for group in "abc":
-            await shop.log.append_order(Kind.RETRY, f"Orders/{group}")
+            await shop.log.append_order(ParkKind.RETRY, f"Orders/{group}")
         await until(lambda: shop.taken, WAIT_S)
         async with shop.consumer(instance_name="second"):
             await first.shutdown()
@@ -287,14 +287,14 @@ def test_old_lanes_are_moved_on_before_they_expire() -> None:
             assert await mover.move_old() == 1
             state = await shop.state()
             after = state.lanes["Orders/bad"].messages
-            assert [one.place for one in after] == [one.place for one in before]
+            assert [one.position for one in after] == [one.position for one in before]
             assert [one.parked_ms for one in after] == [one.parked_ms for one in before]
             assert after[0].park_offset > before[-1].park_offset
             await until(lambda: found.committed == after[0].park_offset, WAIT_S)
             await shop.send("bad")
             await eventually(lambda: are_parked(4))
             shop.refused.clear()
-            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await shop.log.append_order(ParkKind.RETRY, "Orders/bad")
             await until(lambda: len(shop.taken) == 5, WAIT_S)
             await shop.send("bad")
             await until(lambda: len(shop.taken) == 6, WAIT_S)
@@ -320,7 +320,7 @@ def test_messages_without_a_group_are_parked_by_queue() -> None:
 
             await eventually(are_parked)
             shop.refused = set()
-            await shop.log.append_order(Kind.RETRY, "Orders@broker-a:0")
+            await shop.log.append_order(ParkKind.RETRY, "Orders@broker-a:0")
             await until(lambda: len(shop.taken) == 4, WAIT_S)
         assert shop.taken_of("None") == ["None:0", "None:1"]
 
@@ -349,7 +349,7 @@ def test_list_handlers_threads_and_dead_letters() -> None:
             await until(lambda: shop.parked, WAIT_S)
             assert shop.taken == ["bad:0"]
             is_hopeless = True
-            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await shop.log.append_order(ParkKind.RETRY, "Orders/bad")
             await until(lambda: len(shop.taken) == 2, WAIT_S)
 
             async def is_dead() -> bool:
@@ -443,7 +443,7 @@ def test_parked_groups_survive_the_broker(tmp_path: Path) -> None:
 
             await eventually(are_parked)
             assert shop.tried == []
-            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await shop.log.append_order(ParkKind.RETRY, "Orders/bad")
             await until(lambda: len(shop.taken) == 5, WAIT_S)
         assert shop.taken == [f"bad:{n}" for n in range(5)]
 
@@ -490,11 +490,11 @@ def test_a_member_that_dies_while_it_parks() -> None:
 
             async def are_parked() -> bool:
                 messages = (await shop.state()).lanes["Orders/bad"].messages
-                return len({one.place for one in messages}) == 4
+                return len({one.position for one in messages}) == 4
 
             await eventually(are_parked)
             shop.refused = set()
-            await shop.log.append_order(Kind.RETRY, "Orders/bad")
+            await shop.log.append_order(ParkKind.RETRY, "Orders/bad")
             await until(lambda: len(shop.taken_of("bad")) == 4, WAIT_S)
 
             async def flows_again() -> bool:
@@ -536,7 +536,7 @@ def test_a_broker_that_lost_acknowledged_copies_gets_them_again() -> None:
             found.queue.append_copy = lose  # type: ignore[method-assign]
             found.queue.pull = end_earlier  # type: ignore[method-assign, assignment]
             # The pull that is held has to end before the next one can find out.
-            await shop.log.append_order(Kind.RETRY, "nobody")
+            await shop.log.append_order(ParkKind.RETRY, "nobody")
             await shop.send("b", 2)
 
             async def are_parked() -> bool:
@@ -561,7 +561,7 @@ def test_what_is_parked_is_no_topic_of_the_group() -> None:
         await shop.send("a")
         async with shop.consumer():
             await until(lambda: len(shop.parked) == 1, WAIT_S)
-            await shop.log.append_order(Kind.RETRY, "Orders/a")
+            await shop.log.append_order(ParkKind.RETRY, "Orders/a")
             shop.refused = set()
 
             async def flows_again() -> bool:
