@@ -105,7 +105,9 @@ class SendBackProcessor:
         in_worker(state, request, connection, read, finish)
         return None
 
-    def _set_pause(self, target: Destination, decision: retry.SendBackDecision, now_ms: int) -> None:
+    def _set_pause(
+        self, target: Destination, decision: retry.SendBackDecision, now_ms: int
+    ) -> None:
         """Delay the copy by a level, or exactly where no level has the time of the policy."""
         state, properties = self._state, target.properties
         delay_ms = decision.delay_ms
