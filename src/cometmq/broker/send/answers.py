@@ -68,52 +68,52 @@ class SendAnswers:
         results: Sequence[PutResult],
         handles: Sequence[str] | None,
         connection: ServerConnection,
+        *,
+        is_durable: bool = False,
     ) -> bytes:
-        """Return the answers that leave now, of the first `len(results)` sends; others follow."""
-        if not self._is_sync_flush:
-            return self._texts(sends, results, handles).encode("latin-1")
-        ready: list[int] = []
-        waiting: list[int] = []
-        for number, send in enumerate(sends[: len(results)]):
-            (waiting if send.shape.is_flush_awaited else ready).append(number)
+        """Return the answers that leave now, of the first `len(results)` sends; others follow.
 
-        def pick(numbers: list[int]) -> tuple[list[Send], list[PutResult], list[str] | None]:
-            return (
-                [sends[number] for number in numbers],
-                [results[number] for number in numbers],
-                [handles[number] for number in numbers] if handles else None,
-            )
-
-        if waiting:
-            self._park_run(*pick(waiting), connection)
-        return self._texts(*pick(ready)).encode("latin-1")
-
-    def _texts(
-        self, sends: Sequence[Send], results: Sequence[PutResult], handles: Sequence[str] | None
-    ) -> str:
-        text, prefix = self._encoder.success_text, self._state.message_id_prefix
+        `is_durable`: nobody has to wait for the flush any more.
+        """
+        is_parking = self._is_sync_flush and not is_durable
+        text = self._encoder.success_text
+        if len(results) == 1:
+            ids = [f"{self._state.message_id_prefix}{results[0].physical_offset:016X}"]
+        else:
+            offsets = [result.physical_offset for result in results]
+            ids = offset_message_ids(self._state.host, offsets).split(",")
         texts: list[str] = []
+        waiting: list[int] = []
         handle = None
-        for number, result in enumerate(results):
-            send = sends[number]
+        number = 0
+        for send, message_id in zip(sends, ids, strict=False):
             request = send.request
-            if request.flag & FLAG_ONEWAY:
-                continue
-            if handles is not None:
-                handle = handles[number]
-            message_id = f"{prefix}{result.physical_offset:016X}"
-            # Clients are told the queue the message is for, also while it waits somewhere else.
-            texts.append(
-                text(
-                    request.opaque,
-                    send.real_queue_id,
-                    result.queue_offset,
-                    message_id,
-                    send.uniq_key,
-                    handle,
+            if is_parking and send.shape.is_flush_awaited:
+                waiting.append(number)
+            elif not request.flag & FLAG_ONEWAY:
+                if handles is not None:
+                    handle = handles[number]
+                queue_offset = results[number].queue_offset
+                # Clients are told the queue the message is for, also while it waits elsewhere.
+                texts.append(
+                    text(
+                        request.opaque,
+                        send.real_queue_id,
+                        queue_offset,
+                        message_id,
+                        send.uniq_key,
+                        handle,
+                    )
                 )
+            number += 1
+        if waiting:
+            self._park_run(
+                [sends[number] for number in waiting],
+                [results[number] for number in waiting],
+                [handles[number] for number in waiting] if handles else None,
+                connection,
             )
-        return "".join(texts)
+        return "".join(texts).encode("latin-1")
 
     def _park_run(
         self,
@@ -126,7 +126,7 @@ class SendAnswers:
 
         def settle(is_durable: bool) -> None:
             if is_durable:
-                answers = self._texts(sends, results, handles).encode("latin-1")
+                answers = self.of_run(sends, results, handles, connection, is_durable=True)
             else:
                 answers = b"".join(
                     self.stored(

@@ -274,9 +274,10 @@ class SendProcessor:
         """Append a run and return the answers that leave now; each refused message has its own."""
         append = self._state.store.append
         answers = b""
+        host = connection.peer_host
         while sends:
             try:
-                results = append(sends, born_host=connection.peer_host, store_ms=now_ms)
+                results = append(sends, born_host=host, store_ms=now_ms)
             except StoreError as error:
                 request = sends.pop(0).request
                 if not request.flag & FLAG_ONEWAY:
@@ -285,7 +286,7 @@ class SendProcessor:
             kind = sends[0].shape.kind
             handles = None
             if kind is not PLAIN:
-                handles = kind.stored(sends, results, connection.peer_host, now_ms)
+                handles = kind.stored(sends, results, host, now_ms)
             answers += self._answers.of_run(sends, results, handles, connection)
             if len(results) == len(sends):
                 break
