@@ -85,8 +85,7 @@ class SendAnswers:
         texts: list[str] = []
         waiting: list[int] = []
         handle = None
-        number = 0
-        for send, message_id in zip(sends, ids, strict=False):
+        for number, (send, message_id) in enumerate(zip(sends, ids, strict=False)):
             request = send.request
             if is_parking and send.shape.is_flush_awaited:
                 waiting.append(number)
@@ -105,7 +104,6 @@ class SendAnswers:
                         handle,
                     )
                 )
-            number += 1
         if waiting:
             self._park_run(
                 [sends[number] for number in waiting],

@@ -1,7 +1,6 @@
 """Publishes staged batches: one after the other, each in slices, each wholly or not at all.
 
-Job: the way from a publish request to its answer, and its continuation after a crash.  It must
-not hold up the loop: a slice is at most a thousand messages, and others have their turn between
+The loop is not held up: a slice is at most a thousand messages, and others have their turn between
 two slices.
 
 1. The tokens are checked and what they staged is on stable storage (SYNC_FLUSH).
@@ -17,8 +16,8 @@ two slices.
    were staged.  Those are left out, logged and told once; a publish again is told ALREADY.
 
 One batch at a time: two in work would share queues, and the end of the first would show a part of
-the second.  After a crash `resume` finds how far the messages got (`staging_ledger`), holds the
-same queues before anybody reads, and goes on with step 4.
+the second.  After a crash `resume` finds how far the messages got (`ledger`), holds the same queues
+before anybody reads, and goes on with step 4.
 
 `at` is called with the name of each step just before and after it: tests let the process end
 there.
@@ -30,6 +29,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from cometmq.broker.base.state import BrokerState, Refusal
@@ -61,7 +61,7 @@ from cometmq.model.names import STAGED_DECISION_TOPIC
 from cometmq.store.base.results import PutResult
 from cometmq.wire.extensions.staging import PublishBody, PublishStatus
 
-__all__ = ["Outcome", "Publisher"]
+__all__ = ["MOVES", "Outcome", "Publisher", "PublisherEvent", "PublisherState", "move"]
 
 log = logging.getLogger("cometmq.broker")
 
@@ -72,6 +72,72 @@ FLUSH_RETRY_S: Final = 0.5
 Outcome: TypeAlias = tuple[str, int] | Refusal
 """Status and rows, or why not."""
 Answer: TypeAlias = Callable[[Outcome], None]
+
+
+class PublisherState(Enum):
+    """What a publisher is doing."""
+
+    IDLE = "idle"
+    FLUSHING_STAGED = "flushing what is staged"
+    """Step 1: the batch is not decided."""
+    APPENDING = "appending"
+    """Step 4; what comes next runs in a later turn of the loop."""
+    READING = "reading"
+    """A worker reads the next block."""
+    STUCK = "stuck"
+    """The disk refused a slice; a timer tries again."""
+    FLUSHING_DONE = "flushing done"
+    """Step 5: every message is appended."""
+    STOPPED = "stopped"
+
+
+class PublisherEvent(Enum):
+    """What happens to a publisher."""
+
+    BEGIN = "begin"
+    GIVE_UP = "give up"
+    DECIDE = "decide"
+    RESUME = "resume"
+    """A batch that was decided before the broker started is taken up."""
+    READ = "read"
+    BLOCK_READ = "block read"
+    REFUSED = "refused"
+    RETRY = "retry"
+    DONE = "done"
+    DURABLE = "durable"
+    STOP = "stop"
+
+
+def _moves() -> dict[tuple[PublisherState, PublisherEvent], PublisherState]:
+    state, event = PublisherState, PublisherEvent
+    return {(any_state, event.STOP): state.STOPPED for any_state in state} | {
+        (state.IDLE, event.BEGIN): state.FLUSHING_STAGED,
+        (state.IDLE, event.RESUME): state.APPENDING,
+        (state.FLUSHING_STAGED, event.GIVE_UP): state.IDLE,
+        (state.FLUSHING_STAGED, event.DECIDE): state.APPENDING,
+        (state.APPENDING, event.READ): state.READING,
+        (state.APPENDING, event.REFUSED): state.STUCK,
+        (state.APPENDING, event.DONE): state.FLUSHING_DONE,
+        (state.READING, event.BLOCK_READ): state.APPENDING,
+        (state.STUCK, event.RETRY): state.APPENDING,
+        (state.FLUSHING_DONE, event.DURABLE): state.IDLE,
+    }
+
+
+MOVES: Final = _moves()
+"""The next state by state and event; no other pair may occur."""
+
+
+def move(state: PublisherState, event: PublisherEvent) -> PublisherState:
+    """Return the state after an event.
+
+    Raises:
+        RuntimeError: the event cannot occur in this state.
+    """
+    following = MOVES.get((state, event))
+    if following is None:
+        raise RuntimeError(f"a publisher that is {state.value} got the event {event.value}")
+    return following
 
 
 class _Publication:
@@ -85,7 +151,6 @@ class _Publication:
         "item",
         "limits",
         "lost",
-        "physical_offset",
         "queue_offset",
         "slices",
         "tokens",
@@ -105,9 +170,8 @@ class _Publication:
         """Queues that are held."""
         self.lost = 0
         """Messages that could not be read or stored again."""
-        self.queue_offset = 0
-        """Of the decision's record."""
-        self.physical_offset = 0
+        self.queue_offset: int | None = None
+        """Of the decision's record; None until there is one."""
         self.answers: list[Answer] = []
 
 
@@ -135,9 +199,9 @@ class Publisher:
         "_batch_keys",
         "_current",
         "_grown",
-        "_is_stopped",
         "_is_sync_flush",
         "_ledger",
+        "_phase",
         "_settled",
         "_state",
         "_tokens",
@@ -164,7 +228,7 @@ class Publisher:
         self._is_sync_flush = state.config.flush_disk_type == "SYNC_FLUSH"
         self._waiting: deque[_Request] = deque()
         self._current: _Publication | None = None
-        self._is_stopped = False
+        self._phase = PublisherState.IDLE
         self._batch_keys = BatchKeysReader()
         self.at: Callable[[str], None] = lambda _: None
         """Called at each step; for tests of crashes."""
@@ -175,27 +239,34 @@ class Publisher:
         return self._current is not None
 
     def is_publishing(self, sink: str) -> bool:
-        """Whether it is one of this sink."""
+        """Whether a batch of this sink is being published."""
         return self._current is not None and self._current.decision.sink == sink
 
     @property
     def decision_next(self) -> int:
-        """From which offset on the decision queue has to be read by the next start."""
+        """The offset from which the next start has to read the decision queue."""
         current = self._current
-        if current is not None and current.queue_offset >= 0:
+        if current is not None and current.queue_offset is not None:
             return current.queue_offset
         return self._state.store.end_of_queue(STAGED_DECISION_TOPIC, 0)
 
     def stop(self) -> None:
         """Go no further; the next start does."""
-        self._is_stopped = True
+        self._move(PublisherEvent.STOP)
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._phase is PublisherState.STOPPED
+
+    def _move(self, event: PublisherEvent) -> None:
+        self._phase = move(self._phase, event)
 
     # -- requests --------------------------------------------------------------------------
 
     def publish(self, sink: str, batch_id: int, body: PublishBody, answer: Answer) -> None:
         """Publish a batch when it is its turn, and answer when that is durable."""
         current = self._current
-        if current is not None and current.queue_offset >= 0:
+        if current is not None and current.queue_offset is not None:
             decision = current.decision
             if (decision.sink, decision.batch_id) == (sink, batch_id):
                 current.answers.append(lambda outcome: answer(_seen_again(outcome)))
@@ -253,14 +324,16 @@ class Publisher:
             {},
         )
         current = _Publication(decision, tokens)
-        current.queue_offset = -1
         current.answers.append(request.answer)
         self._current = current
+        self._move(PublisherEvent.BEGIN)
 
         def staged(outcome: Outcome) -> None:
+            if self._is_stopped:
+                return
             if isinstance(outcome, Refusal):
                 self._give_up(current, outcome)
-            elif not self._is_stopped:
+            else:
                 self._decide(current)
 
         if self._is_sync_flush:
@@ -270,7 +343,8 @@ class Publisher:
             staged((PublishStatus.READY, 0))
 
     def _give_up(self, current: _Publication, refusal: Refusal) -> None:
-        """Before the decision: nothing has happened."""
+        """End a publication that is not decided; nothing of it is visible."""
+        self._move(PublisherEvent.GIVE_UP)
         self._release(current)
         self._current = None
         self._answer(current, refusal)
@@ -309,8 +383,8 @@ class Publisher:
         except StoreError as error:
             self._give_up(current, Refusal(*store_failure(self._state, error)))
             return
+        self._move(PublisherEvent.DECIDE)
         current.queue_offset = result.queue_offset
-        current.physical_offset = result.physical_offset
         self._ledger.sinks[current.decision.sink] = current.decision.entry(is_complete=False)
         self.at("after decision")
         self._go_on()
@@ -335,6 +409,8 @@ class Publisher:
         current = self._current
         if current is None or self._is_stopped:
             return
+        if self._phase is PublisherState.STUCK:
+            self._move(PublisherEvent.RETRY)
         try:
             if current.block == len(current.blocks):
                 self._finish(current)
@@ -352,8 +428,12 @@ class Publisher:
         """Let a worker read and take apart the next block."""
         block = current.blocks[current.block]
         store = self._state.store
+        self._move(PublisherEvent.READ)
 
         def done(result: StagedSlices | BaseException) -> None:
+            if self._is_stopped:
+                return
+            self._move(PublisherEvent.BLOCK_READ)
             if isinstance(result, CometError):
                 # It was whole when it was staged: the disk has damaged it since.
                 log.error(
@@ -378,18 +458,21 @@ class Publisher:
         first, now_ms = current.item, self._state.env.clock.now_ms()
         self._state.env.workers.submit(lambda: read_slices(store, block, first, now_ms), done)
 
-    def _append_slice(self, current: _Publication, block: StagedBlock, left: StagedSlices) -> None:
+    def _append_slice(
+        self, current: _Publication, block: StagedBlock, pending: StagedSlices
+    ) -> None:
+        """Announce and append the next slice of a block."""
         store, topic, queue_id = self._state.store, block.topic, block.queue_id
-        if left.slices:
-            first, count, packed, wait = left.slices[-1]
+        if pending.slices:
+            first, count, packed, wait = pending.slices[-1]
             target = (topic, queue_id) if wait == AT_ONCE else self._waiting_items.queue_of(wait)
             queue_offset = store.end_of_queue(*target)
             self._put(Slice(current.block, first, count, *target, queue_offset))
             self.at("slice announced")
             how: dict[str, Any] = {
                 "sys_flag": self._sys_flag(topic),
-                "born_ms": left.born_ms,
-                "born_host": left.born_host,
+                "born_ms": pending.born_ms,
+                "born_host": pending.born_host,
             }
             now_ms = self._state.env.clock.now_ms()
             try:
@@ -411,9 +494,9 @@ class Publisher:
                     error,
                 )
             self.at("slice appended")
-            left.slices.pop()
+            pending.slices.pop()
             current.item = first + count
-        if not left.slices:
+        if not pending.slices:
             current.block += 1
             current.item = 0
             current.slices = None
@@ -424,7 +507,8 @@ class Publisher:
         return flags.MULTI_TAGS if is_multi else 0
 
     def _stuck(self, current: _Publication, error: StoreError) -> None:
-        """The disk takes nothing now: whoever waits is told, and it goes on when it does."""
+        """Tell whoever waits that the disk takes nothing now, and try again later."""
+        self._move(PublisherEvent.REFUSED)
         code, remark = store_failure(self._state, error)
         decision = current.decision
         if current.answers:
@@ -440,14 +524,14 @@ class Publisher:
                 "for that",
             ),
         )
-        if not self._is_stopped:
-            asyncio.get_running_loop().call_later(RETRY_S, self._append)
+        asyncio.get_running_loop().call_later(RETRY_S, self._append)
 
     # -- the end ---------------------------------------------------------------------------
 
     def _finish(self, current: _Publication) -> None:
         self.at("before done")
         result = self._put(Done(current.decision.sink, current.decision.batch_id))
+        self._move(PublisherEvent.DONE)
         self.at("after done")
         if not self._is_sync_flush:
             self._release(current)
@@ -469,6 +553,7 @@ class Publisher:
             self._state.store.when_durable(end_offset, settle)
 
     def _complete(self, current: _Publication) -> None:
+        self._move(PublisherEvent.DURABLE)
         decision = current.decision
         self._release(current)
         self._current = None
@@ -517,9 +602,9 @@ class Publisher:
             tokens.append(token)
         current = _Publication(decision, tokens)
         current.queue_offset = unfinished.queue_offset
-        current.physical_offset = unfinished.physical_offset
+        self._move(PublisherEvent.RESUME)
         if tokens:
-            self._find_place(current, unfinished)
+            self._skip_appended(current, unfinished)
         for topic, limits in decision.limits.items():
             for queue_id, limit in limits.items():
                 self._state.store.hold_queue(topic, int(queue_id), limit)
@@ -540,8 +625,8 @@ class Publisher:
         if self._current is not None:
             self._go_on()
 
-    def _find_place(self, current: _Publication, unfinished: Unfinished) -> None:
-        """Where appending goes on: behind what the last slice has in its queue."""
+    def _skip_appended(self, current: _Publication, unfinished: Unfinished) -> None:
+        """Go on behind the messages of the last slice that are in its queue."""
         last = unfinished.last
         if last is None:
             return
@@ -551,10 +636,10 @@ class Publisher:
         units = store.units(last.topic, last.queue_id, last.queue_offset, last.count)
         count = 0
         for item, unit in zip(items, units, strict=False):
-            found = store.message_at(unit.physical_offset)
-            if unit.physical_offset < unfinished.last_end or found is None:
+            record = store.message_at(unit.physical_offset)
+            if unit.physical_offset < unfinished.last_end or record is None:
                 break
-            if not _is_same(item, found):
+            if not _is_same(item, record):
                 break
             count += 1
         current.block = last.block
@@ -564,9 +649,9 @@ class Publisher:
             current.item = 0
 
 
-def _is_same(item: tuple[int, bytes, bytes], found: memoryview) -> bool:
-    """Whether a stored record is this message; the broker may have added a property to it."""
-    message = decode_message(found)
+def _is_same(item: tuple[int, bytes, bytes], record: memoryview) -> bool:
+    """Whether a record is this message; the broker may have added a property to it."""
+    message = decode_message(record)
     name = b"UNIQ_KEY"
     return message.body == item[1] and find_property(message.raw_properties, name) == find_property(
         item[2], name
@@ -574,7 +659,7 @@ def _is_same(item: tuple[int, bytes, bytes], found: memoryview) -> bool:
 
 
 def _seen_again(outcome: Outcome) -> Outcome:
-    """What a second publish of a batch is told."""
+    """The outcome for a second publish of a batch."""
     return outcome if isinstance(outcome, Refusal) else (PublishStatus.ALREADY, outcome[1])
 
 
