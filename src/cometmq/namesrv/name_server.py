@@ -15,16 +15,15 @@ from pathlib import Path, PurePosixPath
 from cometmq.codec.java_properties import merge_properties
 from cometmq.core.topic.route_table import RouteTable
 from cometmq.errors import CometError
-from cometmq.namesrv.config import LoadedNameServerConfig, NameServerConfig
+from cometmq.namesrv.config import NameServerConfig
 from cometmq.namesrv.kv_config import KvConfig
 from cometmq.namesrv.processor import NameServerProcessor
-from cometmq.net.env import Environment, system_environment
-from cometmq.net.loop import wait_for_stop_signal
+from cometmq.net.env import Environment
 from cometmq.net.network import format_address
 from cometmq.net.server import RemotingServer, ServerConnection
-from cometmq.store.base.disk import Disk, RealDisk, make_durable_directory
+from cometmq.store.base.disk import Disk, make_durable_directory
 
-__all__ = ["NameServer", "serve"]
+__all__ = ["NameServer"]
 
 log = logging.getLogger("cometmq.namesrv")
 
@@ -140,27 +139,6 @@ class NameServer:
                 done(CometError(f"{path} could not be written: {result}"))
 
         self._env.workers.submit(work, written)
-
-
-async def serve(
-    loaded: LoadedNameServerConfig, ready: Callable[[NameServer], None] | None = None
-) -> None:
-    """Run a name server until SIGTERM or SIGINT; `ready` is called once it listens."""
-    for key, value in sorted(loaded.ignored.items()):
-        log.info("%s=%s is known to RocketMQ and has no effect here", key, value)
-    env = system_environment()
-    server = NameServer(loaded.config, env, RealDisk())
-    await server.start()
-    try:
-        # The signal handlers are in place before `ready` is called.
-        stopped = asyncio.ensure_future(wait_for_stop_signal())
-        await asyncio.sleep(0)
-        if ready is not None:
-            ready(server)
-        name = await stopped
-        log.info("%s: stopping", name)
-    finally:
-        await server.stop()
 
 
 def expand_home(path: str) -> str:

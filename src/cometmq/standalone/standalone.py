@@ -7,7 +7,7 @@ name that RocketMQ ignores.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
@@ -16,12 +16,7 @@ from cometmq.broker.broker import Broker
 from cometmq.namesrv.config import NameServerConfig
 from cometmq.namesrv.name_server import NameServer
 from cometmq.net.env import Environment, system_environment
-from cometmq.store.base.disk import RealDisk
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cometmq.store.base.disk import Disk
+from cometmq.store.base.disk import Disk, RealDisk
 
 __all__ = ["Standalone"]
 

@@ -1,12 +1,11 @@
-"""Every property name a RocketMQ broker reads from ``broker.conf``.
+"""Every property name that a RocketMQ broker reads from ``broker.conf``; none is our own.
 
-The list is data, not behaviour: `cometmq.broker.base.config` decides which of these names have an
-effect here.  It must not grow names of our own.
+`cometmq.broker.base.config` decides which of them have an effect here.
 
 Sources: the field names of BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig,
 NettyClientConfig and AuthConfig of RocketMQ 5.4, plus names that 4.9 and the broker container
-still accept, so that an unmodified file of either generation starts; and names that no RocketMQ
-of the last years reads but that many files carry, from templates as old as 3.x.
+still accept, so that a file of either generation starts; and names from templates as old as 3.x
+that no present RocketMQ reads but that many files have.
 """
 
 from __future__ import annotations

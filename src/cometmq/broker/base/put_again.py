@@ -1,21 +1,16 @@
-"""Puts a message that is stored already once more, with other properties.
+"""Stores a copy of a stored message with other properties.
 
-Job: what delayed, moved, checked and resumed messages have in common: body, flags, sender and tries
-stay what they are, tags code and index keys are those of the new properties.  It must not decide
-where the message goes, nor what its properties are.
+Delayed, moved, checked and resumed messages are copied like this: body, flags, sender and number of
+tries stay the same; tags code and index keys follow from the new properties.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from cometmq.broker.base.state import BrokerState
 from cometmq.codec.java_hash import tags_code
+from cometmq.codec.stored_message import StoredMessage
 from cometmq.store.base.dispatch import index_keys_of
-
-if TYPE_CHECKING:
-    from cometmq.broker.base.state import BrokerState
-    from cometmq.codec.stored_message import StoredMessage
-    from cometmq.store.base.results import PutResult
+from cometmq.store.base.results import PutResult
 
 __all__ = ["put_again"]
 

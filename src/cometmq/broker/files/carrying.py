@@ -8,23 +8,19 @@ log and ``timercheck`` back as they were.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from cometmq.broker.delay.levels.schedule import ScheduleService
 from cometmq.codec.consume_queue import PRE_BLANK_SIZE
 from cometmq.codec.stored_message import read_record_header
 from cometmq.errors import StoreError
 from cometmq.model.names import SCHEDULE_TOPIC
+from cometmq.net.env import WorkerPool
+from cometmq.store.base.disk import Disk
 from cometmq.store.base.results import ColdRead, GetStatus
+from cometmq.store.message_store import MessageStore
 from cometmq.store.timer.carried import Carried, count_timer_messages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cometmq.broker.delay.levels.schedule import ScheduleService
-    from cometmq.net.env import WorkerPool
-    from cometmq.store.base.disk import Disk
-    from cometmq.store.message_store import MessageStore
 
 __all__ = ["CarriedGoods", "carry"]
 
