@@ -1,10 +1,10 @@
 """The blocking side of a client connection: the same sans-IO framing over a plain socket.
 
-A thread that sends and waits needs no event loop: a hop to a background loop costs a third of the
-rate. One lock per channel makes it safe to share between threads; requests are then one at a time.
+A thread that sends and waits needs no event loop: handing requests to a background loop costs a
+third of the rate. Threads may share a channel: its lock lets one request run at a time.
 
-A request is two system calls: the kernel keeps the timeout (SO_RCVTIMEO), where Python's own would
-poll before each of them, and what is read goes into a buffer that is there already.
+A request takes two system calls: the kernel watches the timeout (SO_RCVTIMEO), while Python's own
+timeout would poll before each call, and one buffer receives all answers.
 """
 
 import os

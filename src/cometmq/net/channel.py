@@ -93,7 +93,7 @@ class Channel(asyncio.Protocol):
         return self._connection.in_flight_count
 
     def deadline_in(self, timeout_ms: float) -> float:
-        """When a request made now has had ``timeout_ms``."""
+        """Return the deadline of a request that is made now."""
         return self._env.clock.monotonic() + timeout_ms / 1000
 
     def call(self, opaque: int, frame: bytes, deadline: float, on_answer: OnAnswer) -> None:
@@ -134,7 +134,7 @@ class Channel(asyncio.Protocol):
         return future
 
     def oneway(self, command: RemotingCommand) -> None:
-        """Send a one-way request; nothing tells whether it arrived."""
+        """Send a one-way request; the caller does not learn whether it arrives."""
         if self._prepare is not None:
             self._prepare(command)
         self.write(self._connection.encode_oneway(command))
@@ -142,8 +142,8 @@ class Channel(asyncio.Protocol):
     def write(self, frame: bytes) -> None:
         """Queue an encoded frame for the end of this loop turn.
 
-        A request that is alone in flight leaves at once: nothing could share its system call, and
-        a turn of the loop would show in its round trip.
+        A request that is alone in flight leaves at once: no other frame could share its system
+        call, and waiting for the end of the turn would lengthen its round trip.
         """
         connection = self._connection
         if connection.is_closed:
@@ -160,14 +160,14 @@ class Channel(asyncio.Protocol):
             self._loop.call_soon(self._flush_turn)
 
     async def drain(self) -> None:
-        """Wait while the kernel does not take what was written."""
+        """Wait until the kernel takes what was written."""
         while self.is_paused and not self.is_closed:
             if self._writable is None or self._writable.done():
                 self._writable = self._loop.create_future()
             await self._writable
 
     def close(self) -> None:
-        """Send what is queued and close; requests in flight fail."""
+        """Send what is queued, then close; requests in flight fail."""
         if self._transport is not None and not self.is_closed:
             self.flush()
             self._transport.close()
@@ -183,7 +183,7 @@ class Channel(asyncio.Protocol):
         return self._transport is not None and bool(self._transport.get_extra_info("sslcontext"))
 
     def fileno(self) -> int:
-        """The socket's descriptor, or -1; a forked child needs it to let go of the socket."""
+        """The socket's descriptor, or -1; a forked child closes its copy by it."""
         if self._transport is None or self.is_closed:
             return -1
         inherited = self._transport.get_extra_info("socket")
@@ -261,7 +261,7 @@ class Channel(asyncio.Protocol):
     def flush(self) -> None:
         """Hand what was written to the transport now, not at the end of the loop turn."""
         connection = self._connection
-        if connection.outgoing and self._transport is not None:
+        if connection.outgoing and self._transport is not None and not connection.is_closed:
             self._transport.write(connection.data_to_send())
 
     def _sweep(self) -> None:
@@ -368,7 +368,7 @@ class ChannelPool:
             channel.close()
         self._channels.clear()
         await asyncio.sleep(0)
-        # TLS says goodbye and waits for the peer's; plain connections end by themselves.
+        # TLS sends a closing alert and waits for the peer's; plain connections end by themselves.
         waiting = [channel for channel in channels if channel.is_encrypted]
         for _ in range(GOODBYE_TURNS):
             if all(channel.is_closed for channel in waiting):

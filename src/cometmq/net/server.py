@@ -1,12 +1,12 @@
 """A remoting server: connections, request dispatch, bounded answers, calls to clients.
 
-One read of a socket is parsed whole, every complete request in it is handled by a plain function,
-and the answers leave in one write. A handler that returns None answers the request later (long
-polling, synchronous flush) and answers later through :meth:`ServerConnection.send`.
+One read of a socket is parsed whole, a plain function handles each complete request in it, and the
+answers leave in one write. A handler that returns None answers later (long polling, synchronous
+flush), through :meth:`ServerConnection.send`.
 
-Flow control: when a peer reads slower than it asks, the answers it has not taken stay below
-``WRITE_BUFFER_BYTES_MAX``; further requests of that connection wait unparsed in the kernel
-(reading is paused), and a peer that takes nothing for ``STALLED_MS_MAX`` is cut.
+Flow control: if a peer reads more slowly than it asks, the server stops reading from it, so that
+further requests wait in the kernel. Its unread answers stay below ``WRITE_BUFFER_BYTES_MAX``, and a
+peer that takes nothing for ``STALLED_MS_MAX`` is cut.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ __all__ = ["Answer", "Handler", "RemotingServer", "Run", "ServerConnection"]
 log = logging.getLogger("cometmq.net")
 
 Answer: TypeAlias = RemotingCommand | bytes | list[Any] | None
-"""A response, a whole encoded frame, the buffers of a frame in order, or None: answered later."""
+"""A response, an encoded frame, the buffers of a frame in order, or None: answered later."""
 
 Handler: TypeAlias = Callable[[RemotingCommand, "ServerConnection", int], Answer]
 """``(request, connection, now_ms) -> answer``; runs on the event loop and must not block."""
@@ -51,20 +51,20 @@ OnAnswer: TypeAlias = Callable[[RemotingCommand | None], None]
 WRITE_BUFFER_BYTES_HIGH = 2 * 1024 * 1024
 """Above this much unsent, the connection's next requests wait."""
 WRITE_BUFFER_BYTES_MAX = 64 * 1024 * 1024
-"""Above this much unsent the connection is cut: only pushes and late answers can get there."""
+"""Above this much unsent the connection is cut; only pushes and late answers can exceed it."""
 ANSWER_BATCH_BYTES = 1024 * 1024
 """Answers collected before they are handed to the transport."""
 STALLED_MS_MAX = 60_000
-"""A peer that does not take its answers for this long is cut; it holds our memory meanwhile."""
+"""A peer that does not take its answers for this long is cut; they occupy memory meanwhile."""
 SWEEP_INTERVAL_S = 5.0
 
 
 class ServerConnection(asyncio.Protocol):
     """One client's connection, as handlers see it.
 
-    ``peer`` is ``ip:port``; ``peer_host`` the same as 8 bytes of a stored message.
-    ``client_id``, ``language`` and ``version`` are set by the heartbeat; ``context`` is free for
-    the owner of the server.
+    ``peer`` is ``ip:port``; ``peer_host`` is the same as the 8 bytes of a stored message.
+    The heartbeat sets ``client_id``, ``language`` and ``version``; ``context`` is free for the
+    owner of the server.
     """
 
     __slots__ = (
@@ -147,8 +147,8 @@ class ServerConnection(asyncio.Protocol):
             self._answer_all(commands, now_ms)
 
     def eof_received(self) -> bool:
-        # A half-closed peer can still read what it asked for, but nothing new can come; RocketMQ
-        # closes, and so do we: held requests of a vanished reader are worth nothing.
+        # A half-closed peer could still read its answers but sends nothing more. RocketMQ closes
+        # such connections, and so do we.
         return False
 
     def pause_writing(self) -> None:
@@ -248,7 +248,7 @@ class ServerConnection(asyncio.Protocol):
             index = end
             if not answer:
                 continue
-            # Joined here: one buffer of a whole answer is cheaper to carry than its 33 parts.
+            # One joined buffer costs less on its way than the 33 parts of an answer.
             frame = b"".join(answer) if type(answer) is list else cast("bytes", answer)
             out.append(frame)
             out_bytes += len(frame)
@@ -286,16 +286,18 @@ class ServerConnection(asyncio.Protocol):
     def _serve_run(
         self, run: Run, commands: list[Any], start: int, now_ms: int
     ) -> tuple[int, bytes]:
-        """Handle what is alike at the front together; as far as it was, and the answers."""
+        """Serve the requests of one type at the front together; return their end and answers."""
         try:
             return run(commands, start, self, now_ms)
         except Exception as error:
             kind = type(commands[start])
             log.exception("requests %d from %s failed", commands[start].code, self.peer)
-            # Nobody knows which of them are stored: none may be tried once more here.
+            # Some of them may be stored already, so none is tried again.
             remark = f"{type(error).__name__}: {error}"
             failures: list[bytes] = []
-            for command in takewhile(lambda one: type(one) is kind, islice(commands, start, None)):
+            for command in takewhile(
+                lambda request: type(request) is kind, islice(commands, start, None)
+            ):
                 start += 1
                 if not command.flag & FLAG_ONEWAY:
                     failures.append(_failure(command, remark))
@@ -304,7 +306,7 @@ class ServerConnection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_scheduled = False
         connection = self._connection
-        if not connection.outgoing or self._transport is None:
+        if not connection.outgoing or self._transport is None or connection.is_closed:
             return
         self._transport.write(connection.data_to_send())
         if self._paused:
@@ -341,7 +343,7 @@ class ServerConnection(asyncio.Protocol):
 class RemotingServer:
     """Listens on one or more ports and dispatches requests to ``handlers`` by code.
 
-    ``on_open`` and ``on_close`` are told of every connection.
+    ``on_open`` and ``on_close`` are called with every connection.
     """
 
     __slots__ = (
@@ -366,10 +368,11 @@ class RemotingServer:
         self.env = env
         self.handlers = handlers
         self.runs: Mapping[type, Run] = {}
-        """Set by an owner whose handlers take what is decoded in one pass too: who serves several
-        of a type that arrive together.  All types or none."""
-        # Insertion-ordered, since a set of objects iterates differently in every process and a
-        # simulation has to repeat itself.
+        """Who serves several requests of one fast-decoded type that arrive together.
+
+        The owner sets all types or none before the first connection."""
+        # A dictionary keeps the order of insertion. A set of objects iterates differently in every
+        # process, and a simulation has to repeat itself.
         self.connections: dict[ServerConnection, None] = {}
         self._on_open = on_open
         self._on_close = on_close
@@ -385,7 +388,7 @@ class RemotingServer:
         return listener.port
 
     def stop_listening(self) -> None:
-        """Accept no further connection; those that are open live on."""
+        """Accept no further connection; open connections stay open."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()

@@ -23,15 +23,15 @@ from typing import Any, Final
 from cometmq.core.filter.bloom_filter import BloomKey
 from cometmq.core.filter.sql92.expression import Expression, compile_expression
 from cometmq.errors import CodecError, ExpressionIllegal
-from cometmq.wire.command.command import encode_json_text
-from cometmq.wire.command.fastjson import loads_object
-from cometmq.wire.header.fields import (
+from cometmq.wire.body.fields import (
     int_field,
     list_field,
     object_field,
     optional_str_field,
     str_field,
 )
+from cometmq.wire.command.command import encode_json_text
+from cometmq.wire.command.fastjson import loads_object
 
 __all__ = ["ConsumerFilter", "decode_filter_file", "encode_filter", "encode_filter_file"]
 

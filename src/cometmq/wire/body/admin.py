@@ -17,14 +17,7 @@ from cometmq.model.group import (
 from cometmq.model.queue import MessageQueue
 from cometmq.model.topic import DataVersion, TopicConfig
 from cometmq.wire.body.client import subscription_from_json, subscription_to_json
-from cometmq.wire.body.route import (
-    data_version_from_json,
-    data_version_to_json,
-    topic_config_from_json,
-    topic_config_to_json,
-)
-from cometmq.wire.command.fastjson import dumps, loads_object, queue_from_json
-from cometmq.wire.header.fields import (
+from cometmq.wire.body.fields import (
     bool_field,
     each_object,
     enum_field,
@@ -36,6 +29,13 @@ from cometmq.wire.header.fields import (
     str_field,
     str_list_field,
 )
+from cometmq.wire.body.route import (
+    data_version_from_json,
+    data_version_to_json,
+    topic_config_from_json,
+    topic_config_to_json,
+)
+from cometmq.wire.command.fastjson import dumps, loads_object, queue_from_json
 
 __all__ = [
     "ClientConnection",

@@ -18,8 +18,7 @@ from cometmq.model.group import (
     SubscriptionData,
 )
 from cometmq.model.queue import MessageQueue
-from cometmq.wire.command.fastjson import dumps, loads_object, queue_from_json, queue_to_json
-from cometmq.wire.header.fields import (
+from cometmq.wire.body.fields import (
     bool_field,
     each_object,
     enum_field,
@@ -30,6 +29,7 @@ from cometmq.wire.header.fields import (
     str_field,
     str_list_field,
 )
+from cometmq.wire.command.fastjson import dumps, loads_object, queue_from_json, queue_to_json
 
 __all__ = [
     "CONSUME_DIRECTLY_RESULTS",

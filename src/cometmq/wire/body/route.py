@@ -17,9 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from cometmq.errors import CodecError
 from cometmq.model.topic import BrokerData, DataVersion, QueueData, TopicConfig, TopicRoute
-from cometmq.wire.command.codes import VERSION
-from cometmq.wire.command.fastjson import dumps, loads_lenient, loads_object
-from cometmq.wire.header.fields import (
+from cometmq.wire.body.fields import (
     bool_field,
     each_object,
     int_field,
@@ -30,6 +28,8 @@ from cometmq.wire.header.fields import (
     str_field,
     str_list_field,
 )
+from cometmq.wire.command.codes import VERSION
+from cometmq.wire.command.fastjson import dumps, loads_lenient, loads_object
 
 __all__ = [
     "TopicConfigWrapper",

@@ -12,8 +12,7 @@ from cometmq.model.group import SubscriptionData
 from cometmq.model.queue import MessageQueue
 from cometmq.wire.body.admin import ConsumeStats, consume_stats_to_json
 from cometmq.wire.body.client import subscription_from_json, subscription_to_json
-from cometmq.wire.command.fastjson import dumps, loads_object, queue_from_json, queue_to_json
-from cometmq.wire.header.fields import (
+from cometmq.wire.body.fields import (
     bool_field,
     each_object,
     float_field,
@@ -24,6 +23,7 @@ from cometmq.wire.header.fields import (
     optional_str_field,
     str_field,
 )
+from cometmq.wire.command.fastjson import dumps, loads_object, queue_from_json, queue_to_json
 
 __all__ = [
     "ConsumeQueueView",

@@ -5,7 +5,7 @@ from enum import IntEnum
 import pytest
 
 from cometmq.errors import CodecError
-from cometmq.wire.header.fields import enum_field, int_field, str_field
+from cometmq.wire.body.fields import enum_field, int_field, str_field
 
 
 class Color(IntEnum):
