@@ -192,3 +192,14 @@ def test_files_of_other_shapes() -> None:
             decode_filter_file(bad)
     with pytest.raises(CodecError, match="bitPos"):
         decode_filter_file(entry % b'{"bloomFilterData":{"bitNum":8,"bitPos":["x"]}}')
+
+
+def test_bitmaps_of_property_strings() -> None:
+    """The same bits as by decoded properties, picked where few matter and decoded where many do."""
+    table = table_with("a > 5")
+    assert table.register("T", "H", " AND ".join(f"p{n} = '1'" for n in range(6)), 10, 1_000)
+    wide = table.bitmaps_of("T")
+    assert wide(b"a\x019\x02") == table.bitmap("T", {"a": "9"})
+    narrow = table_with("a > 5")
+    assert narrow.bitmaps_of("T")(b"a\x019\x02b\x01x\x02") == narrow.bitmap("T", {"a": "9"})
+    assert not any(narrow.bitmaps_of("T")(b"a\x011\x02"))

@@ -47,3 +47,22 @@ def test_delete_forgets_settings_and_forbidden_topics() -> None:
     assert table.delete("g", NOW_MS)
     assert not table.is_read_forbidden("g", "t")
     assert not table.delete("g", NOW_MS)
+
+
+def test_reading_of_a_topic_is_taken_away_and_given_back() -> None:
+    """Other bits of the mask stay, and only a change moves the revision."""
+    table = SubscriptionGroupTable(forbidden={"g": {"u": 2, "v": 4 | 2}})
+    table.forbid_reading("g", "t", True, NOW_MS)
+    assert table.is_read_forbidden("g", "t")
+    assert table.revision == 1
+    table.forbid_reading("g", "t", True, NOW_MS)
+    assert table.revision == 1
+    table.forbid_reading("g", "v", False, NOW_MS)
+    assert table.forbidden["g"] == {"u": 2, "t": 4, "v": 2}
+    table.forbid_reading("g", "t", False, NOW_MS)
+    assert table.forbidden["g"] == {"u": 2, "v": 2}
+    table.forbid_reading("h", "t", True, NOW_MS)
+    table.forbid_reading("h", "t", False, NOW_MS)
+    assert "h" not in table.forbidden
+    assert "g" not in table
+    assert not table.delete("g", NOW_MS)
