@@ -39,7 +39,7 @@ from cometmq.store.queue.extension import QueueExt
 from cometmq.store.queue.mender import QueueMender
 from cometmq.store.queue.search import QueueSearch
 from cometmq.store.queue.writer import QueueWriter
-from cometmq.store.read.reader import QueueReader
+from cometmq.store.read.reader import MessageReader
 from cometmq.store.recovery.recovery import Recovery
 from cometmq.store.retention.moving import Mover
 from cometmq.store.retention.retention import Retention
@@ -89,7 +89,7 @@ class MessageStore:
         self._java = JavaCheckpoint(disk, config.root)
         self._search = QueueSearch(self._log, self._queues)
         self._mender = QueueMender(config, disk, self._log, self._queues, self._writer)
-        self._reader = QueueReader(
+        self._reader = MessageReader(
             config, self._log, self._queues, self._search, self._mender, self._ext
         )
         self._reader.confirmed_offset = lambda: self.confirmed_offset

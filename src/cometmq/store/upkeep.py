@@ -19,9 +19,9 @@ from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.checkpoint import (
     FINGERPRINT_BYTES,
     JavaCheckpoint,
-    Progress,
     QueueEnd,
     SideFile,
+    StoreProgress,
     fingerprint,
 )
 from cometmq.store.log.reader import LogReader
@@ -91,7 +91,7 @@ class Upkeep:
         self._mark = (-1, 0)
         self._next_marks: deque[tuple[int, int]] = deque(maxlen=_MARKS_MAX)
         self._index_end = -1
-        self._last_progress = Progress()
+        self._last_progress = StoreProgress()
         self.floors: dict[str, int] = {}
         self.boundaries: deque[int] = deque(maxlen=_MARKS_MAX)
         """Positions at which records ended, a few a second."""
@@ -163,13 +163,13 @@ class Upkeep:
 
     # -- side file -----------------------------------------------------------------------
 
-    def _progress(self, *, is_clean: bool = False) -> Progress:
+    def _progress(self, *, is_clean: bool = False) -> StoreProgress:
         newest = self._index.newest
         if not self._index.has_unwritten:
             self._index_end = self._index.end
         flushed = self._flusher.flushed
         mark, mark_crc = self._flushed_mark(flushed)
-        return Progress(
+        return StoreProgress(
             derived=self._writer.derived_position,
             flushed=flushed,
             synced=self._writer.synced_position,
@@ -204,7 +204,7 @@ class Upkeep:
         self._set_mark(position)
         return self._frame(self._progress(), filed)
 
-    def _frame(self, progress: Progress, batch: list[WrittenQueue]) -> Callable[[], None]:
+    def _frame(self, progress: StoreProgress, batch: list[WrittenQueue]) -> Callable[[], None]:
         self._last_progress = progress
         checkpoint = self._java.value._replace(
             physic_timestamp_ms=progress.physic_ms,

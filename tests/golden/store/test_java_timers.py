@@ -12,7 +12,7 @@ from cometmq.codec.stored_message import StoredMessage, decode_message
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.net.env import Environment, SystemClock, system_environment
 from cometmq.store.base.disk import RealDisk
-from cometmq.store.timer.java_files import read_timer_checkpoint
+from cometmq.store.timer.carried import read_timer_checkpoint
 from cometmq.store.timer.log import TimerLog
 
 

@@ -17,7 +17,7 @@ from cometmq.broker.delay.wheel.moving import NEAR_MS, put_timer
 from cometmq.codec.consume_queue import PRE_BLANK_SIZE
 from cometmq.codec.timer_moved import MovedFrom, moved_delayed
 from cometmq.model.names import SCHEDULE_TOPIC
-from cometmq.store.retention.moving import Pending, ReadUnit
+from cometmq.store.retention.moving import PendingMessages, ReadUnit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ class PendingDelayed:
         return any(store.end_of_queue(SCHEDULE_TOPIC, queue_id)
                    for queue_id in store.queues(SCHEDULE_TOPIC))  # fmt: skip
 
-    def find(self, end: int) -> Callable[[], Pending]:
+    def find(self, end: int) -> Callable[[], PendingMessages]:
         """Read the units of each level from its progress on."""
         store = self._state.store
         nexts = {
@@ -70,11 +70,11 @@ class PendingDelayed:
             for level, next_offset in self._schedule.next_offsets().items()
         }
 
-        def look() -> Pending:
+        def look() -> PendingMessages:
             found: list[_Unit] = []
             for level, next_offset in nexts.items():
                 found += self._below(level, next_offset, end)
-            return Pending(
+            return PendingMessages(
                 len(found), sum(unit.size for unit in found), lambda start, stop: found[start:stop]
             )
 

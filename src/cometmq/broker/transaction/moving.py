@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cometmq.model.names import HALF_TOPIC
-from cometmq.store.retention.moving import Pending, ReadUnit
+from cometmq.store.retention.moving import PendingMessages, ReadUnit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class PendingHalves:
         """Whether there ever was a half message."""
         return bool(self._state.store.end_of_queue(HALF_TOPIC, 0))
 
-    def find(self, end: int) -> Callable[[], Pending]:
+    def find(self, end: int) -> Callable[[], PendingMessages]:
         """The table is in order of place, so the first ones are it."""
         store = self._state.store
         halves: list[HalfMessage] = []
@@ -58,13 +58,13 @@ class PendingHalves:
                 break
             halves.append(half)
 
-        def look() -> Pending:
+        def look() -> PendingMessages:
             found = [
                 _Unit(half.physical_offset, unit.size, half)
                 for half in halves
                 for unit in store.units(HALF_TOPIC, 0, half.queue_offset, 1)
             ]
-            return Pending(
+            return PendingMessages(
                 len(found),
                 sum(unit.size for unit in found),
                 lambda start, stop: found[start:stop],

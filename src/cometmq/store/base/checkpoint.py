@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 __all__ = [
     "SIDE_FILE_NAME",
     "JavaCheckpoint",
-    "Progress",
     "QueueEnd",
     "SideFile",
     "SideState",
+    "StoreProgress",
     "fingerprint",
     "load_side_file",
 ]
@@ -70,7 +70,7 @@ _CHANGE_BASES_MAX: Final = 4
 FINGERPRINT_BYTES: Final = 88
 
 
-class Progress(NamedTuple):
+class StoreProgress(NamedTuple):
     """How far each part has come, in physical offsets unless said."""
 
     derived: int = 0
@@ -109,7 +109,7 @@ class SideState:
     """What the side file says, once read."""
 
     heading: dict[str, Any] = field(default_factory=dict)
-    progress: Progress = field(default_factory=Progress)
+    progress: StoreProgress = field(default_factory=StoreProgress)
     previous_physic_ms: int = -1
     queues: dict[tuple[str, int], QueueEnd] = field(default_factory=dict)
     floors: dict[str, int] = field(default_factory=dict)
@@ -164,7 +164,7 @@ def _apply(state: SideState, names: list[tuple[str, int]], payload: bytes) -> No
         state.floors = dict(state.heading.get("floors", {}))
         position += length
     state.previous_physic_ms = state.progress.physic_ms
-    state.progress = Progress._make(_PROGRESS.unpack_from(payload, position))
+    state.progress = StoreProgress._make(_PROGRESS.unpack_from(payload, position))
     position += _PROGRESS.size
     (count,) = _COUNT.unpack_from(payload, position)
     position += _COUNT.size
@@ -193,11 +193,11 @@ class SideFile:
         self._file: RandomFile | None = None
         self._position = 0
         self._base_bytes = 0
-        self._progress = Progress()
+        self._progress = StoreProgress()
 
     def write_base(
         self,
-        progress: Progress,
+        progress: StoreProgress,
         queues: dict[tuple[str, int], QueueEnd],
         floors: dict[str, int],
         units_generation: int | None = None,
@@ -230,7 +230,7 @@ class SideFile:
         self._file = self._disk.open_random(self._path, len(raw), create=False)
         self._position = self._base_bytes = len(raw)
 
-    def append(self, progress: Progress, changed: dict[tuple[str, int], QueueEnd]) -> None:
+    def append(self, progress: StoreProgress, changed: dict[tuple[str, int], QueueEnd]) -> None:
         """Add what changed since the last frame."""
         self._progress = progress
         self._ends.update(changed)

@@ -65,7 +65,7 @@ class MappedFile:
         self.is_name_synced = False
 
 
-class _Window:
+class _LogWindow:
     """A mapped stretch of the log."""
 
     __slots__ = ("end", "file", "mapping", "start", "view")
@@ -96,9 +96,9 @@ class CommitLog:
         self.limit = -1
         self.buffer_start = 0
         self.buffer: Mapping = bytearray()
-        self._window: _Window | None = None
-        self._windows: list[_Window] = []
-        self._retired: list[_Window] = []
+        self._window: _LogWindow | None = None
+        self._windows: list[_LogWindow] = []
+        self._retired: list[_LogWindow] = []
         self._window_bytes = max(MAP_GRANULARITY, config.window_bytes)
         self._windows_kept = config.windows_kept
         self._disk = disk
@@ -209,7 +209,7 @@ class CommitLog:
         length = max(self._window_bytes, size + MAP_GRANULARITY)
         mapping = mapped.file.map(position, length)
         self._forget_window()
-        window = _Window(mapped.file, mapping, mapped.start + position)
+        window = _LogWindow(mapped.file, mapping, mapped.start + position)
         self._window = window
         self.buffer = mapping
         self.buffer_start = window.start
@@ -320,7 +320,7 @@ class CommitLog:
     def drop_first_file(self) -> MappedFile:
         """Forget the oldest file (the caller deletes it); readers that hold it may finish."""
         mapped = self.files.pop(0)
-        kept: list[_Window] = []
+        kept: list[_LogWindow] = []
         for window in self._windows:
             (self._retired if window.start < mapped.end else kept).append(window)
         self._windows = kept
@@ -332,15 +332,15 @@ class CommitLog:
         if not retired:
             return
 
-        def work() -> list[_Window]:
-            held: list[_Window] = []
+        def work() -> list[_LogWindow]:
+            held: list[_LogWindow] = []
             for window in retired:
                 window.view.release()
                 if not window.file.unmap(window.mapping):
                     held.append(window)
             return held
 
-        def done(result: list[_Window] | BaseException) -> None:
+        def done(result: list[_LogWindow] | BaseException) -> None:
             if isinstance(result, BaseException):
                 _LOG.error("unmapping a window of the commit log failed: %s", result)
             else:

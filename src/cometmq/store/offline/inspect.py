@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IndexFileView",
-    "LogFileView",
+    "LogFileSummary",
     "QueueView",
     "StoreView",
     "inspect_store",
@@ -36,7 +36,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class LogFileView:
+class LogFileSummary:
     """A log file: times are ms, -1 when it has no record."""
 
     path: str
@@ -76,7 +76,7 @@ class StoreView:
     root: str
     log_file_bytes: int | None
     queue_file_bytes: int | None
-    log_files: list[LogFileView] = field(default_factory=list)
+    log_files: list[LogFileSummary] = field(default_factory=list)
     queues: list[QueueView] = field(default_factory=list)
     index_files: list[IndexFileView] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
@@ -113,12 +113,12 @@ def inspect_store(
     return view
 
 
-def _log_file(store: OfflineStore, file: OfflineFile) -> LogFileView:
+def _log_file(store: OfflineStore, file: OfflineFile) -> LogFileSummary:
     reader = LogReader(store, file.start, file.end, is_crc_checked=False)
     first = reader.next_record()
     is_here = first is not None and first.physical_offset < file.end
     store_ms = first.store_ms if is_here and first is not None else -1
-    return LogFileView(
+    return LogFileSummary(
         file.path, file.start, file.size, store_ms, is_here or not reader.is_unwritten
     )
 

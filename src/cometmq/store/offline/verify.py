@@ -49,7 +49,6 @@ from cometmq.store.queue.unit_journal import saved_units
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cometmq.model.offsets import PhysicalOffset, QueueOffset
     from cometmq.store.base.disk import Disk
     from cometmq.store.offline.directory import OfflineIndex
 

@@ -20,7 +20,6 @@ from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues, queue
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from cometmq.model.offsets import PhysicalOffset
     from cometmq.store.base.disk import Disk
 
 __all__ = ["QueueLoader"]

@@ -24,7 +24,6 @@ from cometmq.store.log.commit_log import log_file_name
 from cometmq.store.log.reader import LogReader
 
 if TYPE_CHECKING:
-    from cometmq.model.offsets import QueueOffset
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.disk import Disk, RandomFile
     from cometmq.store.log.commit_log import CommitLog

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, PRE_BLANK_SIZE, CqUnit
 from cometmq.codec.stored_message import STORE_TIMESTAMP_POSITION_V4
 from cometmq.model.flags import BORN_HOST_V6
-from cometmq.model.offsets import QueueOffset
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.results import TimeBoundary
 from cometmq.store.log.record_runs import RECORD_MAGICS
 
 if TYPE_CHECKING:
-    from cometmq.model.offsets import PhysicalOffset, QueueOffset
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
 

@@ -30,7 +30,7 @@ from cometmq.codec.consume_queue import (
 )
 from cometmq.codec.cq_ext import units_that_may_match
 from cometmq.errors import CodecError
-from cometmq.model.offsets import PhysicalOffset
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.results import ColdRead, GetResult, GetStatus
 from cometmq.store.log.record_runs import SPAN_BYTES_MAX
 from cometmq.store.queue.extension import ADDRESS_MARK, CODE_POSITION
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from cometmq.codec.cq_ext import BitmapHint
     from cometmq.codec.properties import Needle
-    from cometmq.model.offsets import QueueOffset
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.log.record_runs import RecordRuns
     from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues

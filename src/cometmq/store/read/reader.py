@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from cometmq.codec.cq_ext import BitmapHint
     from cometmq.codec.properties import Needle
-    from cometmq.model.offsets import PhysicalOffset, QueueOffset
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.queue.consume_queue import ConsumeQueue, ConsumeQueues
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from cometmq.store.queue.mender import QueueMender
     from cometmq.store.queue.search import QueueSearch
 
-__all__ = ["QueueReader"]
+__all__ = ["MessageReader"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 # A read that may wait derives units again so often, besides once for each message it wants.
@@ -69,7 +68,7 @@ class _Mended(Exception):
     """Units were derived again, or are known to be lost: read them once more."""
 
 
-class _Request(NamedTuple):
+class _GetRequest(NamedTuple):
     """One `get` after its offset was found to be in the queue."""
 
     queue: ConsumeQueue
@@ -83,7 +82,7 @@ class _Request(NamedTuple):
     allow_cold: bool
 
 
-class QueueReader:
+class MessageReader:
     """Reads records and times through the queues."""
 
     def __init__(
@@ -169,7 +168,7 @@ class QueueReader:
                 )
                 if read is not None:
                     return read
-            request = _Request(
+            request = _GetRequest(
                 queue,
                 QueueOffset(queue_offset),
                 first,
@@ -232,7 +231,7 @@ class QueueReader:
             return None
         return GetResult(GetStatus.FOUND, following, first, end, chunks, len(sizes), byte_count)
 
-    def _get_slowly(self, request: _Request) -> GetResult:
+    def _get_slowly(self, request: _GetRequest) -> GetResult:
         """Unit by unit: filters, limits, cold, removed and damaged records."""
         for _ in range(request.max_count + _MENDS_MAX):
             self._mender.settle()
@@ -255,7 +254,7 @@ class QueueReader:
         self._mender.mend(queue, queue_offset)
         raise _Mended
 
-    def _get_one_by_one(self, request: _Request) -> GetResult:
+    def _get_one_by_one(self, request: _GetRequest) -> GetResult:
         queue, first, end = request.queue, request.first, request.end
         is_filtered = request.codes is not None or request.match is not None
         wanted = min(
@@ -278,7 +277,7 @@ class QueueReader:
         )
 
     def _pick(
-        self, request: _Request, raw: bytes
+        self, request: _GetRequest, raw: bytes
     ) -> tuple[list[tuple[QueueOffset, PhysicalOffset, int]], GetStatus, int]:
         """Choose units: (queue offset, position, size) of each, a status if none, the next."""
         picks: list[tuple[QueueOffset, PhysicalOffset, int]] = []
@@ -313,7 +312,7 @@ class QueueReader:
             byte_count += size
         return picks, status, examined
 
-    def _is_ext_wanted(self, request: _Request, address: int) -> bool:
+    def _is_ext_wanted(self, request: _GetRequest, address: int) -> bool:
         if not is_cq_ext_address(address):
             return False
         real = self.ext_tags_code(request.queue, address)

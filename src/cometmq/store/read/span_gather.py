@@ -67,7 +67,7 @@ class _Chosen(NamedTuple):
     """Whether the span ends here."""
 
 
-class _Run(NamedTuple):
+class _RecordRun(NamedTuple):
     """Records that lie in one window."""
 
     place: Ints
@@ -119,12 +119,12 @@ def _collect(
     wish: SpanWish,
     codes: frozenset[int] | None,
     may_match: Callable[[ConsumeQueue, bytes], Sequence[int]] | None,
-) -> tuple[list[_Run], int]:
+) -> tuple[list[_RecordRun], int]:
     """Where the records of the span lie, and the queue offset behind what was looked at."""
     wanted = None if codes is None else np.array(sorted(codes), np.int64)
     bounds = reader.bounds(wish.confirmed)
     here: int = wish.queue_offset
-    runs: list[_Run] = []
+    runs: list[_RecordRun] = []
     count = byte_count = 0
     for _ in range(_STEPS_MAX):
         left = min(wish.end - here, _UNITS_MAX)
@@ -188,9 +188,9 @@ def _choose(
     return _Chosen(position[picked], size[picked], picked, examined, is_end)
 
 
-def _by_window(reader: SpanReader, chosen: _Chosen, here: int) -> list[_Run]:
+def _by_window(reader: SpanReader, chosen: _Chosen, here: int) -> list[_RecordRun]:
     """Where the records lie; a run without bytes is a unit that leads nowhere, and the last."""
-    runs: list[_Run] = []
+    runs: list[_RecordRun] = []
     begin, total = 0, len(chosen.size)
     queue_offset = here + chosen.place
     while begin < total:
@@ -200,12 +200,12 @@ def _by_window(reader: SpanReader, chosen: _Chosen, here: int) -> list[_Run]:
         ends = place + chosen.size[begin:]
         inside = (place >= 0) & (place < WINDOW_BYTES) & (ends <= len(source))
         if not inside[0]:
-            runs.append(_Run(place, chosen.size[begin:], None, 0, queue_offset[begin:]))
+            runs.append(_RecordRun(place, chosen.size[begin:], None, 0, queue_offset[begin:]))
             break
         stop = total if inside.all() else begin + int(np.argmin(inside))
         part = slice(begin, stop)
         place = place[: stop - begin]
-        runs.append(_Run(place, chosen.size[part], source, base, queue_offset[part]))
+        runs.append(_RecordRun(place, chosen.size[part], source, base, queue_offset[part]))
         begin = stop
     return runs
 
@@ -218,7 +218,7 @@ def _width(size: Ints) -> int:
     return min(max(_BLOCK_BYTES_MIN, (widest + 7) // 8 * 8), _BLOCK_BYTES_MAX)
 
 
-def _copy(runs: list[_Run], data: bytearray, start: int, width: int) -> int | None:
+def _copy(runs: list[_RecordRun], data: bytearray, start: int, width: int) -> int | None:
     """All records to their places; the queue offset of the first that is not what its unit says."""
     step = max(1, _COPY_BYTES // width)
     for run in runs:

@@ -80,7 +80,7 @@ class Span(NamedTuple):
     """Queue offset of each record, where a filter chose them."""
 
 
-class _Window:
+class _SpanWindow:
     __slots__ = ("file", "is_used", "mapping")
 
     def __init__(self, file: MappedFile, mapping: Mapping) -> None:
@@ -104,7 +104,7 @@ class SpanReader:
         self._queues = queues
         self._runs = runs
         self._may_match = may_match
-        self._windows: dict[int, _Window] = {}
+        self._windows: dict[int, _SpanWindow] = {}
         # Held for moments; the reading itself is not guarded.
         self._lock = threading.Lock()
         self._buffers: list[bytearray] = []
@@ -193,7 +193,7 @@ class SpanReader:
                 except StoreCorrupt as error:
                     _LOG.warning("no span is read there: %s", error)
                     return None
-                found = _Window(file, mapping)
+                found = _SpanWindow(file, mapping)
             self._windows[start] = found
             found.is_used = True
             return found.mapping, start

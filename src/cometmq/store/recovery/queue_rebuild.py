@@ -24,13 +24,12 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.codec.consume_queue import CQ_UNIT, CQ_UNIT_BYTES, CqUnit
 from cometmq.codec.stored_message import RECORD_BYTES_MIN
-from cometmq.model.offsets import PhysicalOffset
+from cometmq.model.offsets import PhysicalOffset, QueueOffset
 from cometmq.store.base.dispatch import is_code_wrong, queue_tags_code
 from cometmq.store.log.reader import LogReader
 from cometmq.store.queue.consume_queue import ConsumeQueue
 
 if TYPE_CHECKING:
-    from cometmq.model.offsets import PhysicalOffset, QueueOffset
     from cometmq.store.base.disk import Disk
     from cometmq.store.log.commit_log import CommitLog
     from cometmq.store.log.reader import ScannedRecord

@@ -5,11 +5,11 @@ beyond the end.  It must not invent records, and loses none that is provably sou
 
 The order of a start, and who knows how::
 
-    open the log's files (`log_opening`)
+    open the log's files (`log_files`)
         --> may the side file be believed? (`side_trust`)
-        --> load the queues' ends (`queue_loader`), choose where to begin (here)
+        --> load the queues' ends (`queue.loader`), choose where to begin (here)
         --> read the log from there (`log_scan`), derive what is missing (`queue_rebuild`)
-        --> cut queues and index (here) and the log (`log_cut`) at the end that was found
+        --> cut queues and index (here) and the log (`log_files`) at the end that was found
 
 With our side file, when it is proven to fit::
 
@@ -47,13 +47,11 @@ from cometmq.model.offsets import PhysicalOffset
 from cometmq.store.base.results import RecoveryReport
 from cometmq.store.index.keys import record_key_texts
 from cometmq.store.log.commit_log import NEXT_FILE_NAME, log_file_name
-from cometmq.store.log.opening import open_log_files
 from cometmq.store.log.reader import LogReader
 from cometmq.store.log.unsynced import is_marked_unsynced, write_again
 from cometmq.store.queue.loader import QueueLoader
-from cometmq.store.recovery.file_sizes import check_file_sizes
-from cometmq.store.recovery.layout_check import check_layout
-from cometmq.store.recovery.log_cut import cut_log
+from cometmq.store.recovery.layout_check import check_file_sizes, check_layout
+from cometmq.store.recovery.log_files import cut_log, open_log_files
 from cometmq.store.recovery.log_scan import LogScan
 from cometmq.store.recovery.side_trust import SideTrust, trust_side_file
 from cometmq.store.recovery.unit_replay import file_saved_units
@@ -62,7 +60,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.codec.checkpoint import Checkpoint
-    from cometmq.model.offsets import PhysicalOffset
     from cometmq.store.base.checkpoint import JavaCheckpoint, SideState
     from cometmq.store.base.config import StoreConfig
     from cometmq.store.base.disk import Disk

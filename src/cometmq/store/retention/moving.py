@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cometmq.codec.stored_message import StoredMessage
     from cometmq.store.base.disk import Workers
 
-__all__ = ["MoveResult", "Mover", "Pending", "PendingKind", "ReadUnit", "Unit"]
+__all__ = ["MoveResult", "Mover", "PendingKind", "PendingMessages", "ReadUnit", "Unit"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
 PORTION_COUNT: Final = 64
@@ -61,7 +61,7 @@ class ReadUnit(NamedTuple):
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingMessages:
     """What one kind has pending in front of a physical offset."""
 
     count: int
@@ -81,7 +81,7 @@ class PendingKind(Protocol):
     def is_used(self) -> bool:
         """Whether there ever was such a message in this life, or one is pending."""
 
-    def find(self, end: int) -> Callable[[], Pending]:
+    def find(self, end: int) -> Callable[[], PendingMessages]:
         """On the loop; the result looks in a worker for what is pending below `end`."""
 
     def prepare(self, end: int) -> Callable[[], None]:
@@ -105,12 +105,12 @@ class MoveResult(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Job:
+class _MoveJob:
     end: int
     file_bytes: int
     is_for_space: bool
     done: Callable[[MoveResult], None]
-    found: list[tuple[PendingKind, Pending]]
+    found: list[tuple[PendingKind, PendingMessages]]
     waiting_count: int = 0
     moved_count: int = 0
 
@@ -157,7 +157,7 @@ class Mover:
     ) -> None:
         """Append again what is pending below `end`; `done` is called on the loop."""
         self.is_busy = True
-        job = _Job(end, file_bytes, is_for_space, done, [])
+        job = _MoveJob(end, file_bytes, is_for_space, done, [])
         looks = [(kind, kind.find(end)) for kind in self.kinds]
         self._work(
             job,
@@ -165,7 +165,7 @@ class Mover:
             lambda found: self._found(job, found),
         )
 
-    def _work(self, job: _Job, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def _work(self, job: _MoveJob, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Do something in a worker, then something on the loop; any fault ends the job."""
 
         def done(result: Any) -> None:
@@ -183,7 +183,7 @@ class Mover:
 
         self._workers.submit(work, done)
 
-    def _found(self, job: _Job, found: list[tuple[PendingKind, Pending]]) -> None:
+    def _found(self, job: _MoveJob, found: list[tuple[PendingKind, PendingMessages]]) -> None:
         job.found = [(kind, pending) for kind, pending in found if pending.count]
         job.waiting_count = sum(pending.waiting_count for _, pending in found)
         byte_count = sum(pending.byte_count for _, pending in job.found)
@@ -205,11 +205,11 @@ class Mover:
         works = [kind.prepare(job.end) for kind, _ in job.found]
         self._work(job, lambda: [work() for work in works], lambda _: self._prepared(job))
 
-    def _prepared(self, job: _Job) -> None:
+    def _prepared(self, job: _MoveJob) -> None:
         self.at("retention.prepared")
         self._next(job, 0, 0)
 
-    def _next(self, job: _Job, number: int, start: int) -> None:
+    def _next(self, job: _MoveJob, number: int, start: int) -> None:
         """Read the next portion of a kind, or go to the next kind."""
         if number == len(job.found):
             self.at("retention.appended")
@@ -256,7 +256,7 @@ class Mover:
                 break
         return portion
 
-    def _flush_all(self, job: _Job) -> None:
+    def _flush_all(self, job: _MoveJob) -> None:
         def flushed(is_durable: bool) -> None:
             if not is_durable:
                 self._fail(job, StoreError("they were not flushed in time"))
@@ -275,17 +275,17 @@ class Mover:
 
         self._flush(flushed)
 
-    def _fail(self, job: _Job, error: BaseException) -> None:
+    def _fail(self, job: _MoveJob, error: BaseException) -> None:
         reason = (
             f"{_counts(job.found) or 'what waits in it'} cannot be appended again"
             f" ({job.moved_count} were): {error}"
         )
         self._end(job, MoveResult(is_free=False, reason=reason, is_failure=True))
 
-    def _end(self, job: _Job, result: MoveResult) -> None:
+    def _end(self, job: _MoveJob, result: MoveResult) -> None:
         self.is_busy = False
         job.done(result)
 
 
-def _counts(found: list[tuple[PendingKind, Pending]]) -> str:
+def _counts(found: list[tuple[PendingKind, PendingMessages]]) -> str:
     return ", ".join(f"{pending.count} {kind.what}" for kind, pending in found)

@@ -32,8 +32,7 @@ from cometmq.codec.timer import (
 )
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.base.disk import make_durable_directory
-from cometmq.store.timer.carried import first_behind
-from cometmq.store.timer.java_files import read_timer_checkpoint
+from cometmq.store.timer.carried import first_behind, read_timer_checkpoint
 from cometmq.store.timer.log import TIMER_LOG_BLANK_BYTES, TIMER_LOG_NAME_DIGITS, TimerLog
 from cometmq.store.timer.timer_slots import SLOTS_AHEAD, SLOTS_BLANK, TimerRules
 from cometmq.store.timer.wheel import WHEEL_BYTES, TimerWheel

@@ -11,7 +11,13 @@ from tests.unit.store.stores import HOST, Rig
 from cometmq.codec.consume_queue import CQ_UNIT
 from cometmq.errors import StoreCorrupt
 from cometmq.model.offsets import QueueOffset
-from cometmq.store.base.checkpoint import Progress, QueueEnd, SideFile, SideState, load_side_file
+from cometmq.store.base.checkpoint import (
+    QueueEnd,
+    SideFile,
+    SideState,
+    StoreProgress,
+    load_side_file,
+)
 from cometmq.store.base.config import StoreConfig
 from cometmq.store.base.results import BatchItem, GetResult
 from cometmq.store.message_store import MessageStore
@@ -134,23 +140,23 @@ def test_side_file_frames_and_base() -> None:
     disk = SimDisk(random.Random(0), lambda: 0)
     disk.makedirs("/s")
     side = SideFile(disk, "/s", {"process_id": 7})
-    side.write_base(Progress(derived=10), {("A", 0): QueueEnd(1, 10)}, {})
-    side.append(Progress(derived=20, physic_ms=5), {("B", 3): QueueEnd(2, 20)})
-    side.append(Progress(derived=30, physic_ms=6), {("A", 0): QueueEnd(3, 30)})
+    side.write_base(StoreProgress(derived=10), {("A", 0): QueueEnd(1, 10)}, {})
+    side.append(StoreProgress(derived=20, physic_ms=5), {("B", 3): QueueEnd(2, 20)})
+    side.append(StoreProgress(derived=30, physic_ms=6), {("A", 0): QueueEnd(3, 30)})
     side.append_floor("B", 30)
-    side.append(Progress(derived=40, physic_ms=7), {("B", 3): QueueEnd(1, 40)})
+    side.append(StoreProgress(derived=40, physic_ms=7), {("B", 3): QueueEnd(1, 40)})
     state = load_side_file(disk, "/s/cometmq.checkpoint")
     assert isinstance(state, SideState)
-    assert state.progress == Progress(derived=40, physic_ms=7)
+    assert state.progress == StoreProgress(derived=40, physic_ms=7)
     assert state.previous_physic_ms == 6
     assert state.queues == {("A", 0): QueueEnd(3, 30), ("B", 3): QueueEnd(1, 40)}
     assert state.floors == {"B": 30}
     assert state.heading["process_id"] == 7
     small = disk.size("/s/cometmq.checkpoint")
     for n in range(20_000):
-        side.append(Progress(derived=n), {("A", 0): QueueEnd(n, n)})
+        side.append(StoreProgress(derived=n), {("A", 0): QueueEnd(n, n)})
     assert disk.size("/s/cometmq.checkpoint") < (2 << 20)
-    side.write_base(Progress(log_min=35), state.queues, state.floors)
+    side.write_base(StoreProgress(log_min=35), state.queues, state.floors)
     assert disk.size("/s/cometmq.checkpoint") < 4 * small
     again = load_side_file(disk, "/s/cometmq.checkpoint")
     assert isinstance(again, SideState)

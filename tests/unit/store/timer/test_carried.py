@@ -17,8 +17,7 @@ from cometmq.codec.timer import (
     encode_timer_log_blank,
 )
 from cometmq.model.names import TIMER_TOPIC
-from cometmq.store.timer.carried import Carried, count_timer_messages
-from cometmq.store.timer.java_files import scan_timer_log
+from cometmq.store.timer.carried import Carried, count_timer_messages, scan_timer_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,7 @@ from cometmq.codec.properties import find_property
 from cometmq.codec.timer import TIMER_DELETE
 from cometmq.codec.timer_moved import moved_timer
 from cometmq.model.names import TIMER_TOPIC
-from cometmq.store.retention.moving import Pending, ReadUnit
+from cometmq.store.retention.moving import PendingMessages, ReadUnit
 from cometmq.store.timer.timer_slots import due_ms_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class PendingTimers:
         intake = self._service.intake
         return bool(self._book.log.end or intake.is_behind or intake.message_count())
 
-    def find(self, end: int) -> Callable[[], Pending]:
+    def find(self, end: int) -> Callable[[], PendingMessages]:
         """Scan the timer log, whose units are 52 bytes each."""
         store, book, service = self._state.store, self._book, self._service
         read_ms, near_ms = service.read_ms, self._near_ms()
@@ -71,7 +71,7 @@ class PendingTimers:
         reader, written, log_end = book.log.reader(), book.log.written, book.log.end
         replaced = self._moved.raw()
 
-        def look() -> Pending:
+        def look() -> PendingMessages:
             first = min(book.log.starts(), default=written)
             found = pending_units(
                 reader, first, log_end, read_ms, (store.min_physical_offset, end), replaced
@@ -88,7 +88,7 @@ class PendingTimers:
                 return [_Unit(*fields) for fields in far[_UNIT_FIELDS][start:stop].tolist()]
 
             waiting = len(found) - len(far) + len(untaken)
-            return Pending(len(far), int(far["bytes"].sum()), units, waiting)
+            return PendingMessages(len(far), int(far["bytes"].sum()), units, waiting)
 
         return look
 
