@@ -220,7 +220,9 @@ def client_page() -> str:
         "names and signatures, without `async` and `await`; `async with` is `with` there, and "
         "`async for` is `for`.\n"
         "Times are in milliseconds, sizes in bytes.\n"
-        "Every error is a `cometmq.errors.CometError`.\n",
+        "Every error is a `cometmq.errors.CometError`.\n"
+        "Mistakes in arguments and messages are also `TypeError` or `ValueError`,"
+        " `RequestTimeout` is a `TimeoutError`, `ConnectFailed` a `ConnectionError`.\n",
     ]
     parts += ["## What a handler returns\n", _handler_text() + "\n"]
     classes = {name for name in cometmq.__all__ if inspect.isclass(getattr(cometmq, name))}
