@@ -176,11 +176,11 @@ class AdminCalls(GrowthCalls):
 
     async def open_transactions(self) -> list[OpenTransaction]:
         """Half messages of all brokers that wait for their end, the oldest first."""
-        found: list[OpenTransaction] = []
+        matches: list[OpenTransaction] = []
         for name, address in sorted((await self._masters()).items()):
             settings = parse_properties(await self.broker_config(name))
-            found += await open_transactions_of(name, address, self._calls, settings)
-        return sorted(found, key=lambda transaction: transaction.born_ms)
+            matches += await open_transactions_of(name, address, self._calls, settings)
+        return sorted(matches, key=lambda transaction: transaction.born_ms)
 
     # -- topics -----------------------------------------------------------------------------
 
@@ -478,9 +478,9 @@ class AdminCalls(GrowthCalls):
             if topic is None:
                 raise
         else:
-            found = await self._view_by_offset(address, physical_offset, topic)
-            if found is not None:
-                return found
+            matches = await self._view_by_offset(address, physical_offset, topic)
+            if matches is not None:
+                return matches
         if topic is not None:
             messages = await self.query_message(topic, message_id, is_unique_id=True)
             if messages:
@@ -521,7 +521,7 @@ class AdminCalls(GrowthCalls):
     ) -> list[ReceivedMessage]:
         """Messages of a topic with a key (or unique id), oldest first."""
         route = await self.topic_route(topic)
-        found: list[ReceivedMessage] = []
+        matches: list[ReceivedMessage] = []
         header = QueryMessageHeader(
             topic,
             key,
@@ -546,9 +546,9 @@ class AdminCalls(GrowthCalls):
                     continue
                 if not is_unique_id and key not in message.keys:
                     continue
-                found.append(message)
-        found.sort(key=lambda message: message.store_timestamp_ms)
-        return found[:count_max]
+                matches.append(message)
+        matches.sort(key=lambda message: message.store_timestamp_ms)
+        return matches[:count_max]
 
 
 def _messages(body: bytes, broker_name: str) -> list[ReceivedMessage]:

@@ -39,11 +39,11 @@ async def given_up_transactions(reader: QueueReader) -> list[GivenUpTransaction]
     Raises:
         CometError: a broker does not answer, or refuses.
     """
-    found: list[GivenUpTransaction] = []
+    transactions: list[GivenUpTransaction] = []
     for queue in await reader.queues(TRANS_CHECK_MAX_TIME_TOPIC):
         async for message in reader.read(queue, *await reader.bounds(queue)):
             properties = message.properties
-            found.append(
+            transactions.append(
                 GivenUpTransaction(
                     queue,
                     message.message_id,
@@ -55,10 +55,10 @@ async def given_up_transactions(reader: QueueReader) -> list[GivenUpTransaction]
                     message.store_timestamp_ms,
                 )
             )
-    return sorted(found, key=lambda one: one.given_up_ms)
+    return sorted(transactions, key=lambda transaction: transaction.given_up_ms)
 
 
-async def resume_transaction(reader: QueueReader, one: GivenUpTransaction) -> None:
+async def resume_transaction(reader: QueueReader, transaction: GivenUpTransaction) -> None:
     """Put it back among the open ones, with no checks counted.
 
     It is on the broker's disk as a message is that the broker acknowledges.
@@ -66,6 +66,6 @@ async def resume_transaction(reader: QueueReader, one: GivenUpTransaction) -> No
     Raises:
         RemoteError: the broker does not take it; its remark says why.
     """
-    header = ResumeCheckHeader(one.offset_message_id, TRANS_CHECK_MAX_TIME_TOPIC)
+    header = ResumeCheckHeader(transaction.offset_message_id, TRANS_CHECK_MAX_TIME_TOPIC)
     command = RemotingCommand.request(RequestCode.RESUME_CHECK_HALF_MESSAGE, header.to_ext())
-    await reader.calls.ask(reader.address(one.queue), command)
+    await reader.calls.ask(reader.address(transaction.queue), command)

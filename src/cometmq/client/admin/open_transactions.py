@@ -1,11 +1,11 @@
-"""Which transactions are open at a cluster's brokers, found out as an operator.
+"""The open transactions of a cluster, determined as an operator.
 
-Job: read half messages and op messages of each broker from where its transaction group stands, and
-work out why each open one waits.  Works against RocketMQ's brokers as well.
-Must not: change anything; nothing is committed.
+The reader follows the half messages and op messages of each broker from the offsets of its
+transaction group, and says why each open transaction waits.  It changes and commits nothing, and
+works against RocketMQ's brokers as well.
 
-An op message is written up to ``transactionOpBatchInterval`` (3 s) after the end it notes, so one
-that has just ended may still be listed.
+A broker writes an op message up to ``transactionOpBatchInterval`` (3 s) after the end it records,
+so a transaction that has just ended may still be listed.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -40,12 +40,12 @@ class OpenTransaction(NamedTuple):
     checks: int
     why: str
     next_check_ms: int | None
-    """Earliest time at which a producer is asked; None while there is none."""
+    """Earliest time of the next check; None while no producer is online."""
     queue_offset: int
 
 
 class _Broker:
-    """One broker under question."""
+    """One broker that is examined."""
 
     def __init__(self, name: str, address: str, calls: BrokerCalls, settings: Mapping[str, str]):
         self.name = name
@@ -57,11 +57,11 @@ class _Broker:
         self._online: dict[str, bool] = {}
 
     async def half_messages(self) -> dict[int, tuple[HalfMessage, ReceivedMessage]]:
-        """The open ones by the offset of their first place, at their newest place."""
+        """The newest record of each open half message, by the offset of its first record."""
         ended: set[int] = set()
         async for message in self._messages(OP_HALF_TOPIC):
             ended.update(decode_op_body(message.body))
-        found: dict[int, tuple[HalfMessage, ReceivedMessage]] = {}
+        open_halves: dict[int, tuple[HalfMessage, ReceivedMessage]] = {}
         async for message in self._messages(HALF_TOPIC):
             stored = message.stored
             half = half_of(
@@ -71,23 +71,23 @@ class _Broker:
                 stored.raw_properties,
             )
             first = half.first_offset if half.first_offset >= 0 else half.queue_offset
-            found.pop(first, None)
+            open_halves.pop(first, None)
             if half.queue_offset not in ended:
-                found[first] = half, message
-        return found
+                open_halves[first] = half, message
+        return open_halves
 
     async def _messages(self, topic: str) -> AsyncIterator[ReceivedMessage]:
         queue = MessageQueue(topic, self.name, 0)
-        place = await self._calls.consumer_offset(self.address, TRANSACTION_GROUP, queue)
-        if place is None:
-            place = await self._calls.min_offset(self.address, queue)
+        queue_offset = await self._calls.consumer_offset(self.address, TRANSACTION_GROUP, queue)
+        if queue_offset is None:
+            queue_offset = await self._calls.min_offset(self.address, queue)
         end = await self._calls.max_offset(self.address, queue)
-        while place < end:
+        while queue_offset < end:
             header = PullMessageHeader(
                 consumer_group=TOOLS_GROUP,
                 topic=topic,
                 queue_id=0,
-                queue_offset=place,
+                queue_offset=queue_offset,
                 max_msg_nums=PULL_COUNT,
                 sys_flag=_SUBSCRIPTION_FLAG,
                 commit_offset=0,
@@ -101,29 +101,33 @@ class _Broker:
             except RemoteError as error:
                 if error.code != ResponseCode.PULL_OFFSET_MOVED:
                     return
-                place = max(place + 1, await self._calls.min_offset(self.address, queue))
+                queue_offset = max(
+                    queue_offset + 1, await self._calls.min_offset(self.address, queue)
+                )
                 continue
             for message in split_messages(answer.body, queue):
                 yield message
-            place = max(place + 1, PullResponseHeader.from_command(answer).next_begin_offset)
+            queue_offset = max(
+                queue_offset + 1, PullResponseHeader.from_command(answer).next_begin_offset
+            )
 
     async def is_online(self, group: str) -> bool:
         """Whether the broker knows a live producer of a group."""
-        known = self._online.get(group)
-        if known is None:
+        is_online = self._online.get(group)
+        if is_online is None:
             request = RemotingCommand.request(
                 RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": group}
             )
             try:
                 await self._calls.ask(self.address, request)
-                known = True
+                is_online = True
             except RemoteError:
-                known = False
-            self._online[group] = known
-        return known
+                is_online = False
+            self._online[group] = is_online
+        return is_online
 
     async def describe(self, half: HalfMessage, message: ReceivedMessage) -> OpenTransaction:
-        """Why it waits and what comes next."""
+        """Why a half message waits, and when the broker checks it next."""
         stored = message.stored
         next_ms: int | None
         if half.check_count:
@@ -164,5 +168,5 @@ async def open_transactions_of(
         ClientError: it does not answer.
     """
     broker = _Broker(name, address, calls, settings)
-    found = await broker.half_messages()
-    return [await broker.describe(half, message) for half, message in found.values()]
+    open_halves = await broker.half_messages()
+    return [await broker.describe(half, message) for half, message in open_halves.values()]

@@ -1,9 +1,7 @@
-"""What programs pass where several names, queues or subscriptions are meant.
+"""Checks of the arguments that programs pass to clients.
 
-Job: take one where several are meant, and refuse what cannot be meant: a text is a sequence of
-characters to Python, and a consumer that pauses the queues ``"o"``, ``"r"``, ``"d"`` does so in
-silence, and so does one that pauses the three parts of a single queue, which is a named tuple.
-Must not: know what the values are for.
+A single name, queue or message is accepted where several are allowed.  Without that, a text would
+pass as a sequence of characters, and one queue, a named tuple, as a sequence of its three parts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,11 +29,11 @@ __all__ = [
 ]
 
 NUMBER_MAX: Final = 2**31 - 1
-"""The largest number of a request's field, as RocketMQ's clients have them; 24.8 days in ms."""
+"""The largest number in a request's field, as in RocketMQ's clients; 24.8 days in ms."""
 
 
 def check_count(name: str, value: object, least: int = 1, most: int = NUMBER_MAX) -> None:
-    """Raise ConfigError unless it is a whole number in that range."""
+    """Raise ConfigError unless the value is a whole number in the range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         span = f"of at least {least}" if most >= NUMBER_MAX else f"from {least} to {most}"
         error = ConfigError if isinstance(value, int) else ConfigTypeError
@@ -43,7 +41,7 @@ def check_count(name: str, value: object, least: int = 1, most: int = NUMBER_MAX
 
 
 def check_ms(name: str, value: object, *, may_be_zero: bool = False) -> None:
-    """Raise ConfigError unless it is a time in milliseconds that can be waited for."""
+    """Raise ConfigError unless the value is a duration in milliseconds."""
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float))
@@ -58,13 +56,13 @@ def check_ms(name: str, value: object, *, may_be_zero: bool = False) -> None:
 
 
 def check_callable(name: str, value: object) -> None:
-    """Raise ConfigError unless it can be called."""
+    """Raise ConfigError unless the value can be called."""
     if not callable(value):
         raise ConfigTypeError(f"{name} is {_shown(value)}; give a function")
 
 
 def check_queue(queue: object, message: Message, selector: object) -> None:
-    """Raise ConfigError unless a message can be sent to this queue, chosen by it alone."""
+    """Raise ConfigError unless the queue is one of the message's topic, without a selector."""
     if not isinstance(queue, MessageQueue):
         raise ConfigTypeError(
             f"queue is {_shown(queue)}; give a MessageQueue, such as one of "
@@ -77,14 +75,14 @@ def check_queue(queue: object, message: Message, selector: object) -> None:
 
 
 def checked_text(name: str, value: object) -> str:
-    """The text; ConfigError if it is none."""
+    """The value; ConfigError unless it is a text."""
     if not isinstance(value, str):
         raise ConfigTypeError(f"{name} is {_shown(value)}; give a text")
     return value
 
 
 def checked_group(group: object) -> str:
-    """The name of a group; ConfigError if it is not legal."""
+    """The name of a group; ConfigError unless it is legal."""
     fault = check_group(checked_text("the group", "" if group is None else group))
     if fault is not None:
         raise ConfigError(fault)
@@ -92,7 +90,7 @@ def checked_group(group: object) -> str:
 
 
 def checked_topic(topic: object) -> str:
-    """The name of a topic; ConfigError if it is not legal."""
+    """The name of a topic; ConfigError unless it is legal."""
     fault = check_topic(checked_text("the topic", "" if topic is None else topic))
     if fault is not None:
         raise ConfigError(fault)
@@ -100,10 +98,10 @@ def checked_topic(topic: object) -> str:
 
 
 def message_list(messages: object) -> Sequence[Message]:
-    """The messages; one alone is taken as such.
+    """The messages as a sequence; a single message is a sequence of one.
 
     Raises:
-        ConfigError: they are no iterable.
+        ConfigError: the value is not iterable.
     """
     if isinstance(messages, Message):
         return [messages]
@@ -115,7 +113,11 @@ def message_list(messages: object) -> Sequence[Message]:
 
 
 def batch_topic(messages: Sequence[Message]) -> str:
-    """The one topic of a batch; LocalProtocolError if something among them is no message."""
+    """The topic that all messages of a batch share.
+
+    Raises:
+        LocalProtocolError: an item is not a `Message`, or the topics differ.
+    """
     try:
         return check_batch(messages)
     except (AttributeError, TypeError):
@@ -129,31 +131,31 @@ def _shown(value: object) -> str:
 
 
 def name_list(names: Iterable[str]) -> list[str]:
-    """The names; a plain text is one name."""
+    """The names as a list; a text is a single name."""
     return [names] if isinstance(names, str) else list(names)
 
 
 def queue_list(queues: Iterable[MessageQueue] | MessageQueue) -> list[MessageQueue]:
-    """The queues; one alone is taken as such.
+    """The queues as a list; a single queue is a list of one.
 
     Raises:
-        ConfigError: something among them is no queue, such as the name of a topic.
+        ConfigError: an item is not a queue.
     """
     if isinstance(queues, MessageQueue):
         return [queues]
-    given = list(queues)
-    if not all(isinstance(queue, MessageQueue) for queue in given):
+    items = list(queues)
+    if not all(isinstance(queue, MessageQueue) for queue in items):
         raise ConfigError(
             f"{queues!r} is no list of MessageQueue; `fetch_queues(topic)` gives those of a topic"
         )
-    return given
+    return items
 
 
 def subscription_map(subscriptions: object) -> Mapping[str, str]:
-    """Tag expressions by topic; None for none.
+    """Tag expressions by topic; None means no subscription.
 
     Raises:
-        ConfigError: it is no mapping.
+        ConfigError: the value is not a mapping.
     """
     if subscriptions is None:
         return {}

@@ -1,9 +1,8 @@
-"""The event loop behind the synchronous face: one daemon thread per process.
+"""The event loop of the synchronous clients: one daemon thread per process.
 
-Job: run consumers, heartbeats and route refreshes of all synchronous clients.
-Must not: carry an ordinary request; those go over a blocking socket in the caller's thread.
-
-A forked child has no threads but its own: the loop is made anew there on first use.
+It runs consumers, heartbeats and route refreshes.  Ordinary requests use a blocking socket in the
+caller's thread instead.  A forked child has none of its parent's threads, so the loop is made anew
+there on first use.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ class BackgroundLoop:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._started.set()
-        # Ends with the process: consumers may come at any time, and an idle loop costs nothing.
+        # It ends with the process: consumers may start at any time, and an idle loop is cheap.
         await self._loop.create_future()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -62,7 +61,7 @@ class BackgroundLoop:
             raise
 
     def soon(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call something on the loop."""
+        """Call a function on the loop, without waiting for it."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(callback, *args)
 
@@ -76,7 +75,7 @@ class _Home:
         fork.register(self)
 
     def after_fork(self) -> None:
-        """The parent's thread does not exist here."""
+        """Forget the loop of the parent, whose thread does not exist here."""
         fork.keep_forever(self.loop)
         self.loop = None
         self.lock = threading.Lock()

@@ -1,9 +1,7 @@
-"""The requests a client makes of brokers, each as one coroutine over `Io`.
+"""The requests that a client sends to brokers, each as one coroutine over `Io`.
 
-Job: offsets, membership, send-back and locks as functions with typed arguments and results.
-Must not: choose brokers or remember anything.
-
-Written once for both faces: over a blocking `Io` none of these ever suspends (see `transport`).
+They cover offsets, group membership and send-back, with typed arguments and results.  Each is
+written once: over a blocking `Io` none of them ever suspends (see `transport`).
 """
 
 from typing import Final
@@ -42,7 +40,7 @@ def _command(
 
 
 class BrokerCalls:
-    """Requests to brokers; ``address`` is always the ``host:port`` to ask."""
+    """Sends requests to brokers; ``address`` is the ``host:port`` of the broker."""
 
     __slots__ = ("_io", "_timeout_ms")
 
@@ -52,14 +50,14 @@ class BrokerCalls:
 
     @property
     def timeout_ms(self) -> int:
-        """How long one request may take."""
+        """The time limit of one request."""
         return self._timeout_ms
 
     async def ask(self, address: str, command: RemotingCommand) -> RemotingCommand:
-        """The answer, if its code is 0.
+        """Send a request and return its answer.
 
         Raises:
-            RemoteError: any other code.
+            RemoteError: the answer's code is not 0.
         """
         answer = await self._io.request(address, command, self._timeout_ms)
         if answer.code != 0:
@@ -134,7 +132,11 @@ class BrokerCalls:
     async def check_subscription(
         self, address: str, client_id: str, group: str, subscription: SubscriptionData
     ) -> None:
-        """Have the broker compile an SQL92 expression; RemoteError says what is wrong."""
+        """Have the broker compile an SQL92 expression.
+
+        Raises:
+            RemoteError: the expression is wrong; the text says where.
+        """
         body = CheckClientConfigBody(client_id, group, subscription).encode()
         await self.ask(address, RemotingCommand.request(RequestCode.CHECK_CLIENT_CONFIG, {}, body))
 
@@ -152,7 +154,7 @@ class BrokerCalls:
     ) -> None:
         """Give a message back for another try; level -1 makes it a dead letter.
 
-        ``max_reconsume_times`` of None leaves it to the group's settings.
+        With ``max_reconsume_times`` None the group's setting at the broker applies.
         """
         header = ConsumerSendMsgBackHeader(
             physical_offset, group, delay_level, message_id, topic, False, max_reconsume_times

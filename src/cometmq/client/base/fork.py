@@ -1,16 +1,15 @@
-"""What a client does when its process is copied by ``fork``.
+"""What happens to clients when ``fork`` copies their process.
 
-Job: tell every client in a child process that it is a copy, and take the inherited sockets away
-without disturbing the parent.
-Must not: touch the inherited event loop, its selector or its transports: the epoll instance is
-shared with the parent, so unregistering a socket in the child would silence it in the parent.
+Each client in a child process learns that it is a copy, and gives up the inherited sockets without
+disturbing the parent.  It must not touch the inherited event loop, selector or transports: parent
+and child share the epoll instance, so a socket unregistered in the child falls silent in the
+parent.
 
-Theory: after ``fork`` both processes hold the same connections.  Closing one in the ordinary way
-would send a TLS goodbye, or remove it from the shared epoll; using one would mix two processes'
-requests in one stream.  So the child points each inherited descriptor at the null device
-(``dup2``): the child's reference to the connection is gone, the parent's is untouched, and the
-number stays taken, so that a late destructor closes the null device and nothing else.  The old
-objects are kept alive for ever for the same reason.
+After ``fork`` both processes own the same connections.  An ordinary close would send a TLS goodbye
+or change the shared epoll instance; a request would mix two processes' bytes in one stream.  So the
+child points each inherited descriptor at the null device (``dup2``).  That drops the child's
+reference to the connection, leaves the parent's alone and keeps the number in use, so a late
+destructor closes the null device and nothing else.  The old objects stay alive for the same reason.
 """
 
 import os
@@ -21,10 +20,10 @@ __all__ = ["ForkAware", "abandon_descriptors", "generation", "keep_forever", "re
 
 
 class ForkAware(Protocol):
-    """A client that wants to know of a fork."""
+    """A client that is told about a fork."""
 
     def after_fork(self) -> None:
-        """Called in the child before any other Python code of it; must not raise."""
+        """Called in the child process before any other Python code; must not raise."""
         ...
 
 
@@ -34,7 +33,7 @@ _generation = 0
 
 
 def generation() -> int:
-    """How many forks lie between the first process and this one."""
+    """The number of forks between the first process and this one."""
     return _generation
 
 
@@ -44,7 +43,7 @@ def register(client: ForkAware) -> None:
 
 
 def keep_forever(inherited: object) -> None:
-    """Never run the destructor of an object that belongs to the parent process."""
+    """Keep an object of the parent process alive, so that its destructor never runs."""
     _graveyard.append(inherited)
 
 

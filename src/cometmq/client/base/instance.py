@@ -1,13 +1,12 @@
-"""What every client object has in common: connections, routes, heartbeats, server pushes.
+"""The connections, routes, heartbeats and background tasks of one client.
 
-Job: `ClientInstance`, one per producer, consumer or admin object (so that clients of several
-clusters in one process share nothing).
-Must not: know how messages are sent or consumed; it talks to its owners through `Member`.
+Each producer or consumer has its own `ClientInstance`, so clients of several clusters in one
+process share nothing.  The instance knows its owner only as a `Member`.
 
-Theory of registration: a broker knows clients by connection, so a heartbeat must be the first
-thing on every new connection (the broker serves one connection's requests in order, and a pull
-before the heartbeat would be answered "subscription does not exist").  Otherwise heartbeats go
-out every 30 s, to masters for producers and to all members for consumers.
+A broker knows a client by its connection, so a heartbeat must be the first request on each new
+connection: the broker serves the requests of a connection in order, and would answer a pull before
+the heartbeat with "subscription does not exist".  Further heartbeats go out every 30 s, from
+producers to masters and from consumers to masters and slaves.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ class Member(Protocol):
     """A producer or consumer as its instance sees it."""
 
     def consumer_data(self) -> ConsumerData | None:
-        """What the heartbeat says of this consumer; None for a producer."""
+        """The consumer's part of the heartbeat; None for a producer."""
         ...
 
     def topics(self) -> set[str]:
@@ -50,7 +49,7 @@ class Member(Protocol):
         ...
 
     def routes_changed(self, topic: str) -> None:
-        """A route is not what it was."""
+        """A route has changed."""
         ...
 
     def serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
@@ -69,7 +68,7 @@ def client_id_of(options: ClientOptions) -> str:
 
 
 def uniq_ids_of(options: ClientOptions) -> UniqIdFactory:
-    """A factory of message ids that no other client of the process shares."""
+    """A factory of message ids for this client alone."""
     return UniqIdFactory(
         options.client_ip or local_ip(),
         options.process_id or os.getpid(),
@@ -118,7 +117,7 @@ class ClientInstance:
             log.error("%s of %s failed", task.get_name(), self.client_id, exc_info=error)
 
     async def every(self, interval_ms: int, work: Callable[[], Awaitable[object]]) -> None:
-        """Do ``work`` again and again, whatever becomes of one round."""
+        """Run ``work`` at an interval; a failed round does not end the repetition."""
         while True:
             await asyncio.sleep(interval_ms / 1000)
             try:
@@ -126,7 +125,7 @@ class ClientInstance:
             except CometError as error:
                 log.warning("%s: %s", self.client_id, error)
             except Exception:
-                # Background work that died once would leave a client that looks alive.
+                # Without its background work the client would only look alive.
                 log.exception("%s: unexpected fault in the background", self.client_id)
 
     async def close(self, groups: dict[str, str]) -> None:
@@ -157,7 +156,7 @@ class ClientInstance:
             await asyncio.gather(*pending, return_exceptions=True)
 
     def abandon(self) -> None:
-        """In a forked child: let go of everything that belongs to the parent."""
+        """In a forked child: give up everything that belongs to the parent."""
         self.is_closed = True
         fork.abandon_descriptors([channel.fileno() for channel in self.pool.channels()])
         fork.keep_forever((self.pool, self._tasks, self))
@@ -175,7 +174,7 @@ class ClientInstance:
         return RemotingCommand.request(RequestCode.HEART_BEAT, {}, body)
 
     def _greet(self, address: str, channel: Channel) -> None:
-        """First words on a new connection to a broker."""
+        """Send the heartbeat that opens a new connection to a broker."""
         if self.is_closed or address in self.routes.name_servers:
             return
         self._greeted[address] = channel
@@ -206,10 +205,10 @@ class ClientInstance:
             )
 
     async def introduce(self) -> None:
-        """The first heartbeat of a consumer: a cluster that does not let us in is an error now.
+        """Send a consumer's first heartbeat, and fail where the cluster refuses this client.
 
         Raises:
-            AccessDenied: a broker does not take our keys.
+            AccessDenied: a broker refuses our keys.
             TlsFailed: a broker's certificate is not trusted, or it does not speak TLS.
         """
         self._denial = None
@@ -218,7 +217,7 @@ class ClientInstance:
             raise self._denial
 
     async def heartbeat(self) -> None:
-        """Tell every broker of the known routes that this client lives."""
+        """Send a heartbeat to every broker of the cached routes."""
         wants_slaves = self._member.consumer_data() is not None
         for members in list(self.routes.broker_addresses().values()):
             for broker_id, address in list(members.items()):
@@ -226,7 +225,7 @@ class ClientInstance:
                     await self.heartbeat_to(address)
 
     async def heartbeat_to(self, address: str) -> None:
-        """One heartbeat; an unreachable broker is logged, not raised."""
+        """Send one heartbeat; an unreachable broker is logged."""
         timeout_ms = self.options.request_timeout_ms
         try:
             fresh = self.pool.open_channel(address) is None
@@ -242,15 +241,15 @@ class ClientInstance:
             log.info("no heartbeat to %s: %s", address, error)
 
     def knows(self, address: str, feature: str) -> bool:
-        """Whether this broker said of itself that it can do what RocketMQ's cannot."""
+        """Whether this broker has announced a feature that RocketMQ's brokers lack."""
         return feature in self._features.get(address, ())
 
     def forget_features(self, address: str) -> None:
-        """Ask nothing special of this broker until it says again what it can do."""
+        """Forget the features of a broker until it announces them again."""
         self._features.pop(address, None)
 
     def is_greeted(self, channel: Channel) -> bool:
-        """Whether a heartbeat has gone out on this very connection."""
+        """Whether a heartbeat was sent on this connection."""
         return self._greeted.get(channel.address) is channel
 
     def _lost(self, channel: Channel) -> None:
@@ -277,7 +276,7 @@ class ClientInstance:
                     await self.heartbeat_to(address)
 
     def refresh_soon(self, topic: str) -> None:
-        """Fetch one route in the background, unless that is under way."""
+        """Fetch one route in the background, unless a fetch is under way."""
         if topic not in self._refreshing and not self.is_closed:
             self._refreshing.add(topic)
             self.spawn(self._refresh_in_background(topic), f"route-{topic}")
@@ -289,8 +288,8 @@ class ClientInstance:
             self._refreshing.discard(topic)
 
     async def refresh_route(self, topic: str) -> bool:
-        """Fetch one route; True if it changed. A failure keeps the old one and is logged."""
-        before = self.routes.known(topic)
+        """Fetch one route; True if it changed.  A failure is logged and keeps the old route."""
+        before = self.routes.cached(topic)
         try:
             after = await self.routes.refresh(topic)
         except CometError as error:

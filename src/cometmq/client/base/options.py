@@ -1,8 +1,4 @@
-"""Settings that producers, consumers and the admin client share, and how they are checked.
-
-Job: one frozen value made from keyword arguments, with RocketMQ's defaults.
-Must not: connect to anything.
-"""
+"""Settings that all clients share, as one checked, frozen value with RocketMQ's defaults."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -64,7 +60,7 @@ def name_server_addresses(name_server: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What every client needs to know; times in ms, RocketMQ's defaults.
+    """The settings of a client; times are in milliseconds.
 
     ``instance_name`` replaces the process id in the client id (two clients must not share one);
     ``client_ip`` replaces the address of the interface that routes outwards.
@@ -93,7 +89,12 @@ class ClientOptions:
         request_timeout_ms: int = 3_000,
         **security: Unpack[SecurityOptions],
     ) -> "ClientOptions":
-        """Options from the keyword arguments all clients have."""
+        """Options from the keyword arguments of a client.
+
+        Raises:
+            ConfigError: an address, a key or another value is wrong.
+            TypeError: a keyword argument is unknown.
+        """
         check_ms("timeout_ms", request_timeout_ms)
         if instance_name is not None:
             checked_text("instance_name", instance_name)

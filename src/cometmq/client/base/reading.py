@@ -1,11 +1,9 @@
-"""Reading queues as an operator: any queue of a topic, between two offsets, without a trace.
+"""Reads queues as an operator: any queue of a topic, between two offsets, without joining a group.
 
-Job: pull spans of queues as RocketMQ's tools do, also where the topic's permission forbids reading.
-Must not: join a group, commit, or change anything.
-
-A topic without read permission (the dead-letter topics of stores written by RocketMQ 4) refuses
-pulls; its messages are then looked up one by one in the consume queue (321) and the log (33), which
-brokers answer operators whatever the permission.
+It pulls as RocketMQ's tools do, and commits and changes nothing.  A topic without read permission,
+such as a dead-letter topic in a store of RocketMQ 4, refuses pulls.  Its messages are read one by
+one through the consume queue (code 321) and the commit log (code 33), which brokers serve to
+operators whatever the permission.
 """
 
 from collections.abc import AsyncIterator
@@ -36,7 +34,7 @@ _MOVE_ON: Final = (
 
 
 class QueueReader:
-    """Reads queues of one cluster; ``io``, ``calls`` and ``routes`` are those of its client."""
+    """Reads queues of one cluster over the connections of its client."""
 
     def __init__(self, io: Io, calls: BrokerCalls, routes: RouteBook) -> None:
         self.io = io
@@ -58,14 +56,18 @@ class QueueReader:
         )
 
     def address(self, queue: MessageQueue) -> str:
-        """The broker to ask about a queue that `queues` gave."""
+        """The address of a queue's broker.
+
+        Raises:
+            NoRoute: no address is known.
+        """
         address = self.routes.any_address(queue.broker_name)
         if address is None:
             raise NoRoute(f"no address is known for the broker {queue.broker_name} of {queue}")
         return address
 
     async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """First offset that still has its message, and the next one to be written."""
+        """The first offset that still has its message, and the next one to be written."""
         address = self.address(queue)
         return (
             await self.calls.min_offset(address, queue),
@@ -77,30 +79,32 @@ class QueueReader:
     ) -> AsyncIterator[ReceivedMessage]:
         """Messages from ``first_offset`` up to, not including, ``end_offset``, in order.
 
-        Those that retention removed meanwhile are left out.
+        Messages that retention has removed are skipped.
 
         Raises:
             CometError: the broker does not answer, or refuses.
         """
-        place = first_offset
+        queue_offset = first_offset
         try:
-            while place < end_offset:
-                messages, place = await self._pull(queue, place)
+            while queue_offset < end_offset:
+                messages, queue_offset = await self._pull(queue, queue_offset)
                 for message in messages:
                     if first_offset <= message.queue_offset < end_offset:
                         yield message
         except RemoteError as error:
             if error.code != ResponseCode.NO_PERMISSION:
                 raise
-            async for message in self._look_up(queue, place, end_offset):
+            async for message in self._view_one_by_one(queue, queue_offset, end_offset):
                 yield message
 
-    async def _pull(self, queue: MessageQueue, place: int) -> tuple[list[ReceivedMessage], int]:
+    async def _pull(
+        self, queue: MessageQueue, queue_offset: int
+    ) -> tuple[list[ReceivedMessage], int]:
         header = PullMessageHeader(
             consumer_group=TOOLS_GROUP,
             topic=queue.topic,
             queue_id=queue.queue_id,
-            queue_offset=place,
+            queue_offset=queue_offset,
             max_msg_nums=PULL_COUNT,
             sys_flag=_SUBSCRIPTION_FLAG,
             commit_offset=0,
@@ -112,18 +116,21 @@ class QueueReader:
         answer = await self.io.request(self.address(queue), command, self.calls.timeout_ms)
         if answer.code not in (0, *_MOVE_ON):
             raise remote_error(answer.code, answer.remark)
-        following = PullResponseHeader.from_command(answer).next_begin_offset
+        next_offset = PullResponseHeader.from_command(answer).next_begin_offset
         messages = split_messages(answer.body, queue) if answer.code == 0 else []
-        # Retention was here, or a record is broken: the broker says where to go on.
-        return messages, max(place + 1, following)
+        # After retention or a broken record the broker says where to continue.
+        return messages, max(queue_offset + 1, next_offset)
 
-    async def _look_up(
-        self, queue: MessageQueue, place: int, end_offset: int
+    async def _view_one_by_one(
+        self, queue: MessageQueue, queue_offset: int, end_offset: int
     ) -> AsyncIterator[ReceivedMessage]:
         address = self.address(queue)
-        while place < end_offset:
+        while queue_offset < end_offset:
             header = QueryConsumeQueueHeader(
-                queue.topic, queue.queue_id, place, min(PULL_COUNT, end_offset - place)
+                queue.topic,
+                queue.queue_id,
+                queue_offset,
+                min(PULL_COUNT, end_offset - queue_offset),
             )
             command = RemotingCommand.request(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext())
             answer = await self.calls.ask(address, command)
@@ -133,4 +140,4 @@ class QueueReader:
                 command = RemotingCommand.request(RequestCode.VIEW_MESSAGE_BY_ID, view.to_ext())
                 answer = await self.calls.ask(address, command)
                 yield split_messages(answer.body, queue)[0]
-            place += len(units or ()) or PULL_COUNT
+            queue_offset += len(units or ()) or PULL_COUNT

@@ -1,11 +1,9 @@
-"""Routes: which broker has which queues of a topic, asked of the name servers and remembered.
+"""Routes: which broker has which queues of a topic, fetched from name servers and cached.
 
-Job: look-ups with failover between name servers, a cache, and addresses by broker name.
-Must not: decide which queue is used.
-
-Theory: a client stays with one name server and moves to the next when that one does not answer;
-all answer alike.  A topic nobody knows is looked up as the template topic TBW102, whose brokers
-will create it on the first send (``MQClientInstance.updateTopicRouteInfoFromNameServer``).
+A client stays with one name server and changes to the next when that one does not answer; all give
+the same answers.  The route of a topic that no name server knows is that of the template topic
+TBW102, whose brokers create the topic on its first send
+(``MQClientInstance.updateTopicRouteInfoFromNameServer``).
 """
 
 from dataclasses import replace
@@ -37,7 +35,7 @@ class RouteBook:
         self._routes: dict[str, TopicRoute] = {}
         self._addresses: dict[str, dict[int, str]] = {}
         self.has_answered = False
-        """Whether any name server has ever answered anything."""
+        """Whether any name server has answered a request."""
 
     @property
     def name_servers(self) -> tuple[str, ...]:
@@ -45,7 +43,7 @@ class RouteBook:
         return self._name_servers
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
-        """The answer of the first name server that gives one, starting with the current.
+        """Send a request to the current name server, then to the others until one answers.
 
         Raises:
             ClientError: none of them answered; the text has the cause for each.
@@ -71,7 +69,12 @@ class RouteBook:
         )
 
     async def fetch(self, topic: str) -> TopicRoute | None:
-        """The route as the name server has it now; None if it knows no broker for the topic."""
+        """Fetch the route; None if the name server knows no broker for the topic.
+
+        Raises:
+            ClientError: no name server answered.
+            RemoteError: the name server refused.
+        """
         command = RemotingCommand.request(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
         )
@@ -83,18 +86,18 @@ class RouteBook:
         return decode_topic_route(answer.body)
 
     async def refresh(self, topic: str) -> TopicRoute | None:
-        """Fetch and remember; a topic without route keeps the one known before."""
+        """Fetch and cache the route; a topic without a route keeps the cached one."""
         route = await self.fetch(topic)
         if route is not None:
             self.remember(topic, route)
         return route
 
     async def find(self, topic: str) -> TopicRoute:
-        """The remembered route, else the fetched one.
+        """The cached route, else the fetched one.
 
         Raises:
             NoRoute: the topic does not exist.
-            LocalProtocolError: nor can it, by its name.
+            LocalProtocolError: the topic's name is illegal.
         """
         route = self._routes.get(topic)
         if route is None:
@@ -110,7 +113,7 @@ class RouteBook:
         return route
 
     async def find_for_send(self, topic: str) -> TopicRoute:
-        """The route to send to: the topic's, or the template's for a topic yet to be made.
+        """The route for a send: the topic's, or the template's for a topic that does not exist yet.
 
         Raises:
             NoRoute: neither the topic nor the template has a broker.
@@ -140,26 +143,26 @@ class RouteBook:
             ),
         )
 
-    def known(self, topic: str) -> TopicRoute | None:
-        """The remembered route, without asking anybody."""
+    def cached(self, topic: str) -> TopicRoute | None:
+        """The cached route."""
         return self._routes.get(topic)
 
     def remember(self, topic: str, route: TopicRoute) -> None:
-        """Keep a route and the addresses in it."""
+        """Cache a route and the addresses in it."""
         self._routes[topic] = route
         self.learn_addresses(route)
 
     def learn_addresses(self, route: TopicRoute) -> None:
-        """Keep the addresses of a route's brokers."""
+        """Cache the addresses of a route's brokers."""
         for broker in route.broker_datas:
             self._addresses[broker.broker_name] = dict(broker.broker_addrs)
 
     def forget(self, topic: str) -> None:
-        """Drop a route, so that the next use fetches it."""
+        """Drop a cached route, so that the next use fetches it."""
         self._routes.pop(topic, None)
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address of a broker's member; any other member where that one is gone."""
+        """The address of a broker's member, or of another member where that one is missing."""
         members = self._addresses.get(broker_name)
         if not members:
             return None

@@ -1,9 +1,8 @@
-"""How a client joins a secured cluster: keys and TLS, from arguments or from the environment.
+"""The keys and TLS settings that all clients share, from arguments or from the environment.
 
-Job: the options that all clients share, checked; what is not given is looked up in
-``COMETMQ_ACCESS_KEY``, ``COMETMQ_SECRET_KEY``, ``COMETMQ_SECURITY_TOKEN`` and ``COMETMQ_TLS``,
-``COMETMQ_TLS_CA``, ``COMETMQ_TLS_CERT``, ``COMETMQ_TLS_KEY``, ``COMETMQ_TLS_KEY_PASSWORD``.
-Must not: connect, or log a secret.
+A missing argument is taken from ``COMETMQ_ACCESS_KEY``, ``COMETMQ_SECRET_KEY``,
+``COMETMQ_SECURITY_TOKEN``, ``COMETMQ_TLS``, ``COMETMQ_TLS_CA``, ``COMETMQ_TLS_CERT``,
+``COMETMQ_TLS_KEY`` or ``COMETMQ_TLS_KEY_PASSWORD``.  No secret is logged.
 """
 
 import os
@@ -40,14 +39,14 @@ class SecurityOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The checked outcome; both None in an open cluster."""
+    """Checked credentials and TLS context; both are None for an open cluster."""
 
     credentials: Credentials | None = None
     tls: TlsContext | None = None
 
     @property
     def prepare(self) -> Callable[[RemotingCommand], None] | None:
-        """What signs a request before it is encoded, if requests are signed."""
+        """Signs a request before it is encoded; None if requests are not signed."""
         return self.credentials.sign_command if self.credentials is not None else None
 
     @classmethod
@@ -63,12 +62,12 @@ class Security:
         Raises:
             ConfigError: half a pair of keys, an unreadable file, an unknown word.
         """
-        given = SecurityOptions(
+        options = SecurityOptions(
             access_key=access_key, secret_key=secret_key, security_token=security_token, tls=tls
         )
-        found = with_environment(given)
-        access_key, secret_key = found.get("access_key"), found.get("secret_key")
-        token, tls = found.get("security_token"), found.get("tls")
+        completed = with_environment(options)
+        access_key, secret_key = completed.get("access_key"), completed.get("secret_key")
+        token, tls = completed.get("security_token"), completed.get("tls")
         for name, text in (
             ("access_key=", access_key),
             ("secret_key=", secret_key),
@@ -96,7 +95,7 @@ class Security:
 
 
 def _check_text(name: str, text: object) -> None:
-    """Keys are signed and sent as UTF-8; what a secret holds is not told."""
+    """Refuse keys that are not UTF-8 text; the error does not contain the key."""
     if text is None:
         return
     if not isinstance(text, str):
@@ -110,24 +109,24 @@ def _check_text(name: str, text: object) -> None:
 
 
 OPEN: Final = Security()
-"""A cluster that asks for nothing."""
+"""For a cluster without authentication and TLS."""
 
 
-def with_environment(given: SecurityOptions) -> SecurityOptions:
-    """What a client here would use, to be handed to processes whose environment is another.
+def with_environment(options: SecurityOptions) -> SecurityOptions:
+    """The options completed from the environment, for processes with another environment.
 
     Raises:
         ConfigError: ``COMETMQ_TLS`` holds an unknown word.
     """
     names: tuple[Literal["access_key", "secret_key", "security_token"], ...]
     names = ("access_key", "secret_key", "security_token")
-    found = SecurityOptions()
+    completed = SecurityOptions()
     for name in names:
-        value = given.get(name)
-        found[name] = value if value is not None else _variable(name.upper())
-    tls = given.get("tls")
-    found["tls"] = tls if tls is not None else _tls_of_environment()
-    return found
+        value = options.get(name)
+        completed[name] = value if value is not None else _variable(name.upper())
+    tls = options.get("tls")
+    completed["tls"] = tls if tls is not None else _tls_of_environment()
+    return completed
 
 
 def _variable(name: str) -> str | None:

@@ -1,12 +1,9 @@
-"""How client logic reaches a server: the same coroutines over asyncio or over a blocking socket.
+"""How client logic reaches a server: the same coroutines over asyncio or over blocking sockets.
 
-Job: `Io`, the four calls that client logic makes to the outside, and its two implementations.
-Must not: know what any request means.
-
-Theory: everything above (routes, offsets, admin calls, a send with its retries) is written once as
-``async def`` over `Io`.  With `AsyncIo` its awaits suspend as usual.  With `BlockingIo` no await
-ever suspends, since each blocks the thread inside, so `run_inline` drives such a coroutine to its
-end with one ``send(None)``: no event loop, no thread hop, one implementation for both faces.
+Routes, offsets and admin calls are written once, as ``async def`` over `Io`.  With `AsyncIo` their
+awaits suspend as usual.  With `BlockingIo` no await ever suspends, because each call blocks the
+thread inside, so `run_inline` drives such a coroutine to its end with one ``send(None)``: no event
+loop, no thread hop, and one implementation for both kinds of client.
 """
 
 import asyncio
@@ -29,19 +26,24 @@ T = TypeVar("T")
 
 IDLE_CHANNEL_S = 60.0
 """A pooled blocking connection older than this may have been closed by the broker (120 s)."""
-LOOK_AFTER_S = 0.02
-"""A connection unused for this long is looked at first: a server that restarted has closed it."""
+CHECK_IDLE_AFTER_S = 0.02
+"""A connection idle for this long is checked before use: a restarted server has closed it."""
 
 
 class Io(Protocol):
-    """What client logic needs from outside."""
+    """The network as client logic uses it."""
 
     env: Environment
 
     async def request(
         self, address: str, command: RemotingCommand, timeout_ms: int
     ) -> RemotingCommand:
-        """The peer's answer, whatever its code; RequestTimeout or ConnectFailed otherwise."""
+        """The peer's answer, whatever its code.
+
+        Raises:
+            RequestTimeout: the peer did not answer in time.
+            ConnectFailed: the connection was not made or broke.
+        """
         ...
 
     async def oneway(self, address: str, command: RemotingCommand) -> None:
@@ -92,7 +94,7 @@ class AsyncIo:
 
 
 class BlockingIo:
-    """`Io` over blocking sockets: a free connection per caller, so threads do not queue up."""
+    """`Io` over blocking sockets; each caller gets a connection of its own."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class BlockingIo:
         self._is_closed = False
 
     def take(self, address: str, timeout_ms: int) -> BlockingChannel:
-        """A connection nobody else uses; give it back with `give`."""
+        """A connection that nobody else uses; return it with `give`."""
         with self._lock:
             free = self._free.get(address)
             while free:
@@ -120,7 +122,7 @@ class BlockingIo:
                 if idle_s > IDLE_CHANNEL_S:
                     channel.close()
                     continue
-                if idle_s > LOOK_AFTER_S and not channel.poll():
+                if idle_s > CHECK_IDLE_AFTER_S and not channel.poll():
                     continue
                 return channel
         if self._is_closed:
@@ -145,7 +147,7 @@ class BlockingIo:
         try:
             answer = channel.exchange(encode, timeout_ms)
         except ConnectFailed:
-            # The peer went away, so what else is free to it is dead too.
+            # The peer is gone, so the other free connections to it are dead too.
             self._drop_free(address)
             raise
         finally:

@@ -1,4 +1,4 @@
 """Push and pull consumers, asyncio and synchronous.
 
-The sub-folders hold one queue, a handler's runs and the group's membership.
+`group` keeps a consumer's membership; the modules here decide what happens to its messages.
 """

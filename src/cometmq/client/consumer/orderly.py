@@ -1,15 +1,10 @@
-"""Ordered consumption: which pulled messages run, one strand after the other, and what then.
+"""Ordered consumption: starts the handlers of an ordered consumer and acts on their outcomes.
 
-Job: between the pull loops and the handlers of an ordered consumer: keep the strands of each queue
-(`core.order`), start what may run, take the outcomes, suspend, send back.
-Must not: pull, rebalance or ask for locks; `PushConsumer` and `QueueLockKeeper` do.
-
-Theory: a *run* is what one call of the handler (or one stretch of a thread) gets of one strand.  At
-most ``concurrency`` runs are in the handlers' hands, so nothing waits there that a lost lock or
-a rebalance would have to call back.  A queue that is given up ends in two steps: it starts
-nothing new (`leave`), and is let go when its last run has ended (`wait_idle`).  One that was lost
-or begins anew at another offset ends at once; its successor starts when the old runs have ended,
-so that two handlers never have one queue.
+A *run* is the messages of one strand that one call of a handler, or one stretch of a thread, gets.
+At most ``concurrency`` runs are under way, so a lost lock or a rebalance has no queued work to call
+back.  A queue that is given up ends in two steps: `leave` starts nothing new, and `wait_idle` waits
+for the last run.  A queue that was lost, or begins anew at another offset, ends at once; its
+successor starts when the old runs have ended, so two handlers never have one queue.
 """
 
 import asyncio
@@ -42,16 +37,16 @@ _NOT_RUN: Final = object()
 
 
 class OrderlyHost(Protocol):
-    """What a runner needs of its consumer."""
+    """The consumer as its runner uses it."""
 
     group: str
 
     def dispatcher_of(self, topic: str) -> Dispatcher:
-        """The runner of a topic's handler; ConfigError where there is none."""
+        """The dispatcher of a topic's handler; ConfigError without a handler."""
         ...
 
     def may_consume(self, queue: MessageQueue) -> bool:
-        """Whether the queue's lock is ours for sure."""
+        """Whether this client certainly owns the queue's lock."""
         ...
 
     def give_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> None:
@@ -77,15 +72,15 @@ class OrderedQueue:
         self.assignment = assignment
         self.strands: Strands[ReceivedMessage] = Strands()
         self.is_closed = False
-        """Nothing new may start."""
+        """Whether no run may start any more."""
         self.is_listed = False
-        """It stands in the runner's list of queues with something to run."""
+        """Whether the runner's list of queues to serve contains it."""
         self.run_count = 0
-        """Runs in handlers."""
+        """How many runs are in handlers."""
         self.timers: dict[str, asyncio.TimerHandle] = {}
-        """When suspended strands go on."""
+        """The timers that resume suspended strands."""
         self.returning: dict[int, _Run] = {}
-        """Runs that wait for a message on its way back, by its queue offset."""
+        """Runs that wait for a returned message, by its queue offset."""
         self._idle: asyncio.Future[None] | None = None
 
     async def wait_idle(self) -> None:
@@ -95,21 +90,21 @@ class OrderedQueue:
             await asyncio.shield(self._idle)
 
     def run_ended(self) -> None:
-        """One run less."""
+        """Count a run that has ended."""
         self.run_count -= 1
         if not self.run_count and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
 
 class _Run:
-    """Messages of one strand in the handler, and what became of each."""
+    """Messages of one strand in a handler, and their outcomes."""
 
     __slots__ = (
         "done_count",
-        "left",
         "messages",
         "outcomes",
         "pause_ms",
+        "pending_count",
         "process_queue",
         "state",
         "strand",
@@ -121,13 +116,13 @@ class _Run:
         self.messages = messages
         self.process_queue: ProcessQueue = state.assignment.process_queue
         self.outcomes: list[Any] = []
-        """From the first message on that failed or did not run: an `Outcome`, or `_NOT_RUN`."""
-        self.left = len(messages)
-        """Outcomes still to come, then messages on their way back."""
+        """From the first failure on: an `Outcome` or `_NOT_RUN` per message."""
+        self.pending_count = len(messages)
+        """How many outcomes, then returned messages, the run waits for."""
         self.done_count = 0
-        """So many of the first messages need not run again."""
+        """How many of the first messages need not run again."""
         self.pause_ms = -1
-        """How long the strand waits then; -1 if no message has to be tried again."""
+        """How long the strand pauses; -1 if no message is tried again."""
 
 
 class OrderlyRunner:
@@ -144,15 +139,15 @@ class OrderlyRunner:
         self._queues: dict[MessageQueue, OrderedQueue] = {}
         self._waiting: deque[OrderedQueue] = deque()
         self._run_count = 0
-        self._ghosts: dict[MessageQueue, int] = {}
-        """Runs of queues that are no longer ours, or have begun anew."""
+        self._dropped_runs: dict[MessageQueue, int] = {}
+        """How many runs of dropped queues are still in handlers."""
         self.parking: Parking | None = None
-        """Where messages go that failed too often, with those after them."""
+        """Parks messages that failed too often, with the later ones of their group."""
 
     # -- queues -----------------------------------------------------------------------------
 
     def added(self, assignment: Assignment) -> None:
-        """A queue was taken, or begins anew."""
+        """Add a queue, or begin it anew."""
         state = OrderedQueue(assignment)
         assignment.state = state
         self._queues[assignment.queue] = state
@@ -160,7 +155,7 @@ class OrderlyRunner:
             self.parking.added(assignment)
 
     def leave(self, assignment: Assignment) -> OrderedQueue:
-        """Start nothing more of a queue; what runs may end."""
+        """Start no more runs of a queue; those under way may end."""
         state: OrderedQueue = assignment.state
         state.is_closed = True
         for timer in state.timers.values():
@@ -173,26 +168,26 @@ class OrderlyRunner:
         return state
 
     def drop(self, assignment: Assignment) -> None:
-        """A queue is no longer ours, or begins anew: what runs counts for nothing."""
+        """Drop a queue; the outcomes of its runs are ignored."""
         state = self.leave(assignment)
         if state.run_count:
             queue = assignment.queue
-            self._ghosts[queue] = self._ghosts.get(queue, 0) + state.run_count
+            self._dropped_runs[queue] = self._dropped_runs.get(queue, 0) + state.run_count
 
     def close(self) -> None:
-        """Start nothing more at all."""
+        """Start no more runs at all."""
         for state in list(self._queues.values()):
             self.leave(state.assignment)
 
     def strands_of(self, queue: MessageQueue) -> Strands[ReceivedMessage] | None:
-        """The strands of a queue in our hands."""
+        """The strands of an assigned queue."""
         state = self._queues.get(queue)
         return state.strands if state is not None else None
 
     # -- from pulls to handlers -------------------------------------------------------------
 
     def submit(self, assignment: Assignment, messages: list[ReceivedMessage]) -> None:
-        """Take in pulled messages of one queue, in their order."""
+        """Add pulled messages of one queue, in their order."""
         state: OrderedQueue = assignment.state
         if self.parking is not None:
             messages = self.parking.divert(assignment, messages)
@@ -204,7 +199,7 @@ class OrderlyRunner:
         self._pump()
 
     def wake(self, queue: MessageQueue) -> None:
-        """Look again at a queue that might not run a moment ago."""
+        """Serve a queue whose lock or old runs may have kept it waiting."""
         state = self._queues.get(queue)
         if state is not None:
             self._list(state)
@@ -216,7 +211,7 @@ class OrderlyRunner:
             self._waiting.append(state)
 
     def _pump(self) -> None:
-        """Start runs, queue by queue in turns, as long as handlers are free; HOT."""
+        """Start runs, one queue after the other, while handlers are free; HOT."""
         waiting = self._waiting
         while waiting and self._run_count < self._concurrency:
             state = waiting.popleft()
@@ -224,8 +219,8 @@ class OrderlyRunner:
             queue = state.assignment.queue
             if (
                 state.is_closed
-                or queue in self._ghosts
-                # The next renewal that succeeds begins such a queue anew.
+                or queue in self._dropped_runs
+                # The next successful renewal begins a queue without a fresh lock anew.
                 or not self._host.may_consume(queue)
             ):
                 continue
@@ -262,13 +257,13 @@ class OrderlyRunner:
     def finished(self, run: _Run, message: ReceivedMessage, outcome: Outcome) -> None:
         """One message of a run was handled; HOT."""
         if outcome is None and not run.outcomes:
-            # At once: whatever becomes of those after it, this one need not come again.
+            # Finish it now: it need not run again, whatever happens to later messages.
             run.done_count += 1
             run.process_queue.finish(message.queue_offset)
         else:
             run.outcomes.append(outcome)
-        run.left -= 1
-        if not run.left:
+        run.pending_count -= 1
+        if not run.pending_count:
             self._ended(run)
 
     def finished_all(self, run: _Run, messages: Sequence[ReceivedMessage]) -> None:
@@ -278,15 +273,15 @@ class OrderlyRunner:
         else:
             run.done_count += len(messages)
             run.process_queue.finish_all([message.queue_offset for message in messages])
-        run.left -= len(messages)
-        if not run.left:
+        run.pending_count -= len(messages)
+        if not run.pending_count:
             self._ended(run)
 
     def skipped(self, run: _Run, messages: Sequence[ReceivedMessage]) -> None:
-        """These did not run: one before them failed, or the queue is gone."""
+        """These messages did not run: an earlier one failed, or the queue was dropped."""
         run.outcomes.extend([_NOT_RUN] * len(messages))
-        run.left -= len(messages)
-        if not run.left:
+        run.pending_count -= len(messages)
+        if not run.pending_count:
             self._ended(run)
 
     def _ended(self, run: _Run) -> None:
@@ -295,10 +290,10 @@ class OrderlyRunner:
         state.run_ended()
         queue = state.assignment.queue
         if run.process_queue.dropped:
-            if queue in self._ghosts:
-                self._ghosts[queue] -= 1
-                if not self._ghosts[queue]:
-                    del self._ghosts[queue]
+            if queue in self._dropped_runs:
+                self._dropped_runs[queue] -= 1
+                if not self._dropped_runs[queue]:
+                    del self._dropped_runs[queue]
                     self.wake(queue)
         else:
             self._judge(run)
@@ -306,7 +301,7 @@ class OrderlyRunner:
         self._pump()
 
     def _judge(self, run: _Run) -> None:
-        """What follows: done up to the first message that has to wait or did not run."""
+        """Finish the messages up to the first one that has to wait or did not run."""
         if not run.outcomes:
             self._settle(run)
             return
@@ -320,18 +315,18 @@ class OrderlyRunner:
             if outcome is None:
                 finished.append(message.queue_offset)
             else:
-                follows = self._policy.after_failure(outcome, message.reconsume_times)
-                if isinstance(follows, GiveBack):
-                    back.append((message, follows.delay_level))
-                elif isinstance(follows, Park):
+                decision = self._policy.after_failure(outcome, message.reconsume_times)
+                if isinstance(decision, GiveBack):
+                    back.append((message, decision.delay_level))
+                elif isinstance(decision, Park):
                     self._park(run, message, reason_of(outcome))
                 else:
-                    run.pause_ms = follows.pause_ms
+                    run.pause_ms = decision.pause_ms
                     break
             run.done_count += 1
         for message, outcome in judged[run.done_count - begin :]:
             if outcome is not None and outcome is not _NOT_RUN:
-                # As in Java the count lives with this consumer; the stored record keeps its own.
+                # As in Java this consumer counts the tries; the stored record keeps its own count.
                 message.stored.reconsume_times += 1
                 run.state.assignment.failed_count += 1
         run.process_queue.finish_all(finished)
@@ -341,15 +336,15 @@ class OrderlyRunner:
             self._settle(run)
 
     def _park(self, run: _Run, message: ReceivedMessage, reason: str) -> None:
-        """Put a message aside; `_settle` does it with those of its group that are in the strand."""
+        """Park a message; `_settle` parks the later ones of its group in the strand."""
         assert self.parking is not None
         assignment = run.state.assignment
         self.parking.park(assignment, message, ParkKind.FAILED, reason)
         assignment.failed_count += 1
 
     def _send_back(self, run: _Run, back: list[tuple[ReceivedMessage, int]]) -> None:
-        """The strand goes on when the messages are in other hands, so that none is passed."""
-        run.left = len(back)
+        """Return messages; the strand continues when the brokers have accepted all of them."""
+        run.pending_count = len(back)
         assignment = run.state.assignment
         for message, _ in back:
             run.state.returning[message.queue_offset] = run
@@ -357,21 +352,21 @@ class OrderlyRunner:
             self._host.give_back(assignment, message, delay_level)
 
     def given_back(self, assignment: Assignment, message: ReceivedMessage) -> None:
-        """A message is in other hands."""
+        """Finish a message that a broker has accepted back."""
         assignment.process_queue.finish(message.queue_offset)
         assignment.failed_count += 1
         state: OrderedQueue = assignment.state
         run = state.returning.pop(message.queue_offset, None)
         if run is None:
             return
-        run.left -= 1
-        if not run.left:
+        run.pending_count -= 1
+        if not run.pending_count:
             self._settle(run)
             self._list(state)
             self._pump()
 
     def _settle(self, run: _Run) -> None:
-        """The strand goes on, now or after a pause."""
+        """Let the strand continue, now or after a pause."""
         state = run.state
         parking = self.parking
         if run.pause_ms < 0:
@@ -396,8 +391,8 @@ class OrderlyRunner:
 
     # -- flow control -----------------------------------------------------------------------
 
-    def say_held(self, loop: PullLoop, reason: str) -> None:
-        """Once per hold: which strand keeps the queue from being pulled further."""
+    def log_hold(self, loop: PullLoop, reason: str) -> None:
+        """Log which strand keeps the queue from being pulled further."""
         state = self._queues.get(loop.queue)
         if state is None or not state.strands.suspended:
             return

@@ -1,13 +1,9 @@
-"""A group consumer whose queues are locked at the brokers while it consumes them in order.
+"""A group consumer that locks its queues at the brokers while it consumes them in order.
 
-Job: lock what the rebalance gives, renew, hand a queue over when its handlers have ended, and let
-go of what was lost.
-Must not: run handlers or judge their outcomes (``orderly``); a consumer without an order has
-neither locks nor a runner, and goes through here untouched.
-
-Theory of handing over: a queue that is given up stays locked until its last handler has ended and
-its offset is committed with an answer, so that the next owner begins behind what was done here.
-A queue whose lock is lost is dropped without a commit, since its next owner may be further.
+A queue that is given up stays locked until its last handler has ended and its offset is committed
+with an answer, so the next owner begins after the messages finished here.  A queue whose lock is
+lost is dropped without a commit, because its next owner may be further ahead.  A consumer without
+an order has neither locks nor a runner, and this class changes nothing for it.
 """
 
 import asyncio
@@ -28,25 +24,25 @@ log = logging.getLogger("cometmq.client")
 
 
 class OrderlyConsumer(GroupConsumer):
-    """Base of consumers that can keep an order."""
+    """Base of consumers that can consume in order."""
 
     _ordering: OrderlyRunner | None = None
     _parking: Parking | None = None
     _locks: QueueLockKeeper | None = None
     _leaving: dict[MessageQueue, Assignment]
-    """Given up, with a message still in the handler: the lock is kept until it has ended."""
+    """Queues given up while a handler still runs; they stay locked until it ends."""
     _wanted_again: set[MessageQueue]
-    """Queues of `_leaving` that a rebalance gave back to us meanwhile."""
+    """Queues of `_leaving` that a rebalance has assigned to this client again."""
 
     def _start_ordering(self, ordering: OrderlyRunner) -> None:
-        """Consume in order from now on; before the first queue is taken."""
+        """Consume in order from now on; called before the first queue is started."""
         running = self._ready()
         instance = running.instance
         self._ordering = ordering
         self._leaving = {}
         self._wanted_again = set()
         if self._model == MessageModel.BROADCASTING:
-            return  # nobody else gets our messages
+            return  # no other client consumes these messages
         self._locks = QueueLockKeeper(
             self.group,
             instance.client_id,
@@ -79,13 +75,13 @@ class OrderlyConsumer(GroupConsumer):
         return taken
 
     async def _is_parking_known(self, queue: MessageQueue) -> bool:
-        """Before a queue's first message: which of its message groups are parked."""
+        """Read which message groups of a queue are parked, before its first message is handled."""
         if self._parking is None:
             return True
         try:
             await self._parking.prepare(queue)
         except CometError as error:
-            log.warning("%s is not taken yet: %s", queue, error)
+            log.warning("%s is not started yet: %s", queue, error)
             return False
         return True
 
@@ -100,7 +96,7 @@ class OrderlyConsumer(GroupConsumer):
         self.spawn(self._leave(assignment), "leave")
 
     async def _leave(self, assignment: Assignment) -> None:
-        """Hand a queue over: when its handlers have ended, commit, and only then unlock."""
+        """Hand a queue over: wait for its handlers, commit, and only then unlock."""
         assert self._locks is not None
         queue = assignment.queue
         try:
@@ -109,7 +105,7 @@ class OrderlyConsumer(GroupConsumer):
                 await self._parking.leave(assignment)
             await self._commit([assignment], wait=True)
         except CometError as error:
-            log.warning("%s goes on from an older offset elsewhere: %s", queue, error)
+            log.warning("%s continues at an older offset elsewhere: %s", queue, error)
         assignment.process_queue.dropped = True
         await self._locks.release([queue])
         del self._leaving[queue]
@@ -118,13 +114,14 @@ class OrderlyConsumer(GroupConsumer):
             self.rebalance_soon()
 
     async def _commit(self, assignments: Iterable[Assignment], *, wait: bool) -> None:
-        """Commit, except where the lock may be another's by now: its offset may be further."""
+        """Commit, except where another client may own the lock and be further ahead."""
         await super()._commit(
-            [one for one in assignments if self.may_consume(one.queue)], wait=wait
+            [assignment for assignment in assignments if self.may_consume(assignment.queue)],
+            wait=wait,
         )
 
     async def renew_locks(self) -> None:
-        """Renew the locks at the brokers; a queue whose lock is lost is nobody's of ours."""
+        """Renew the locks at the brokers, and drop the queues whose lock is lost."""
         assert self._locks is not None
         lost = await self._locks.renew()
         for queue in sorted(lost):
@@ -148,21 +145,21 @@ class OrderlyConsumer(GroupConsumer):
             await self._call_listener([], sorted(lost))
 
     def _in_hand(self) -> list[Assignment]:
-        """Our queues, and those we are about to hand over."""
+        """The assigned queues, and those that are being handed over."""
         leaving = self._leaving.values() if self._locks is not None else ()
         return [*self._assignments.values(), *leaving]
 
     async def _release_locks(self) -> None:
-        """At the end: give back every queue that no handler holds any more."""
+        """At shutdown: release every queue without a running handler."""
         if self._locks is None:
             return
         async with self._ready().rebalance_lock:
-            pass  # a round under way may be asking for locks; no other follows
-        busy = {one.queue for one in self._in_hand() if one.state.run_count}
-        await self._locks.release([queue for queue in self._locks.held if queue not in busy])
+            pass  # a rebalance under way may be acquiring locks; no other follows
+        busy = {busy.queue for busy in self._in_hand() if busy.state.run_count}
+        await self._locks.release([queue for queue in self._locks.owned if queue not in busy])
 
     def may_consume(self, queue: MessageQueue) -> bool:
-        """Whether a handler may start on a queue: its lock is ours for sure."""
+        """Whether a handler may start on a queue: this client certainly owns its lock."""
         return self._locks is None or self._locks.is_fresh(queue)
 
     def locked_ms(self, queue: MessageQueue) -> int:

@@ -290,13 +290,13 @@ class PullConsumer(GroupConsumer):
         self._return_current()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        taken: list[ReceivedMessage] = []
+        taken_messages: list[ReceivedMessage] = []
         while True:
-            while self._ready_batches and len(taken) < count_max:
-                self._take_batch(taken, count_max - len(taken))
+            while self._ready_batches and len(taken_messages) < count_max:
+                self._take_batch(taken_messages, count_max - len(taken_messages))
             left_s = deadline - loop.time()
-            if taken or left_s <= 0:
-                return taken
+            if taken_messages or left_s <= 0:
+                return taken_messages
             self._ready()
             await self._wait(left_s)
 
@@ -312,7 +312,7 @@ class PullConsumer(GroupConsumer):
             batch.assignment.process_queue.finished_count -= len(rest)
             self._ready_batches.appendleft(PulledBatch(batch.assignment, rest, batch.next_offset))
 
-    def _take_batch(self, taken: list[ReceivedMessage], room: int) -> None:
+    def _take_batch(self, taken_messages: list[ReceivedMessage], room: int) -> None:
         """Move up to ``room`` messages of the next batch; what is dropped is passed over."""
         batch = self._ready_batches.popleft()
         assignment = batch.assignment
@@ -325,7 +325,7 @@ class PullConsumer(GroupConsumer):
                 assignment.state.last = rest
             self._ready_batches.appendleft(rest)
             batch = PulledBatch(assignment, messages[:room], messages[room].queue_offset)
-        taken += batch.messages
+        taken_messages += batch.messages
         self._took(batch)
 
     def __aiter__(self) -> Self:
@@ -489,7 +489,7 @@ class PullConsumer(GroupConsumer):
 
     # -- offsets ----------------------------------------------------------------------------
 
-    def _held(self, queue: MessageQueue) -> Assignment:
+    def _assigned(self, queue: MessageQueue) -> Assignment:
         self._ready()
         assignment = self._assignments.get(queue)
         if assignment is None:
@@ -504,7 +504,7 @@ class PullConsumer(GroupConsumer):
         """
         check_count("queue_offset", queue_offset, 0, 2**63 - 1)
         calls = self._ready().calls
-        self._held(queue)
+        self._assigned(queue)
         address = self._address(queue)
         first = await calls.min_offset(address, queue)
         end = await calls.max_offset(address, queue)
@@ -517,22 +517,22 @@ class PullConsumer(GroupConsumer):
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Read the queue from the oldest message there is."""
         calls = self._ready().calls
-        self._held(queue)
+        self._assigned(queue)
         self._move(queue, await calls.min_offset(self._address(queue), queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Read only messages that come from now on."""
         calls = self._ready().calls
-        self._held(queue)
+        self._assigned(queue)
         self._move(queue, await calls.max_offset(self._address(queue), queue))
 
     def _move(self, queue: MessageQueue, queue_offset: int) -> None:
-        self._replace(self._held(queue), queue_offset)
+        self._replace(self._assigned(queue), queue_offset)
 
     async def position(self, queue: MessageQueue) -> int:
         """Offset of the next message that will be handed out."""
         self._settle(include_in_hand=False)
-        return int(self._held(queue).state.position)
+        return int(self._assigned(queue).state.position)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's stored offset, None if there is none."""

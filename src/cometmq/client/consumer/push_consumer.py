@@ -442,7 +442,7 @@ class PushConsumer(OrderlyConsumer):
             if reason is None and not self.may_consume(loop.queue):
                 return "its lock was not renewed for 30 s"
             if reason is not None and loop.hold_reason is None:
-                self._ordering.say_held(loop, reason)
+                self._ordering.log_hold(loop, reason)
         return reason
 
     def room(self, loop: PullLoop) -> tuple[int, int]:

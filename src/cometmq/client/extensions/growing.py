@@ -63,7 +63,7 @@ class GroupView:
             and growth.old.home(number) != growth.new.home(number)
         )
 
-    def place(self, number: int | None) -> str:
+    def group_home(self, number: int | None) -> str:
         """What a send says of its group: the epoch it was chosen by, and the hash."""
         epoch = 0 if self.growth is None else self.growth.epoch
         return f"{epoch}:" if number is None else f"{epoch}:{number}"
@@ -87,11 +87,11 @@ async def fetch_growth(
     A broker that does not answer, or (RocketMQ's before 5) does not know the question, says
     nothing.
     """
-    found = await asyncio.gather(
+    growths = await asyncio.gather(
         *(ask_growth(io, topic, name, address, timeout_ms) for name, address in addresses.items())
     )
     whole: Growth | None = None
-    for growth in found:
+    for growth in growths:
         if growth is not None:
             whole = growth.merged(whole)
     return whole

@@ -77,7 +77,7 @@ class GrowthStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _TopicAtBroker:
     """A topic at one broker; ``config`` is None where the broker does not have it."""
 
     address: str
@@ -120,14 +120,14 @@ class GrowthCalls:
                 are parked would come to another broker.
             TopicNotExist: no broker has the topic.
         """
-        found = await _find(self, topic, cluster)
-        _check_known(found, broker_names)
-        names = set(broker_names) if broker_names is not None else set(found)
-        begun = _together(found)
+        topics = await _fetch_topics(self, topic, cluster)
+        _check_broker_names(topics, broker_names)
+        names = set(broker_names) if broker_names is not None else set(topics)
+        begun = _merged_growth(topics)
         if broker_names is None and begun is not None and not begun.is_complete:
             # A broker may have joined or got the topic since.
             names = {name for name, _ in begun.new.brokers}
-        old = _present_layout(topic, found)
+        old = _present_layout(topic, topics)
         counts = dict(old.brokers)
         wanted = Layout.of(counts | dict.fromkeys(names, queue_count))
         for name, count in old.brokers:
@@ -136,7 +136,7 @@ class GrowthCalls:
                     f"the topic {topic} has {count} queues on {name}, more than {queue_count}; "
                     "cometmq topic shrink makes them fewer"
                 )
-        return await _change(self, topic, found, wanted)
+        return await _change(self, topic, topics, wanted)
 
     async def shrink_topic(
         self: _Admin,
@@ -156,10 +156,10 @@ class GrowthCalls:
                 are parked would come to another broker.
             TopicNotExist: no broker has the topic.
         """
-        found = await _find(self, topic, cluster)
+        topics = await _fetch_topics(self, topic, cluster)
         gone = set(without)
-        _check_known(found, gone)
-        old = _present_layout(topic, found)
+        _check_broker_names(topics, gone)
+        old = _present_layout(topic, topics)
         wanted = Layout.of(
             {name: min(count, queue_count) for name, count in old.brokers if name not in gone}
         )
@@ -167,7 +167,7 @@ class GrowthCalls:
             raise ConfigError(
                 f"the topic {topic} would have no queue left; cometmq topic delete removes it"
             )
-        return await _change(self, topic, found, wanted)
+        return await _change(self, topic, topics, wanted)
 
     async def close_topic_growth(self: _Admin, topic: str) -> GrowthStatus:
         """Let message groups that never pause move too: their sends wait for the consumers.
@@ -175,18 +175,18 @@ class GrowthCalls:
         Raises:
             ConfigError: the topic is not growing.
         """
-        found = await _find(self, topic, None)
-        growth = _together(found)
+        topics = await _fetch_topics(self, topic, None)
+        growth = _merged_growth(topics)
         if growth is None or growth.is_complete or growth.phase is Phase.PREPARED:
             raise ConfigError(
                 f"the topic {topic} has no message groups on the move; cometmq topic growth shows "
                 "how far it is"
             )
         closing = replace(growth, phase=Phase.CLOSING)
-        for name, one in found.items():
-            if one.config is not None and one.growth is not None:
-                await _write(self, one.address, name, one.config, closing)
-        return await _status(self, topic, await _find(self, topic, None))
+        for name, at_broker in topics.items():
+            if at_broker.config is not None and at_broker.growth is not None:
+                await _write(self, at_broker.address, name, at_broker.config, closing)
+        return await _status(self, topic, await _fetch_topics(self, topic, None))
 
     async def topic_growth(self: _Admin, topic: str) -> GrowthStatus:
         """How far a topic's growth is, and which consumer groups it waits for.
@@ -198,24 +198,28 @@ class GrowthCalls:
             TopicNotExist: no broker has the topic.
             RemoteError: a broker refused to close the growth.
         """
-        return await _status(self, topic, await _find(self, topic, None))
+        return await _status(self, topic, await _fetch_topics(self, topic, None))
 
 
-def _check_known(found: Mapping[str, _Found], names: Iterable[str] | None) -> None:
-    unknown = sorted(set(names or ()) - set(found))
+def _check_broker_names(topics: Mapping[str, _TopicAtBroker], names: Iterable[str] | None) -> None:
+    unknown = sorted(set(names or ()) - set(topics))
     if unknown:
-        raise ConfigError(f"no broker is called {', '.join(unknown)}; there are {', '.join(found)}")
+        raise ConfigError(
+            f"no broker is called {', '.join(unknown)}; there are {', '.join(topics)}"
+        )
 
 
-async def _find(admin: _Admin, topic: str, cluster: str | None) -> dict[str, _Found]:
+async def _fetch_topics(
+    admin: _Admin, topic: str, cluster: str | None
+) -> dict[str, _TopicAtBroker]:
     """The topic at each master; raises TopicNotExist where none has it."""
-    found: dict[str, _Found] = {}
+    topics: dict[str, _TopicAtBroker] = {}
     for name, address in (await admin._masters(cluster)).items():
         config = await _config(admin, topic, address)
-        found[name] = _Found(address, config, growth_of(config, name))
-    if all(one.config is None for one in found.values()):
+        topics[name] = _TopicAtBroker(address, config, growth_of(config, name))
+    if all(at_broker.config is None for at_broker in topics.values()):
         raise TopicNotExist(ResponseCode.TOPIC_NOT_EXIST, f"no broker has the topic {topic}")
-    return found
+    return topics
 
 
 async def _config(admin: _Admin, topic: str, address: str) -> TopicConfig | None:
@@ -227,23 +231,23 @@ async def _config(admin: _Admin, topic: str, address: str) -> TopicConfig | None
     return decode_topic_config(answer.body)
 
 
-def _together(found: Mapping[str, _Found]) -> Growth | None:
+def _merged_growth(topics: Mapping[str, _TopicAtBroker]) -> Growth | None:
     whole: Growth | None = None
-    for one in found.values():
-        if one.growth is not None:
-            whole = one.growth.merged(whole)
+    for at_broker in topics.values():
+        if at_broker.growth is not None:
+            whole = at_broker.growth.merged(whole)
     return whole
 
 
-def _present_layout(topic: str, found: Mapping[str, _Found]) -> Layout:
+def _present_layout(topic: str, topics: Mapping[str, _TopicAtBroker]) -> Layout:
     """The layout that groups have now, or are on their way from."""
-    growth = _together(found)
+    growth = _merged_growth(topics)
     if growth is not None:
         return growth.new if growth.is_complete else growth.old
     counts = {
-        name: one.config.write_queue_count
-        for name, one in found.items()
-        if one.config is not None and one.config.is_writable
+        name: at_broker.config.write_queue_count
+        for name, at_broker in topics.items()
+        if at_broker.config is not None and at_broker.config.is_writable
     }
     layout = Layout.of(counts)
     if not layout.brokers:
@@ -252,10 +256,10 @@ def _present_layout(topic: str, found: Mapping[str, _Found]) -> Layout:
 
 
 async def _change(
-    admin: _Admin, topic: str, found: Mapping[str, _Found], wanted: Layout
+    admin: _Admin, topic: str, topics: Mapping[str, _TopicAtBroker], wanted: Layout
 ) -> GrowthStatus:
     """Prepare every broker, then let every broker move."""
-    before = _together(found)
+    before = _merged_growth(topics)
     if before is not None and not before.is_complete:
         if before.new != wanted:
             step = "when that is complete (cometmq topic growth)"
@@ -267,14 +271,14 @@ async def _change(
             )
         growth = replace(before, moved={})
     else:
-        old = _present_layout(topic, found)
+        old = _present_layout(topic, topics)
         if wanted == old:
             raise ConfigError(f"the topic {topic} has these queues already: {old}")
         epoch = 1 if before is None else before.epoch + 1
         growth = Growth(epoch, Phase.PREPARED, old, wanted)
     # New brokers last: the next change needs the old ones, so it meets one that was only begun.
     names = sorted(growth.brokers, key=lambda name: (not growth.old.count_of(name), name))
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if name not in topics]
     if missing:
         raise ConfigError(
             f"the broker {', '.join(missing)} of the topic {topic} is not there; all have to know "
@@ -282,17 +286,22 @@ async def _change(
         )
     if before is None or before.is_complete:
         await _check_parked(admin, topic, growth)
-    order = next(one.config.order for one in found.values() if one.config is not None)
+    order = next(
+        at_broker.config.order for at_broker in topics.values() if at_broker.config is not None
+    )
     for phase in (Phase.PREPARED, Phase.MOVING):
         for name in names:
-            one = found[name]
-            if one.growth is not None and one.growth.has_come_to(growth.epoch, phase):
+            at_broker = topics[name]
+            if at_broker.growth is not None and at_broker.growth.has_come_to(growth.epoch, phase):
                 continue
-            config = one.config or TopicConfig(topic, 0, 0, order=order)
-            await _write(admin, one.address, name, config, replace(growth, phase=phase))
-            found = {**found, name: replace(one, config=await _config(admin, topic, one.address))}
+            config = at_broker.config or TopicConfig(topic, 0, 0, order=order)
+            await _write(admin, at_broker.address, name, config, replace(growth, phase=phase))
+            topics = {
+                **topics,
+                name: replace(at_broker, config=await _config(admin, topic, at_broker.address)),
+            }
     admin._routes.forget(topic)
-    return await _status(admin, topic, await _find(admin, topic, None))
+    return await _status(admin, topic, await _fetch_topics(admin, topic, None))
 
 
 async def _check_parked(admin: _Admin, topic: str, growth: Growth) -> None:
@@ -352,23 +361,23 @@ async def _write(
 # -- how far it is ----------------------------------------------------------------------------
 
 
-async def _status(admin: _Admin, topic: str, found: Mapping[str, _Found]) -> GrowthStatus:
+async def _status(admin: _Admin, topic: str, topics: Mapping[str, _TopicAtBroker]) -> GrowthStatus:
     """Tell how far a growth is, and close it where everything has moved."""
-    growth = _together(found)
+    growth = _merged_growth(topics)
     if growth is None:
         return GrowthStatus(topic, "none")
     left = {MessageQueue(topic, *queue) for queue in growth.unmoved_queues()}
     leaving = tuple(
         MessageQueue(topic, name, queue_id)
-        for name, one in sorted(found.items())
+        for name, at_broker in sorted(topics.items())
         # A broker that got the topic later than the growth has no queue that is to go.
-        if one.config is not None and one.growth is not None
-        for queue_id in range(growth.new.count_of(name), one.config.read_queue_count)
+        if at_broker.config is not None and at_broker.growth is not None
+        for queue_id in range(growth.new.count_of(name), at_broker.config.read_queue_count)
     )
-    absent = tuple(sorted(growth.brokers - found.keys()))
+    absent = tuple(sorted(growth.brokers - topics.keys()))
     phase = growth.phase.value
     if not left and not leaving:
-        await _close(admin, found, growth)
+        await _close(admin, topics, growth)
         if not absent:
             phase = Phase.COMPLETE.value
     total = growth.old.queue_count * BUCKET_COUNT
@@ -376,7 +385,7 @@ async def _status(admin: _Admin, topic: str, found: Mapping[str, _Found]) -> Gro
         BUCKET_COUNT - growth.moved.get((queue.broker_name, queue.queue_id), 0).bit_count()
         for queue in left
     )
-    behind = await _behind(admin, topic, found, sorted(left | set(leaving)))
+    behind = await _behind(admin, topic, topics, sorted(left | set(leaving)))
     return GrowthStatus(
         topic,
         phase,
@@ -391,30 +400,34 @@ async def _status(admin: _Admin, topic: str, found: Mapping[str, _Found]) -> Gro
     )
 
 
-async def _close(admin: _Admin, found: Mapping[str, _Found], growth: Growth) -> None:
+async def _close(admin: _Admin, topics: Mapping[str, _TopicAtBroker], growth: Growth) -> None:
     """Write to every broker that everything has moved.
 
     All brokers of the old layout have said so, durably, so it is true in whichever order the
     brokers hear of it, and a call that breaks off is made good by the next one.
     """
-    for name, one in found.items():
-        if one.config is None or one.growth is None or one.growth.epoch != growth.epoch:
+    for name, at_broker in topics.items():
+        if (
+            at_broker.config is None
+            or at_broker.growth is None
+            or at_broker.growth.epoch != growth.epoch
+        ):
             continue
-        if one.growth.phase is not Phase.COMPLETE:
+        if at_broker.growth.phase is not Phase.COMPLETE:
             complete = replace(growth, phase=Phase.COMPLETE)
-            await _write(admin, one.address, name, one.config, complete)
+            await _write(admin, at_broker.address, name, at_broker.config, complete)
 
 
 async def _behind(
-    admin: _Admin, topic: str, found: Mapping[str, _Found], queues: Iterable[MessageQueue]
+    admin: _Admin, topic: str, topics: Mapping[str, _TopicAtBroker], queues: Iterable[MessageQueue]
 ) -> list[GroupBehind]:
     """Groups that have not consumed all of these queues."""
     behind: list[GroupBehind] = []
     tables: dict[str, dict[str, dict[int, int]]] = {}
     for queue in queues:
-        if queue.broker_name not in found:
+        if queue.broker_name not in topics:
             continue
-        address = found[queue.broker_name].address
+        address = topics[queue.broker_name].address
         if address not in tables:
             tables[address] = await _offsets(admin, topic, address)
         first = await admin._calls.min_offset(address, queue)

@@ -1,4 +1,4 @@
-"""Running a user's handler: on the loop, in threads, one message or a list of them at a time.
+"""Runs a program's handler: on the loop or in threads, one message or a list of them at a time.
 
-Each dispatcher reports what became of every message.
+Each dispatcher reports the outcome of every message.
 """

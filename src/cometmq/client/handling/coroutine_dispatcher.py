@@ -1,14 +1,12 @@
-"""Running an ``async def`` handler on the loop, one message or a list of them at a time.
+"""Runs an ``async def`` handler on the loop, in a bounded number of worker tasks.
 
-Job: a bounded number of worker tasks.  Must not: retry, commit or talk to brokers.
+The workers take messages from one deque and ``await handler(message)`` directly.  A handler that
+never suspends costs no task and no turn of the loop; one that suspends blocks its worker only.  The
+handler runs inside a real task, so ``asyncio.timeout`` and ``current_task`` work in it as usual.
 
-Theory: the workers take messages from one deque and ``await handler(message)`` directly.  A handler
-that never suspends costs no task and no turn of the loop; one that does suspends its worker, and
-the next worker goes on.  Since the handler runs inside a real task, ``asyncio.timeout`` and
-``current_task`` work in it as everywhere.
-
-A run is a list of messages that one worker takes one after the other; each is reported when it has
-ended.  What is left when others are to get the loop goes back to the deque, where a drain finds it.
+A run is a list of messages that one worker handles one after the other, each reported when it ends.
+When other tasks need the loop, the remaining messages go back to the deque, where a drain finds
+them.
 """
 
 import asyncio
@@ -30,11 +28,11 @@ from cometmq.client.message.message import ReceivedMessage
 __all__ = ["CoroutineDispatcher"]
 
 SLICE_S: Final = 0.005
-"""How long workers may keep the loop before others (heartbeats, timers) get a turn."""
+"""How long workers may keep the loop before heartbeats and timers get a turn."""
 RUN_S: Final = 0.002
-"""How much work a run should be: only between two is asked whether a queue's lock is still ours."""
+"""The target length of a run; the queue's lock is checked only between two runs."""
 RUN_S_MAX: Final = 10 * RUN_S
-"""A run that takes longer than expected ends early."""
+"""A run that takes longer ends early."""
 RUN_MAX: Final = 64
 
 
@@ -60,8 +58,8 @@ class CoroutineDispatcher:
         self._current: dict[int, tuple[Any, Any, float, asyncio.Task[Any]]] = {}
         self._drained: asyncio.Future[None] | None = None
         self._drainer: asyncio.Task[Any] | None = None
-        # Seconds per message of runs, smoothed; pessimistic at first: a slow handler's messages
-        # are to be reported, and others' strands to be served, one by one.
+        # Seconds per message, smoothed.  The first value is pessimistic, so that a slow handler
+        # gets runs of one message from the start.
         self._seconds_per_message = RUN_S
         self._workers: set[asyncio.Task[Any] | None] = set()
         for number in range(concurrency):
@@ -90,13 +88,13 @@ class CoroutineDispatcher:
 
     @property
     def run_size(self) -> int:
-        """Messages of a run: those of one call, or as many as are worth the bookkeeping."""
+        """Messages of a run: those of one call, or as many as fit the target length."""
         if self._batch_size is not None:
             return self._batch_size
         return max(1, min(RUN_MAX, int(RUN_S / self._seconds_per_message)))
 
     def submit_run(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
-        """Queue messages for one worker: those of one call, or up to the first that fails."""
+        """Queue a run for one worker."""
         if self._is_draining:
             self._report.skipped(assigned, messages)
             return
@@ -106,7 +104,7 @@ class CoroutineDispatcher:
             self._wake()
 
     def _wake(self) -> None:
-        # One worker at a time: it wakes the next one itself if there is more than it can do.
+        # Wake one worker; it wakes the next one if there is more work.
         while self._idle and not self._wake_sent:
             waiter = self._idle.pop()
             if not waiter.done():
@@ -114,7 +112,7 @@ class CoroutineDispatcher:
                 waiter.set_result(None)
 
     async def _next(self, number: int) -> None:
-        """Wait until there is something to do; after a drain there is nothing any more."""
+        """Wait for work; return without any once a drain has begun."""
         self._current.pop(number, None)
         while not self._ready or self._is_draining:
             self._check_drained()
@@ -151,7 +149,7 @@ class CoroutineDispatcher:
                 self._wake()
             now = clock()
             if now > slice_end:
-                # Back to its place: a drain in this turn must not skip it and keep what follows.
+                # Back to the front: a drain in this turn must not skip it and keep later messages.
                 ready.appendleft((assigned, work))
                 current.pop(number, None)
                 await asyncio.sleep(0)
@@ -184,7 +182,7 @@ class CoroutineDispatcher:
         begin: float,
         slice_end: float,
     ) -> None:
-        """Take the messages of a run one after the other, up to the first that fails; HOT."""
+        """Handle the messages of a run in order, up to the first that fails; HOT."""
         handler, report, clock = self._handler, self._report, self._loop.time
         process_queue = run.process_queue
         now = before = begin
@@ -213,22 +211,22 @@ class CoroutineDispatcher:
                 report.finished(run, message, None)
         del self._current[number]
         self._seconds_per_message += 0.2 * ((now - begin) / done - self._seconds_per_message)
-        left = messages[done:]
+        remaining = messages[done:]
         report.finished(run, message, outcome)
-        if not left:
+        if not remaining:
             return
         if outcome is None and now - begin <= RUN_S_MAX and not self._is_draining:
-            # Others get the loop; a drain or a lost queue meanwhile finds these here.
-            self._ready.appendleft((run, left))
+            # Other tasks get the loop; a drain or a lost queue finds these messages here.
+            self._ready.appendleft((run, remaining))
         else:
-            report.skipped(run, left)
+            report.skipped(run, remaining)
 
     def _failed(
         self, task: asyncio.Task[Any], error: BaseException, message: ReceivedMessage
     ) -> RetryLater:
-        """What the exception means that a handler raised, unless it is meant for the worker.
+        """The outcome of a handler's exception; raises one that is meant for the worker.
 
-        A worker that ended with it would be missed by nobody, and its message with it.
+        A handler's exception must not end the worker, whose message would be lost with it.
         """
         if isinstance(error, GeneratorExit) or (
             isinstance(error, asyncio.CancelledError) and task.cancelling()
@@ -239,7 +237,7 @@ class CoroutineDispatcher:
         return result_of_error(error, message)
 
     def _was_expired(self, number: int) -> bool:
-        """Whether the cancellation of a worker was `expire` giving up on its message."""
+        """Whether `expire` has cancelled this worker to give up its message."""
         if number in self._current:
             return False
         task = asyncio.current_task()
@@ -250,11 +248,11 @@ class CoroutineDispatcher:
             self._drained.set_result(None)
 
     def _is_any_awaited(self) -> bool:
-        """Whether a handler runs that is not the one that drains."""
+        """Whether a handler runs other than the one that called the drain."""
         return any(task is not self._drainer for _, _, _, task in self._current.values())
 
     async def drain(self, deadline_s: float) -> list[tuple[Any, ReceivedMessage]]:
-        """Start nothing new, wait for what runs; what still runs at the deadline is returned."""
+        """Start no handler, wait for the running ones; returns the messages still in a handler."""
         self._is_draining = True
         for assigned, work in self._ready:
             self._report.skipped(assigned, work if isinstance(work, list) else [work])
@@ -266,7 +264,7 @@ class CoroutineDispatcher:
         return _flatten([(assigned, work) for assigned, work, _, _ in self._current.values()])
 
     async def run_one(self, message: ReceivedMessage) -> Outcome:
-        """Run the handler on one message outside the ordinary flow."""
+        """Run the handler on one message, outside the ordinary flow."""
         if self._batch_size is None:
             return outcome_of(await self._handler(message))
         return outcomes_of(await self._handler([message]), 1)[0]
@@ -284,7 +282,7 @@ class CoroutineDispatcher:
 
 
 def _raise(error: BaseException) -> None:
-    """As a callback: an exit leaves the loop from there."""
+    """Raise an exit from a callback, where it ends the loop."""
     raise error
 
 

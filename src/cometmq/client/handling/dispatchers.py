@@ -1,8 +1,6 @@
-"""Running a user's handlers: what every dispatcher does, and the one for a handler.
+"""The dispatcher of a handler: takes messages, runs the handler with bounded concurrency, reports.
 
-Job: the protocol.  A dispatcher takes messages of assigned queues, runs the handler on each with
-bounded concurrency, reports what became of them, drains on shutdown.
-Must not: retry, commit or talk to brokers; the consumer does.
+A dispatcher neither retries nor commits, and talks to no broker; its consumer does.
 """
 
 import inspect
@@ -31,7 +29,7 @@ class Dispatcher(Protocol):
 
     @property
     def run_size(self) -> int:
-        """How many messages a run should have at most."""
+        """The largest number of messages of a run."""
         ...
 
     def submit_run(self, assigned: Any, messages: list[ReceivedMessage]) -> None:
@@ -42,7 +40,7 @@ class Dispatcher(Protocol):
         ...
 
     async def drain(self, deadline_s: float) -> list[tuple[Any, ReceivedMessage]]:
-        """Start nothing new, wait for what runs; what still runs at the deadline is returned."""
+        """Start no handler, wait for the running ones; returns the messages still in a handler."""
         ...
 
     async def run_one(self, message: ReceivedMessage) -> Outcome:
@@ -50,7 +48,7 @@ class Dispatcher(Protocol):
         ...
 
     def expire(self, older_than_s: float) -> list[tuple[Any, ReceivedMessage]]:
-        """Messages whose handler runs for too long; their results will be ignored."""
+        """Give up messages whose handler runs for too long, and return them."""
         ...
 
 
@@ -63,7 +61,7 @@ def make_dispatcher(
     spawn: Callable[[Any, str], None],
 ) -> Dispatcher:
     """The dispatcher for a coroutine function or a plain one."""
-    call = getattr(handler, "__call__", handler)  # noqa: B004 - the method, to look at its kind
+    call = getattr(handler, "__call__", handler)  # noqa: B004 - the method, to examine its kind
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
         return CoroutineDispatcher(handler, report, concurrency, batch_size, spawn)
     return ThreadDispatcher(handler, report, concurrency, batch_size)

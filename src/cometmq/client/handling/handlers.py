@@ -1,8 +1,4 @@
-"""What a user's handler is, and what its answer means.
-
-Job: handlers' types, and an outcome from whatever one returned or raised.
-Must not: run handlers (the dispatchers do), retry, commit or talk to brokers.
-"""
+"""The types of a program's handler, and the outcome of whatever it returns or raises."""
 
 import inspect
 import logging
@@ -32,16 +28,16 @@ __all__ = [
 log = logging.getLogger("cometmq.client")
 
 _LEVEL_MAX: Final = 2**31 - 1
-"""What the field of a request holds; a broker takes its highest level for higher ones."""
-_unmeant_types: Final[set[type]] = set()
-"""Types of results without a meaning that were told already."""
+"""The largest number in a request's field; a broker lowers it to its highest level."""
+_reported_types: Final[set[type]] = set()
+"""Types of results without a meaning that the log has reported."""
 
 Outcome = int | None
 """None for done, else the delay level of the next try (0: the broker's choice, -1: dead letter)."""
 
 
 class RetryLater(CometError):
-    """The handler wants the message again: ``delay_level`` 1..18, or 0 for the usual back-off."""
+    """Asks for another try of the message: ``delay_level`` 1..18, or 0 for the usual back-off."""
 
     delay_level: int = DELAY_LEVEL_BY_BROKER
 
@@ -56,7 +52,7 @@ class RetryLater(CometError):
 
 
 class DeadLetter(RetryLater):
-    """The handler never wants the message again: it goes to the group's dead-letter topic."""
+    """Sends the message to the group's dead-letter topic."""
 
     delay_level = DELAY_LEVEL_DEAD_LETTER
 
@@ -81,7 +77,7 @@ None or True: done.  False or an exception: try again later.  `RetryLater` (retu
 try again after a level of the handler's choice; `DeadLetter`: never again.  A list handler may
 also return one such value per message.
 
-Other values count as done and are told once in the log.  A coroutine or generator that was
+Other values count as done and are reported once in the log.  A coroutine or generator that was
 returned without being run counts as a failure.  ``SystemExit`` and ``KeyboardInterrupt`` of an
 ``async def`` handler on the main thread end the program; elsewhere they are failures too.
 """
@@ -104,7 +100,7 @@ class OutcomeReport(Protocol):
 
 
 def check_handler(handler: object) -> None:
-    """Refuse what cannot be called with a message, or would not run when it is.
+    """Refuse a handler that cannot be called with a message, or would not run when called.
 
     Raises:
         ConfigError: the text says why.
@@ -114,7 +110,7 @@ def check_handler(handler: object) -> None:
             f"the handler {handler!r:.100} is {type(handler).__name__}; it must be a function that "
             "takes a message"
         )
-    call = getattr(handler, "__call__", handler)  # noqa: B004 - the method, to look at its kind
+    call = getattr(handler, "__call__", handler)  # noqa: B004 - the method, to examine its kind
     if any(map(inspect.isgeneratorfunction, (handler, call))) or any(
         map(inspect.isasyncgenfunction, (handler, call))
     ):
@@ -125,7 +121,7 @@ def check_handler(handler: object) -> None:
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
-        return  # written in C: nobody can tell
+        return  # written in C, without a signature
     try:
         signature.bind(None)
     except TypeError as error:
@@ -141,12 +137,12 @@ class _Failed(int):
 
 
 def reason_of(outcome: Outcome) -> str:
-    """Why a message failed, as far as its handler said."""
+    """The reason that the handler gave for a failure; empty without one."""
     return outcome.reason if isinstance(outcome, _Failed) else ""
 
 
 def outcome_of(value: Any) -> Outcome:
-    """What a handler's return value means."""
+    """The outcome that a handler's return value means."""
     if value is None or value is True:
         return None
     if isinstance(value, RetryLater):
@@ -155,11 +151,11 @@ def outcome_of(value: Any) -> Outcome:
         return failed
     if value is False:
         return DELAY_LEVEL_BY_BROKER
-    return _outcome_of_unmeant(value)
+    return _outcome_of_meaningless(value)
 
 
-def _outcome_of_unmeant(value: Any) -> Outcome:
-    """What nobody can have meant: work that was not done is a failure, the rest is told once."""
+def _outcome_of_meaningless(value: Any) -> Outcome:
+    """The outcome of a meaningless value: a failure for work that never ran, else done."""
     kind = type(value)
     if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
         close = getattr(value, "close", None)
@@ -168,8 +164,8 @@ def _outcome_of_unmeant(value: Any) -> Outcome:
         text = f"the handler returned a {kind.__name__} that nobody has run; await it"
         log.error("%s; the message is tried again", text)
         return outcome_of(RetryLater(reason=text))
-    if kind not in _unmeant_types:
-        _unmeant_types.add(kind)
+    if kind not in _reported_types:
+        _reported_types.add(kind)
         log.warning(
             "a handler returned %.100r (%s), which has no meaning; its messages count as done. "
             "Return None or True for that, False, RetryLater or DeadLetter otherwise",
@@ -180,10 +176,10 @@ def _outcome_of_unmeant(value: Any) -> Outcome:
 
 
 def outcomes_of(value: Any, count: int) -> list[Outcome]:
-    """What a list handler's return value means for each of ``count`` messages."""
+    """The outcome of each of ``count`` messages that a list handler's return value means."""
     if isinstance(value, (list, tuple)):
         if len(value) == count:
-            return [outcome_of(one) for one in value]
+            return [outcome_of(result) for result in value]
         log.warning(
             "a list handler returned %d results for %d messages; all are tried again",
             len(value),
@@ -194,9 +190,9 @@ def outcomes_of(value: Any, count: int) -> list[Outcome]:
 
 
 def ends_program(error: BaseException) -> bool:
-    """Whether a handler on the loop wants to end the program, and may.
+    """Whether a handler's exception ends the program.
 
-    Elsewhere than in the main thread it would end but a thread or a loop that others share.
+    It does on the main thread only; elsewhere it would end a thread or a loop that others use.
     """
     return (
         isinstance(error, (KeyboardInterrupt, SystemExit))
@@ -205,7 +201,7 @@ def ends_program(error: BaseException) -> bool:
 
 
 def result_of_error(error: BaseException, message: ReceivedMessage) -> RetryLater:
-    """What an exception of a handler means."""
+    """The result that a handler's exception means."""
     if isinstance(error, RetryLater):
         return error
     log.warning(

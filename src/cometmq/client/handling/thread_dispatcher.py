@@ -1,9 +1,7 @@
-"""Running a plain function in threads, one message or a list of them at a time.
+"""Runs a plain function in threads of its own, and reports the outcomes on the loop.
 
-Job: threads of its own, and results back on the loop.  Must not: retry, commit or talk to brokers.
-
-Theory: crossing threads costs tens of microseconds, so quick functions get chunks of messages and
-slow ones get one at a time, by the measured time per message.
+Crossing threads costs tens of microseconds.  So a quick function gets chunks of messages and a slow
+one gets one message at a time, by the measured time per message.
 """
 
 import asyncio
@@ -31,12 +29,12 @@ from cometmq.errors import CometError
 __all__ = ["ThreadDispatcher"]
 
 CHUNK_S: Final = 0.002
-"""How much work a thread gets at once."""
+"""The target length of a chunk of work for one thread."""
 CHUNK_MAX: Final = 64
 _handler_thread: Final[ContextVar[threading.Thread | None]] = ContextVar(
     "cometmq_handler_thread", default=None
 )
-"""The handler's thread that asked for what the loop is doing: the context comes with the call."""
+"""The handler's thread that made the present call to the loop; the context carries it."""
 
 
 class _Chunk:
@@ -58,7 +56,7 @@ class _Chunk:
     ) -> None:
         self.assigned = assigned
         self.is_run = is_run
-        """In order: ends at the first failure, and each message is reported."""
+        """A run: it ends at the first failure, and each message is reported."""
         self.messages = messages
         self.outcomes: list[Outcome] | None = None
         self.started = 0.0
@@ -85,8 +83,8 @@ class ThreadDispatcher:
         self._in_threads: set[_Chunk] = set()
         self._drained: asyncio.Future[None] | None = None
         self._drainer: threading.Thread | None = None
-        # Seconds per message, smoothed; pessimistic at first, so that slow handlers get
-        # parallelism from the start.
+        # Seconds per message, smoothed.  The first value is pessimistic, so that slow handlers
+        # run in parallel from the start.
         self._seconds_per_message = CHUNK_S
         self._threads = [
             threading.Thread(target=self._run, name=f"cometmq-handler-{number}", daemon=True)
@@ -118,7 +116,7 @@ class ThreadDispatcher:
 
     @property
     def run_size(self) -> int:
-        """Messages per chunk: those of one call, or as many as are worth a change of threads."""
+        """Messages per chunk: those of one call, or as many as fit the target length."""
         if self._batch_size is not None:
             return self._batch_size
         return max(1, min(CHUNK_MAX, int(CHUNK_S / self._seconds_per_message)))
@@ -152,10 +150,10 @@ class ThreadDispatcher:
                 try:
                     self._loop.call_soon_threadsafe(self._collect)
                 except RuntimeError:
-                    return  # the loop is closed: nobody waits for results any more
+                    return  # the loop is closed, so nobody waits for results
 
     def _run_single(self, chunk: _Chunk) -> list[Outcome]:
-        """Run the handler on each message; those after a drain request stay undone."""
+        """Run the handler on each message, until a drain begins or the queue is dropped."""
         outcomes: list[Outcome] = []
         handler = self._handler
         process_queue = chunk.assigned.process_queue
@@ -168,7 +166,7 @@ class ThreadDispatcher:
                 if value is not None and inspect.isawaitable(value):
                     value = self._wait_for(value)
                 outcomes.append(None if value is None else outcome_of(value))
-            except BaseException as error:  # a thread that ended would be missed by nobody
+            except BaseException as error:  # nothing would replace a thread that ended
                 outcomes.append(outcome_of(result_of_error(error, message)))
             if in_order and outcomes[-1] is not None:
                 break
@@ -186,8 +184,7 @@ class ThreadDispatcher:
         return self._wait_for(value) if inspect.isawaitable(value) else value
 
     def _wait_for(self, value: Awaitable[Any]) -> Any:
-        """A plain function that returned a coroutine (a lambda around an ``async def``): what it
-        means is known only when it has run, and it belongs on the loop."""
+        """Run on the loop the coroutine that a plain function returned, and return its result."""
 
         async def run() -> Any:
             try:
@@ -229,12 +226,12 @@ class ThreadDispatcher:
             self._drained.set_result(None)
 
     def _is_any_awaited(self) -> bool:
-        """Whether a chunk is out that is not the one whose handler drains."""
+        """Whether a chunk is under way other than the one whose handler called the drain."""
         drainer = self._drainer
         return any(drainer is None or chunk.thread is not drainer for chunk in self._in_threads)
 
     async def drain(self, deadline_s: float) -> list[tuple[Any, ReceivedMessage]]:
-        """Start nothing new, wait for what runs; what still runs at the deadline is returned."""
+        """Start no handler, wait for the running ones; returns the messages still in a handler."""
         self._is_draining = True
         self._drainer = _handler_thread.get()
         if self._is_any_awaited():
@@ -250,13 +247,13 @@ class ThreadDispatcher:
         return running
 
     async def run_one(self, message: ReceivedMessage) -> Outcome:
-        """Run the handler on one message outside the ordinary flow."""
+        """Run the handler on one message, outside the ordinary flow."""
         if self._batch_size is None:
             return outcome_of(await asyncio.to_thread(self._call, message))
         return outcomes_of(await asyncio.to_thread(self._call, [message]), 1)[0]
 
     def expire(self, older_than_s: float) -> list[tuple[Any, ReceivedMessage]]:
-        """Give up on chunks that run for too long; a thread cannot be stopped, only ignored."""
+        """Give up chunks that run for too long; a thread cannot be stopped, only ignored."""
         limit = time.monotonic() - older_than_s
         expired: list[tuple[Any, ReceivedMessage]] = []
         for chunk in self._in_threads:

@@ -1,11 +1,8 @@
-"""What is wrong with the fields of a message, in words.
+"""Checks of a message's fields that only unusual values need, so that usual ones cost nothing.
 
-Job: the checks of a send that only unusual values need, so that the usual ones do not pay for them.
-Must not: know frames, brokers or how a message travels.
-
-Theory: Python puts anything into a text, so a list of tags or a number as a property would be
-stored as what ``str`` makes of it and found by nobody.  Members of enumerations that are texts are
-taken by their value, which a comparison with them sees; formatting would give their name.
+Python formats anything as text, so a list of tags or a number as a property would be stored as
+``str`` renders it and never match a filter.  A member of a text enumeration counts as its value,
+because comparisons see the value while formatting gives the member's name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,14 +29,14 @@ __all__ = [
 _FLAG_MAX: Final = 2**31
 
 
-def check_is_message(given: object) -> None:
-    """Raise LocalProtocolError unless it is a `Message` to a topic."""
-    if not isinstance(given, Message):
+def check_is_message(value: object) -> None:
+    """Raise LocalProtocolError unless the value is a `Message` with a legal topic."""
+    if not isinstance(value, Message):
         raise MessageTypeError(
-            f"{given!r:.100} ({type(given).__name__}) is no Message; "
+            f"{value!r:.100} ({type(value).__name__}) is no Message; "
             "give Message(topic, body), a new one also for what was received"
         ) from None
-    check_sendable_topic(given.topic)
+    check_sendable_topic(value.topic)
 
 
 def with_group(message: Message, message_group: str) -> Message:
@@ -53,13 +50,13 @@ def with_group(message: Message, message_group: str) -> Message:
 
 
 def check_sendable_topic(topic: object) -> None:
-    """Raise LocalProtocolError unless it is the text of a legal topic name."""
+    """Raise LocalProtocolError unless the value is a legal topic name."""
     if not isinstance(topic, str):
         raise MessageTypeError(
             f"the topic {topic!r:.100} is {type(topic).__name__}; a topic is named by a text"
         )
     if f"{topic}" != str.__str__(topic):
-        # The name goes into texts in many places, where a member of an enumeration fails it.
+        # The name is formatted into many texts, where such a member gives another text.
         raise LocalProtocolError(
             f"the topic {topic!r} formats as {f'{topic}'!r}; give its value, {str.__str__(topic)!r}"
         )
@@ -69,7 +66,7 @@ def check_sendable_topic(topic: object) -> None:
 
 
 def plain_bytes(topic: str, body: object) -> bytes:
-    """The body as bytes, at least one; LocalProtocolError otherwise."""
+    """The body as bytes; LocalProtocolError unless it has at least one."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
         raise MessageTypeError(
             f"the body for {topic} is {type(body).__name__}; encode it to bytes first"
@@ -83,23 +80,25 @@ def plain_bytes(topic: str, body: object) -> bytes:
     return body
 
 
-def plain_text(value: object, what: str) -> str:
-    """The value as a text of its own class; LocalProtocolError if it is none or has separators."""
+def plain_text(value: object, description: str) -> str:
+    """The value as a plain ``str``; LocalProtocolError unless it is a text without separators."""
     if not isinstance(value, str):
-        raise MessageTypeError(f"the {what} {value!r:.100} is {type(value).__name__}; give a text")
+        raise MessageTypeError(
+            f"the {description} {value!r:.100} is {type(value).__name__}; give a text"
+        )
     text = str.__str__(value)
     if "\x01" in text or "\x02" in text:
         raise LocalProtocolError(
-            f"the {what} {text!r} contains U+0001 or U+0002, which separate properties"
+            f"the {description} {text!r} contains U+0001 or U+0002, which separate properties"
         )
     return text
 
 
 def keys_text(topic: str, keys: object) -> str:
-    """Keys given one by one, joined by blanks as they travel; a text is taken as it is.
+    """The keys joined by blanks, as they travel; a text is used as it is.
 
     Raises:
-        LocalProtocolError: they are no texts, or one of several holds the blank between two.
+        LocalProtocolError: a key is not a text, or contains the blank that separates keys.
     """
     if keys is None:
         return ""
@@ -126,7 +125,7 @@ def _check_keys(topic: str, several: tuple[object, ...]) -> None:
 
 
 def own_properties(message: Message) -> str:
-    """The property string of the user's own; LocalProtocolError for them or for the flag."""
+    """The program's own properties as a string; LocalProtocolError if one or the flag is wrong."""
     if message.flag != 0:
         _check_flag(message)
     return _user_properties(message) if message.properties else ""
@@ -142,15 +141,15 @@ def _check_flag(message: Message) -> None:
 
 
 def delay_properties(message: Message) -> str:
-    """The properties that make a message wait; LocalProtocolError if they cannot be meant."""
-    given = (message.delay_level or None, message.deliver_time_ms, message.delay_ms)
-    if sum(value is not None for value in given) > 1:
+    """The properties that delay a message; LocalProtocolError if its times are wrong."""
+    times = (message.delay_level or None, message.deliver_time_ms, message.delay_ms)
+    if sum(value is not None for value in times) > 1:
         raise LocalProtocolError(
             f"the message for {message.topic} has delay_level {message.delay_level}, "
             f"deliver_time_ms {message.deliver_time_ms} and delay_ms {message.delay_ms}; "
             "give one of them"
         )
-    for name, value in zip(("delay_level", "deliver_time_ms", "delay_ms"), given, strict=True):
+    for name, value in zip(("delay_level", "deliver_time_ms", "delay_ms"), times, strict=True):
         if value is not None and (type(value) is not int or value < 0):
             unit = "a level from 1 on" if name == "delay_level" else "whole milliseconds"
             if name == "deliver_time_ms":

@@ -1,11 +1,8 @@
 """A message as a consumer gets it: a view of the pulled bytes that decodes on first use.
 
-Job: cut a pull answer into messages, and give their fields under readable names.
-Must not: know how messages were pulled or what becomes of them.
-
-Theory: most handlers look at the body and nothing else, so a message is a slice of the answer
-(one object of six fields) until somebody asks.  The first question decodes the whole record, and
-the properties only when one of them is asked for.
+Most handlers read the body and nothing else.  So a message is a slice of the pull answer, one
+object of six fields, until a handler reads a field.  The first read decodes the whole record; the
+properties are decoded only when one of them is read.
 """
 
 import struct
@@ -49,7 +46,11 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def stored(self) -> StoredMessage:
-        """The decoded record; CodecError names the position if it is broken."""
+        """The decoded record.
+
+        Raises:
+            CodecError: the record is damaged; the text names the position.
+        """
         stored = self._stored
         if stored is None:
             stored = self._stored = decode_message(self._buffer, self._position)
@@ -76,7 +77,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def topic(self) -> str:
-        """The topic the producer sent to, also for a message that comes for another try."""
+        """The topic that the producer sent to, also for a retried message."""
         topic = self.stored.topic
         if topic.startswith((RETRY_PREFIX, PARK_PREFIX)):
             return self.stored.properties.get("RETRY_TOPIC", topic)
@@ -117,9 +118,9 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def deliver_time_ms(self) -> int | None:
-        """The exact time it was to be delivered at, ms since 1970; None if it was sent without."""
+        """The exact delivery time, ms since 1970; None for a message without one."""
         properties = self.properties
-        # Brokers note the slot of the wheel as TIMER_OUT_MS, up to a second before the exact time.
+        # Brokers store the slot of the timer wheel as TIMER_OUT_MS, up to a second too early.
         text = properties.get("TIMER_DELIVER_MS") or properties.get("TIMER_OUT_MS")
         return int(text) if text else None
 
@@ -140,12 +141,12 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def born_timestamp_ms(self) -> int:
-        """When the producer made it, by the producer's clock."""
+        """When the producer created the message, by the producer's clock."""
         return self.stored.born_timestamp_ms
 
     @property
     def store_timestamp_ms(self) -> int:
-        """When the broker stored it, by the broker's clock."""
+        """When the broker stored the message, by the broker's clock."""
         return self.stored.store_timestamp_ms
 
     @property
@@ -160,7 +161,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def reconsume_times(self) -> int:
-        """How often this group has already failed to take it."""
+        """How often this group has failed to consume the message."""
         return self.stored.reconsume_times
 
     @property
@@ -181,7 +182,7 @@ def split_messages(buffer: bytes, queue: MessageQueue) -> list[ReceivedMessage]:
     """The messages of a pull answer, not yet decoded.
 
     Raises:
-        CodecError: lengths or magic do not hold; the text names position and field.
+        CodecError: a length or a magic number is wrong; the text names position and field.
     """
     messages: list[ReceivedMessage] = []
     position = 0

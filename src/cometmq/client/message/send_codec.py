@@ -1,11 +1,7 @@
-"""What a send is made of, without sending it: checks, properties, frames, answers.
+"""Turns a `Message` into the bytes of a send request, and a response into a result or an error.
 
-Job: turn a `Message` into the bytes of a SEND_MESSAGE_V2 (or SEND_BATCH_MESSAGE) request, and a
-response into a `SendResult` or an exception.  Shared by both faces of the producer.
-Must not: do I/O or decide about retries.
-
-Theory: a message is checked and turned into properties and body once; a frame is made of that for
-each try, from a template that holds everything but the few numbers that change.
+A message is checked and turned into properties and body once.  Each try makes a frame of those,
+from a template that holds everything but the few numbers that change.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,12 +58,12 @@ _RETRIABLE_CODES: Final = frozenset(
 
 
 def is_retriable(code: int) -> bool:
-    """Whether a send answered with ``code`` may be tried again on another broker."""
+    """Whether a send that was answered with ``code`` may be tried on another broker."""
     return code in _RETRIABLE_CODES
 
 
 class Prepared(msgspec.Struct, gc=False):
-    """A checked message in the form that travels."""
+    """A checked message in the form that is sent."""
 
     topic: str
     body: bytes
@@ -197,8 +193,8 @@ class SendCodec:
 
     def properties_text(self, message: Message, message_id: str) -> str:
         """The property string of a message with its separators."""
-        # What differs from message to message comes first, as with Java's clients: a broker knows
-        # the rest again by its shape.
+        # The values that differ between messages come first, as with Java's clients, so that a
+        # broker recognizes the shape of the others.
         text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
         keys = message.keys
         if keys is not _NO_KEYS:
@@ -233,7 +229,7 @@ class SendCodec:
     # -- frames -----------------------------------------------------------------------------
 
     def template(self, queue: MessageQueue, *, is_batch: bool = False) -> SendRequestTemplate:
-        """What frames to a topic at a broker have in common."""
+        """The parts that all frames to a topic at a broker share."""
         key = (queue.topic, queue.broker_name, is_batch)
         template = self._templates.get(key)
         if template is None:
@@ -252,9 +248,9 @@ class SendCodec:
         opaque: int,
         *,
         oneway: bool = False,
-        place: str | None = None,
+        group_home: str | None = None,
     ) -> bytes:
-        """The complete request frame; ``place`` is for sends by message group."""
+        """The complete request frame; ``group_home`` is for sends by message group."""
         template = self.template(queue, is_batch=prepared.batch_count > 0)
         return template.encode(
             opaque,
@@ -267,7 +263,7 @@ class SendCodec:
             oneway=oneway,
             reconsume_times=prepared.reconsume_times,
             max_reconsume_times=prepared.max_reconsume_times,
-            group_home=place,
+            group_home=group_home,
         )
 
     # -- answers ----------------------------------------------------------------------------
@@ -275,10 +271,10 @@ class SendCodec:
     def result(
         self, prepared: Prepared, queue: MessageQueue, answer: RemotingCommand
     ) -> SendResult:
-        """What the broker did with the message; HOT.
+        """The result of a send; HOT.
 
         Raises:
-            RemoteError: it was not stored; the class follows the response code.
+            RemoteError: the message was not stored; the class follows the response code.
             RemoteProtocolError: the answer lacks a field that every broker sends.
         """
         status = _SEND_OK if answer.code == 0 else _SEND_STATUS.get(answer.code)

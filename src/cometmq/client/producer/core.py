@@ -137,9 +137,9 @@ class ProducerCore:
         if last is None and not self.faults.has_any:
             queues = topic.queues
             turn = topic.turn
-            place = turn.next
-            turn.next = place + 1
-            return queues[place % len(queues)]
+            index = turn.next
+            turn.next = index + 1
+            return queues[index % len(queues)]
         queue = self.faults.select(
             topic.queues,
             topic.turn,

@@ -81,7 +81,16 @@ class _Topic:
 class GroupSend:
     """What a `Sending` by message group knows more than others."""
 
-    __slots__ = ("_owner", "bucket", "flight", "is_counted", "number", "place", "topic", "turn")
+    __slots__ = (
+        "_owner",
+        "bucket",
+        "flight",
+        "group_home",
+        "is_counted",
+        "number",
+        "topic",
+        "turn",
+    )
 
     def __init__(
         self, owner: "GroupSends", topic: _Topic, flight: _Flight, number: int, turn: int
@@ -92,7 +101,7 @@ class GroupSend:
         self.number = number
         self.bucket = bucket_of(number)
         self.turn = turn
-        self.place = ""
+        self.group_home = ""
         self.is_counted = False
 
     def refused(self, sending: Sending) -> None:
@@ -107,12 +116,12 @@ class GroupSend:
 class BatchSend:
     """The same for a lingering batch, in which are many groups."""
 
-    __slots__ = ("_owner", "place", "topic", "turn")
+    __slots__ = ("_owner", "group_home", "topic", "turn")
 
-    def __init__(self, owner: "GroupSends", topic: _Topic, place: str, turn: int) -> None:
+    def __init__(self, owner: "GroupSends", topic: _Topic, group_home: str, turn: int) -> None:
         self._owner = owner
         self.topic = topic
-        self.place = place
+        self.group_home = group_home
         self.turn = turn
 
     def refused(self, sending: Sending) -> None:
@@ -210,7 +219,7 @@ class GroupSends:
             self._instance.spawn(self._connect(topic, flight, sending, address), "connect")
             return False
         flight.waiting.popleft()
-        own.place = view.place(own.number)
+        own.group_home = view.group_home(own.number)
         own.is_counted = True
         flight.on_their_way += 1
         self._path.write(sending, channel)
@@ -301,8 +310,8 @@ class GroupSends:
         topic = self._topic(sending.prepared.topic)
         view = topic.lingered
         assert view is not None, "only `linger_view` lets groups linger"
-        place = view.place(None)
-        sending.group = BatchSend(self, topic, place, next(self._turns))
+        group_home = view.group_home(None)
+        sending.group = BatchSend(self, topic, group_home, next(self._turns))
         topic.batches += 1
 
     def batch_refused(self, sending: Sending, own: BatchSend) -> None:

@@ -49,15 +49,15 @@ def _decoded(topic: str, handle: str | None) -> RecallHandle:
             "RocketMQ 5.4 or CometMQ holds has one",
         )
     try:
-        found = decode_recall_handle(checked_text("the recall handle", handle))
+        decoded = decode_recall_handle(checked_text("the recall handle", handle))
     except CodecError as error:
         raise InvalidParameter(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    if found.topic != topic:
+    if decoded.topic != topic:
         raise InvalidParameter(
             ResponseCode.INVALID_PARAMETER,
-            f"the recall handle is of a message for {found.topic}, not for {topic}",
+            f"the recall handle is of a message for {decoded.topic}, not for {topic}",
         )
-    return found
+    return decoded
 
 
 async def recall(
@@ -77,12 +77,12 @@ async def recall(
         RemoteError: the broker refuses, for instance since it is too late (604).
         ConnectFailed, RequestTimeout: whether it is taken back is not known.
     """
-    found = _decoded(topic, handle)
+    decoded = _decoded(topic, handle)
     await instance.routes.find(topic)
-    address = instance.routes.address(found.broker_name)
+    address = instance.routes.address(decoded.broker_name)
     if address is None:
         raise NoRoute(
-            f"broker {found.broker_name}, which holds the message for {topic}, has no address at "
+            f"broker {decoded.broker_name}, which holds the message for {topic}, has no address at "
             "the name server; try again when it runs"
         )
     ext = RecallMessageHeader(topic, handle or "", group).to_ext()
@@ -102,7 +102,7 @@ async def recall(
             if doubt is not None:
                 raise doubt from refused
             raise refused
-        return found.uniq_key
+        return decoded.uniq_key
 
 
 async def reschedule(

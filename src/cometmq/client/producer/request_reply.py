@@ -142,9 +142,11 @@ async def send_reply(
         InvalidParameter: the message is no request.
         RemoteError: the broker could not bring the reply to the asker.
     """
-    asked = request.properties
-    needed = {name: asked.get(name) for name in (prop.CORRELATION_ID, prop.REPLY_TO_CLIENT)}
-    cluster = asked.get(prop.CLUSTER)
+    request_properties = request.properties
+    needed = {
+        name: request_properties.get(name) for name in (prop.CORRELATION_ID, prop.REPLY_TO_CLIENT)
+    }
+    cluster = request_properties.get(prop.CLUSTER)
     if cluster is None or None in needed.values():
         raise InvalidParameter(
             ResponseCode.INVALID_PARAMETER,
@@ -152,7 +154,7 @@ async def send_reply(
             f"{prop.CLUSTER}, {prop.CORRELATION_ID} or {prop.REPLY_TO_CLIENT}",
         )
     own = {prop.MSG_TYPE: "reply", **{name: str(value) for name, value in needed.items()}}
-    own[prop.TTL] = asked.get(prop.TTL, str(REPLY_TIMEOUT_MS))
+    own[prop.TTL] = request_properties.get(prop.TTL, str(REPLY_TIMEOUT_MS))
     topic = reply_topic(cluster)
     route = await instance.routes.find(topic)
     # The asker is certainly known where its request was stored; any other master may know it too.

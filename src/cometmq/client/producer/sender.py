@@ -51,9 +51,9 @@ class Sender:
 
     async def topic(self, name: str) -> TopicQueues:
         """The queues of a topic; callers that come during a look-up share it."""
-        known = self.core.topics.get(name)
-        if known is not None:
-            return known
+        cached = self.core.topics.get(name)
+        if cached is not None:
+            return cached
         task = self._looking_up.get(name)
         if task is None:
             task = asyncio.ensure_future(self._look_up(name))
@@ -64,7 +64,7 @@ class Sender:
     async def _look_up(self, name: str) -> TopicQueues:
         instance = self._instance
         topic = self.core.queues_of(name, await instance.routes.find_for_send(name))
-        if instance.routes.known(name) is not None:
+        if instance.routes.cached(name) is not None:
             self.core.topics[name] = topic
         return topic
 
@@ -91,8 +91,8 @@ class Sender:
         targets = self._targets.get(message.topic)
         if targets is None or targets.topic is not topic:
             targets = self._targets[message.topic] = SendTargets(topic, core.codec)
-        place = topic.turn.next
-        target = targets.targets[place % targets.count]
+        turn = topic.turn.next
+        target = targets.targets[turn % targets.count]
         channel = target.channel
         if channel is None or channel.is_closed:
             if target.address is None:
@@ -101,7 +101,7 @@ class Sender:
             if channel is None:
                 return None
         prepared = core.codec.prepare(message)
-        topic.turn.next = place + 1
+        topic.turn.next = turn + 1
         future: asyncio.Future[SendResult] = self._loop.create_future()
         timeout_ms = core.timeout_ms
         started = core.monotonic()
@@ -192,9 +192,9 @@ class Sender:
         sending.tries_left -= 1
         opaque = channel.next_opaque()
         group = sending.group
-        place = None if group is None else group.place
+        group_home = None if group is None else group.group_home
         try:
-            frame = self.core.codec.frame(sending.prepared, queue, opaque, place=place)
+            frame = self.core.codec.frame(sending.prepared, queue, opaque, group_home=group_home)
         except LocalProtocolError as error:
             sending.fail(error)
             return

@@ -334,7 +334,9 @@ class Producer:
             if view is None or view.source is not core.topics.get(prepared.topic):
                 view = background().run(self._twin.learn_homes(prepared.topic))
             try:
-                return self._exchange(prepared, view.queue(number), left_ms, view.place(number))
+                return self._exchange(
+                    prepared, view.queue(number), left_ms, view.group_home(number)
+                )
             except GroupMoved:
                 left_ms = int((deadline - core.monotonic()) * 1000)
                 if left_ms <= 0:
@@ -347,7 +349,7 @@ class Producer:
         prepared: Prepared,
         fixed: MessageQueue | None,
         timeout_ms: int,
-        place: str | None = None,
+        group_home: str | None = None,
     ) -> tuple[MessageQueue, RemotingCommand]:
         """Send with retries; the queue that took the message and its broker's answer. HOT."""
         core = self._core
@@ -365,7 +367,7 @@ class Producer:
             try:
                 answer = self._io.exchange(
                     self._address(topic, target),
-                    lambda opaque: frame(prepared, target, opaque, place=place),  # noqa: B023 - used at once
+                    lambda opaque: frame(prepared, target, opaque, group_home=group_home),  # noqa: B023 - used at once
                     left_ms,
                 )
             except ClientError as error:

@@ -1,4 +1,4 @@
-"""One queue in a consumer's hands: its pull loop, its offset, its lock.
+"""One queue of a consumer: its pull loop, its offsets and its lock.
 
 Nothing here knows the group's other queues.
 """

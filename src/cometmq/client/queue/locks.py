@@ -1,11 +1,9 @@
-"""The broker's locks as one ordered consumer holds them.
+"""The broker's queue locks that one ordered consumer owns.
 
-Job: ask for queues, renew, give back, and say whether a lock is young enough to act on.
-Must not: decide which queues are wanted, or what happens when a lock is lost.
-
-A lock is as old as the request that got or renewed it, not as its answer: the broker counts from
-some moment between the two.  The broker forgets a lock after 60 s, so whoever stops at 30 s
-(``rocketmq.client.rebalance.lockMaxLiveTime`` of Java) has stopped long before the next owner.
+A lock is as old as the request that acquired or renewed it, because the broker counts from some
+moment between the request and its answer.  The broker drops a lock after 60 s, so a consumer that
+stops at 30 s (``rocketmq.client.rebalance.lockMaxLiveTime`` of Java) has stopped long before the
+next owner starts.
 """
 
 import asyncio
@@ -48,41 +46,41 @@ class QueueLockKeeper:
         self._routes = routes
         self._monotonic = monotonic
         self._now_ms = now_ms
-        self._held: dict[MessageQueue, tuple[float, int]] = {}
+        self._granted: dict[MessageQueue, tuple[float, int]] = {}
 
     @property
-    def held(self) -> list[MessageQueue]:
-        """Queues whose lock was ours when it was last asked for."""
-        return list(self._held)
+    def owned(self) -> list[MessageQueue]:
+        """Queues whose lock was granted by the latest answer."""
+        return list(self._granted)
 
     def is_fresh(self, queue: MessageQueue) -> bool:
-        """Whether nobody else can have the lock of a queue now."""
-        held = self._held.get(queue)
-        return held is not None and self._monotonic() - held[0] < LOCK_STALE_S
+        """Whether the lock is young enough that no other client can own it."""
+        grant = self._granted.get(queue)
+        return grant is not None and self._monotonic() - grant[0] < LOCK_STALE_S
 
     def locked_ms(self, queue: MessageQueue) -> int:
-        """When a lock was got or renewed, ms since 1970; 0 for a queue that is not ours."""
-        held = self._held.get(queue)
-        return held[1] if held is not None else 0
+        """When a lock was granted or renewed, ms since 1970; 0 without the lock."""
+        grant = self._granted.get(queue)
+        return grant[1] if grant is not None else 0
 
     async def acquire(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Ask for locks; those that were granted."""
+        """Ask for locks, and return the queues whose lock was granted."""
         return (await self._ask(queues))[0]
 
     async def renew(self) -> set[MessageQueue]:
-        """Renew all; those that are lost: refused, or granted again after they had been stale."""
-        before = dict(self._held)
+        """Renew all locks, and return the lost ones: refused, or granted anew after going stale."""
+        before = dict(self._granted)
         stale = {queue for queue in before if not self.is_fresh(queue)}
         granted, refused = await self._ask(before, renews=True)
-        # What was given back or got anew while the broker was asked is not lost.
-        refused = {queue for queue in refused if self._held.get(queue) == before[queue]}
-        return refused | (stale & granted & self._held.keys())
+        # A lock that was released or acquired anew in the meantime is not lost.
+        refused = {queue for queue in refused if self._granted.get(queue) == before[queue]}
+        return refused | (stale & granted & self._granted.keys())
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; where the broker is not reached they expire."""
+        """Release locks; at a broker that is not reached they expire."""
         for broker_name, group in _by_broker(queues).items():
             for queue in group:
-                self._held.pop(queue, None)
+                self._granted.pop(queue, None)
             try:
                 await self._calls.ask(
                     self._address(broker_name), self._command(RequestCode.UNLOCK_BATCH_MQ, group)
@@ -96,13 +94,13 @@ class QueueLockKeeper:
                 )
 
     def forget(self, queue: MessageQueue) -> None:
-        """A lock is lost: no longer ask for it."""
-        self._held.pop(queue, None)
+        """Stop renewing a lock that is lost."""
+        self._granted.pop(queue, None)
 
     async def _ask(
         self, queues: Iterable[MessageQueue], *, renews: bool = False
     ) -> tuple[set[MessageQueue], set[MessageQueue]]:
-        """Ask each broker once; (granted, refused), with unreached brokers' queues in neither."""
+        """Ask each broker once; returns (granted, refused), without queues of unreached brokers."""
         granted: set[MessageQueue] = set()
         refused: set[MessageQueue] = set()
 
@@ -122,12 +120,12 @@ class QueueLockKeeper:
                 )
                 return
             for queue in ours:
-                if not renews or queue in self._held:  # else it was given back meanwhile
-                    self._held[queue] = asked
+                if not renews or queue in self._granted:  # else it was released in the meantime
+                    self._granted[queue] = asked
             granted.update(ours)
             refused.update(queue for queue in group if queue not in ours)
 
-        # Side by side: one broker that does not answer must not let the others' locks grow old.
+        # In parallel: a broker that does not answer must not make other locks go stale.
         await asyncio.gather(*[ask(*item) for item in _by_broker(queues).items()])
         return granted, refused
 
@@ -143,7 +141,7 @@ class QueueLockKeeper:
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    found: dict[str, list[MessageQueue]] = {}
-    for queue in sorted(queues):  # one order in every process: simulations repeat themselves
-        found.setdefault(queue.broker_name, []).append(queue)
-    return found
+    groups: dict[str, list[MessageQueue]] = {}
+    for queue in sorted(queues):  # a fixed order makes simulations repeatable
+        groups.setdefault(queue.broker_name, []).append(queue)
+    return groups

@@ -1,10 +1,7 @@
-"""Where a consumer's offsets are kept: at the brokers, or in a local file for broadcasting.
+"""The offset stores of a consumer: the brokers, or a local file for broadcasting.
 
-Job: read, remember and store offsets of queues.
-Must not: decide what may be committed; `ProcessQueue` does.
-
-A broadcasting consumer's file lies where Java's does, ``~/.rocketmq_offsets/<clientId>/<group>/
-offsets.json``, and is replaced atomically with the version before kept as ``.bak``.
+A broadcasting consumer's file has the path of Java's, ``~/.rocketmq_offsets/<clientId>/<group>/
+offsets.json``.  It is replaced atomically, and the previous version stays as ``.bak``.
 """
 
 import asyncio
@@ -30,11 +27,19 @@ class OffsetStore(Protocol):
     """Offsets of one group."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The stored offset, or None where there is none; errors are raised, not guessed."""
+        """The stored offset, or None without one.
+
+        Raises:
+            CometError: the offset could not be read.
+        """
         ...
 
     async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool) -> None:
-        """Store offsets; with ``wait`` only returns when they are safe, or raises."""
+        """Store offsets; with ``wait`` returns when they are safe.
+
+        Raises:
+            CometError: with ``wait``, an offset was not stored.
+        """
         ...
 
 
@@ -72,14 +77,14 @@ class BrokerOffsets:
 
 
 class Files(Protocol):
-    """What is asked of a file system, with names as strings; the simulator has one of its own."""
+    """The file system calls of an offset store; the simulator has its own implementation."""
 
     def makedirs(self, path: str) -> None:
-        """Make a folder and those above it; one that is there is fine."""
+        """Create a folder and its parents, unless they exist."""
         ...
 
     def sync_dir(self, path: str) -> None:
-        """Bring the names in a folder to stable storage."""
+        """Sync the entries of a folder to stable storage."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -95,11 +100,11 @@ class Files(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, in place of what has it."""
+        """Rename a file, replacing the target."""
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Replace a file: all or nothing, its content synced when the call returns."""
+        """Replace a file atomically; its content is synced when the call returns."""
         ...
 
 
@@ -149,10 +154,10 @@ class LocalOffsets:
         self.path = base / client_id / group / "offsets.json"
         self._base = base
         self._is_named = False
-        """Whether the folders' names are on stable storage too."""
+        """Whether the entries of the folders are synced."""
         self._files = files or _RealFiles()
         self._offsets: dict[MessageQueue, int] | None = None
-        # Two threads that save at once would write one file, and the older text might stay.
+        # Two threads that save at once would race for one file, and the older text might win.
         self._turn = asyncio.Lock()
 
     def _load(self) -> dict[MessageQueue, int]:
@@ -166,8 +171,8 @@ class LocalOffsets:
                 log.warning("the offset file %s cannot be read: %s", path, error)
         return {}
 
-    async def _known(self) -> dict[MessageQueue, int]:
-        """The offsets as they are now; the file is read once. The caller has the turn."""
+    async def _loaded(self) -> dict[MessageQueue, int]:
+        """The present offsets; the file is read once.  The caller owns the lock."""
         if self._offsets is None:
             self._offsets = await asyncio.to_thread(self._load)
         return self._offsets
@@ -175,15 +180,15 @@ class LocalOffsets:
     async def read(self, queue: MessageQueue) -> int | None:
         """The offset in the file."""
         async with self._turn:
-            return (await self._known()).get(queue)
+            return (await self._loaded()).get(queue)
 
     async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool) -> None:
         """Merge the offsets into the file; it holds them, synced, when this returns."""
         async with self._turn:
-            known = await self._known()
-            known.update(offsets)
+            stored = await self._loaded()
+            stored.update(offsets)
             try:
-                await asyncio.to_thread(self._save, encode_offset_file(known).encode())
+                await asyncio.to_thread(self._save, encode_offset_file(stored).encode())
             except (OSError, CometError) as error:
                 log.warning("the offset file %s was not written: %s", self.path, error)
                 if wait:
@@ -194,15 +199,15 @@ class LocalOffsets:
     def _save(self, text: bytes) -> None:
         path, folder = str(self.path), self.path.parent
         unsynced = {folder} if self._is_named else {folder, folder.parent, self._base}
-        for one in (folder, *folder.parents):
-            if self._files.is_dir(str(one)):
+        for directory in (folder, *folder.parents):
+            if self._files.is_dir(str(directory)):
                 break
-            unsynced.add(one.parent)
+            unsynced.add(directory.parent)
         self._files.makedirs(str(folder))
         if self._files.exists(path):
             self._files.rename(path, str(self.path.with_suffix(".json.bak")))
         self._files.write_atomic(path, text)
-        # A power cut may take back a name, or a new folder with all that was synced in it.
-        for one in sorted(unsynced):
-            self._files.sync_dir(str(one))
+        # A power cut may undo a rename, or remove a new folder with all its synced files.
+        for directory in sorted(unsynced):
+            self._files.sync_dir(str(directory))
         self._is_named = True

@@ -108,7 +108,7 @@ Check: TypeAlias = Callable[[ReceivedMessage], Said | Awaitable[Said]]
 """Finds out what became of the transaction with the message's ``message_id``."""
 
 
-def outcome_of(said: object, what: str) -> TransactionOutcome:
+def outcome_of(said: object, function: str) -> TransactionOutcome:
     """Turn what a user's function returned into an outcome.
 
     Raises:
@@ -123,7 +123,7 @@ def outcome_of(said: object, what: str) -> TransactionOutcome:
     if said is False:
         return TransactionOutcome.ROLLBACK
     raise ConfigError(
-        f"{what} returned {said!r:.80}; it may return a TransactionOutcome, True for commit, "
+        f"{function} returned {said!r:.80}; it may return a TransactionOutcome, True for commit, "
         "False for rollback or None for unknown"
     )
 

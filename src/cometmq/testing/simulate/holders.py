@@ -37,7 +37,7 @@ class Holders:
             members[:] = [one for one in members if one[1].alive]
             holder: dict[MessageQueue, str | None] = {}
             for member, _ in members:
-                for queue in member._locks.held if member._locks is not None else ():
+                for queue in member._locks.owned if member._locks is not None else ():
                     if not member.may_consume(queue):
                         continue
                     if queue in holder:

@@ -16,7 +16,7 @@ import cometmq
 import cometmq.sync
 from cometmq import Message, Tls
 from cometmq.client.base.security import Security
-from cometmq.client.base.transport import LOOK_AFTER_S
+from cometmq.client.base.transport import CHECK_IDLE_AFTER_S
 from cometmq.errors import AccessDenied, ConfigError, ConnectFailed, TlsFailed
 from cometmq.net.server import ServerConnection
 from cometmq.wire.command.codes import RequestCode
@@ -316,7 +316,7 @@ def test_questions_go_through_tls_on_both_faces(certificate: tuple[str, str]) ->
             def ask() -> str:
                 with cometmq.sync.Admin(name_server=address, tls=tls) as blocking:
                     blocking.topic_route("t")
-                    time.sleep(2 * LOOK_AFTER_S)  # an idle connection is looked at first
+                    time.sleep(2 * CHECK_IDLE_AFTER_S)  # an idle connection is looked at first
                     return blocking.topic_route("t").queue_datas[0].broker_name
 
             assert await asyncio.to_thread(ask) == broker.name

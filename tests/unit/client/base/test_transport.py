@@ -11,7 +11,7 @@ from cometmq.net.env import system_environment
 
 def test_a_connection_the_server_closed_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by interop: an Admin's first call after a name server's restart failed."""
-    monkeypatch.setattr(transport, "LOOK_AFTER_S", -1.0)
+    monkeypatch.setattr(transport, "CHECK_IDLE_AFTER_S", -1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         io = BlockingIo(system_environment())

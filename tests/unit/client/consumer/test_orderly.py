@@ -398,7 +398,7 @@ def test_a_lost_lock_ends_the_queue_without_a_commit() -> None:
             assert member._locks is not None
             # As if the broker had given it to somebody else who gave it back.
             await member._locks.release([queue])
-            member._locks._held[queue] = (-100.0, 1)
+            member._locks._granted[queue] = (-100.0, 1)
             assert not member.may_consume(queue)
             assert member.hold(before.loop) == "its lock was not renewed for 30 s"
             await member.renew_locks()

@@ -1,5 +1,4 @@
-"""Membership in a consumer group: subscriptions, rebalance, offsets, watchdog and calls by the
-broker.
+"""Membership in a consumer group: subscriptions, rebalance, offsets, watchdog and broker requests.
 
 Push and pull consumers build on it.
 """

@@ -1,14 +1,10 @@
-"""Topics a consumer wants that have no route yet: who waits for which, and when to ask again.
+"""Topics that a consumer wants and that have no route yet.
 
-Job: learn routes when a consumer starts or subscribes; keep asking for those nobody knows.
-Must not: rebalance; a route that comes is told to the member like any other change.
-
-Theory: a consumer may well start before the first message makes its topic, so a name server that
-answers "no such topic" (17) is a reason to wait, not to fail, as in Java
-(``MQClientInstance.updateTopicRouteInfoFromNameServer``).  A name server that never says anything
-is a wrong address more often than not, so that does fail, after one request timeout in which a
-connection that was cut is made again.  The pauses grow from one second to the interval of the
-ordinary refresh, since what is missing at start mostly appears soon or stays away for long.
+A consumer may start before the first message creates its topic.  So the answer "no such topic" (17)
+is a reason to wait, as in Java (``MQClientInstance.updateTopicRouteInfoFromNameServer``).  A name
+server that never answers usually has a wrong address, so that is an error after one request
+timeout, in which a broken connection is made again.  The pauses between two fetches grow from one
+second to the interval of the ordinary refresh: most missing topics appear soon or stay away long.
 """
 
 import asyncio
@@ -30,7 +26,7 @@ RECONNECT_PAUSE_S: Final = 0.1
 
 
 class AwaitedTopics:
-    """The topics of one consumer that no name server knows (yet)."""
+    """The topics of one consumer that no name server knows yet."""
 
     def __init__(
         self, instance: ClientInstance, group: str, wanted: Callable[[], Collection[str]]
@@ -46,21 +42,21 @@ class AwaitedTopics:
         return topic in self._topics
 
     async def learn(self, topic: str) -> None:
-        """Fetch a topic's route; where there is none, wait for it in the background.
+        """Fetch a topic's route, or wait for it in the background if there is none.
 
         Raises:
-            ClientError: no name server has answered anything within the request timeout.
+            ClientError: no name server has answered within the request timeout.
         """
         routes = self._instance.routes
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._instance.options.request_timeout_ms / 1000
-        while routes.known(topic) is None:
+        while routes.cached(topic) is None:
             try:
                 if await routes.refresh(topic) is None:
                     self.add(topic)
                     return
             except (AccessDenied, TlsFailed):
-                raise  # no waiting helps
+                raise  # waiting does not help
             except ClientError as error:
                 if routes.has_answered:
                     self.add(topic, error)
@@ -73,11 +69,11 @@ class AwaitedTopics:
                 return
 
     def add(self, topic: str, cause: CometError | None = None) -> None:
-        """Wait for a topic; said once."""
+        """Wait for a topic, and log so once."""
         if topic in self._topics:
             return
         self._topics.add(topic)
-        # A group's own retry topic is made by the heartbeat that follows: nothing to warn of.
+        # The next heartbeat creates the group's own retry topic: no reason to warn.
         log.log(
             logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.WARNING,
             "group %s waits for the topic %s: %s; it is consumed as soon as a name server (%s) "
@@ -100,9 +96,9 @@ class AwaitedTopics:
                 self._topics &= set(self._wanted())
                 for topic in sorted(self._topics):
                     await self._instance.refresh_route(topic)
-                    if self._instance.routes.known(topic) is not None:
+                    if self._instance.routes.cached(topic) is not None:
                         self._topics.discard(topic)
-                        # The brokers of one topic are about to make the group's retry topic.
+                        # The topic's brokers are about to create the group's retry topic.
                         self._pause_s = FIRST_PAUSE_S
                         log.info("group %s: the topic %s has appeared", self._group, topic)
         finally:

@@ -277,7 +277,7 @@ class GroupConsumer(ABC):
         for subscription in self._subscriptions.values():
             if subscription.expression_type == TAG:
                 continue
-            route = routes.known(subscription.topic)
+            route = routes.cached(subscription.topic)
             for broker in route.broker_datas if route is not None else ():
                 address = routes.any_address(broker.broker_name)
                 if address is not None:
@@ -375,10 +375,10 @@ class GroupConsumer(ABC):
         """This member's queues of a topic; None if they cannot be determined now."""
         running = self._ready()
         instance = running.instance
-        route = instance.routes.known(topic)
+        route = instance.routes.cached(topic)
         if route is None and topic not in running.awaited:
             await running.awaited.learn(topic)
-            route = instance.routes.known(topic)
+            route = instance.routes.cached(topic)
         if route is None:
             return None
         queues = subscribe_queues(topic, route)

@@ -40,8 +40,8 @@ class ParkedLane:
         self, reader: QueueReader, count_max: int
     ) -> AsyncIterator[tuple[ParkedMessage, ReceivedMessage]]:
         """The first of its messages, in their order."""
-        some = list(islice(self.lane.messages, count_max))
-        async for one, message in read_parked(reader, self.queue, some):
+        messages = list(islice(self.lane.messages, count_max))
+        async for one, message in read_parked(reader, self.queue, messages):
             yield one, message
 
 
@@ -62,16 +62,16 @@ class ParkedLanes:
 
     async def all(self) -> list[ParkedLane]:
         """All of them, by name."""
-        found: list[ParkedLane] = []
+        lanes_found: list[ParkedLane] = []
         for queue in await self.reader.queues(park_topic(self.group)):
             park = ParkingQueue(self.reader, self.group, queue.broker_name, self._clock)
             state = await park.state()
             kept_ms = await park.retention_ms() if state.lanes else 0
-            found += [
+            lanes_found += [
                 ParkedLane(name, lane, park, lane.oldest_ms + kept_ms)
                 for name, lane in state.lanes.items()
             ]
-        return sorted(found, key=lambda lane: (lane.name, lane.queue.queue))
+        return sorted(lanes_found, key=lambda lane: (lane.name, lane.queue.queue))
 
     async def named(self, name: str) -> list[ParkedLane]:
         """The lane of a name, or of a message group that only one topic has.
@@ -83,18 +83,18 @@ class ParkedLanes:
             ConfigError: the message group is parked in more than one topic.
         """
         lanes = await self.all()
-        found = [lane for lane in lanes if lane.name == name]
-        if found:
-            return found
-        found = [lane for lane in lanes if lane.message_group == name]
-        names = sorted({lane.name for lane in found})
+        lanes_found = [lane for lane in lanes if lane.name == name]
+        if lanes_found:
+            return lanes_found
+        lanes_found = [lane for lane in lanes if lane.message_group == name]
+        names = sorted({lane.name for lane in lanes_found})
         if len(names) > 1:
             raise ConfigError(
                 f"the message group {name} is parked in more than one topic: name one of "
                 f"{', '.join(names)}"
             )
-        if found:
-            return found
+        if lanes_found:
+            return lanes_found
         known = sorted({lane.name for lane in lanes} | {lane.message_group for lane in lanes})
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"see cometmq parking list {self.group}"
@@ -109,7 +109,7 @@ class ParkedLanes:
 
     async def skip(self, lane: ParkedLane, count: int) -> int:
         """Give up its first messages; how many these are."""
-        some = list(islice(lane.lane.messages, count))
-        if some:
-            await lane.queue.append_order(ParkKind.SKIP, lane.name, some[-1].park_offset)
-        return len(some)
+        messages = list(islice(lane.lane.messages, count))
+        if messages:
+            await lane.queue.append_order(ParkKind.SKIP, lane.name, messages[-1].park_offset)
+        return len(messages)

@@ -119,14 +119,14 @@ class ParkingQueue:
 
     async def state(self) -> ParkingLog:
         """What is parked here now."""
-        found = ParkingLog(await self.start_offset())
+        parking_log = ParkingLog(await self.start_offset())
         end = await self.end_offset()
-        async for message in self.reader.read(self.queue, found.next_offset, end):
+        async for message in self.reader.read(self.queue, parking_log.next_offset, end):
             record = read_record(message)
             if record is not None:
-                found.apply(record)
-        found.skip_to(end)
-        return found
+                parking_log.apply(record)
+        parking_log.skip_to(end)
+        return parking_log
 
     async def pull(
         self, park_offset: int, suspend_ms: int
@@ -173,11 +173,11 @@ class ParkingQueue:
         return await self._append(f"{kind.value} {lane}".encode(), properties, 0, 0, 0)
 
     async def append_moved(
-        self, lane: str, one: ParkedMessage, message: ReceivedMessage, move: str
+        self, lane: str, parked: ParkedMessage, message: ReceivedMessage, move: str
     ) -> int:
         """Append a copy of a copy, for a move; its offset."""
         properties = moved_properties(
-            message.properties, lane=lane, topic=message.topic, message=one, move=move
+            message.properties, lane=lane, topic=message.topic, message=parked, move=move
         )
         return await self.append_copy(message, properties)
 

@@ -139,7 +139,7 @@ class Parking:
         self._on_parked = on_parked
         self._slots = asyncio.Semaphore(concurrency)
         self._brokers: dict[str, _BrokerLog] = {}
-        self._held: dict[MessageQueue, Assignment] = {}
+        self._queues: dict[MessageQueue, Assignment] = {}
         self._moving: dict[str, int] = {}
         """Messages of a lane that were given to `park` and are not read back."""
         self._outbox: dict[str, deque[_Item]] = {}
@@ -155,52 +155,52 @@ class Parking:
         Raises:
             CometError: the log could not be read to its end.
         """
-        found = self._brokers.get(queue.broker_name)
-        if found is None:
+        broker_log = self._brokers.get(queue.broker_name)
+        if broker_log is None:
             park = ParkingQueue(self._reader, self._host.group, queue.broker_name, self._clock)
             await park.make()
-            found = _BrokerLog(park, await park.start_offset())
-            self._brokers[queue.broker_name] = found
-            self._host.spawn(self._follow(found), "parking")
-            self._host.spawn(self.mover(found).run(), "move-parked")
-        end = await found.queue.end_offset()
+            broker_log = _BrokerLog(park, await park.start_offset())
+            self._brokers[queue.broker_name] = broker_log
+            self._host.spawn(self._follow(broker_log), "parking")
+            self._host.spawn(self.mover(broker_log).run(), "move-parked")
+        end = await broker_log.queue.end_offset()
         try:
             async with asyncio.timeout(READY_S):
-                await found.read_up_to(end)
+                await broker_log.read_up_to(end)
         except TimeoutError:
             raise RequestTimeout(
-                f"{found.queue.queue} was read up to {found.log.next_offset} of {end} in "
+                f"{broker_log.queue.queue} was read up to {broker_log.log.next_offset} of {end} in "
                 f"{READY_S:.0f} s; until it is read nobody knows what is parked"
             ) from None
 
-    def mover(self, found: _BrokerLog) -> LaneMover:
+    def mover(self, broker_log: _BrokerLog) -> LaneMover:
         """What moves a broker's old lanes on."""
 
         def may_move(lane: HaltedLane) -> bool:
             source = lane.messages[0].source
-            is_ours = source in self._held and self._host.may_consume(source)
+            is_ours = source in self._queues and self._host.may_consume(source)
             return is_ours and not self._is_closed
 
         return LaneMover(
             self._reader,
-            found.queue,
+            broker_log.queue,
             self._clock,
-            lambda: found.log.lanes,
+            lambda: broker_log.log.lanes,
             may_move,
-            found.read_up_to,
+            broker_log.read_up_to,
         )
 
     def added(self, assignment: Assignment) -> None:
         """A queue is ours."""
-        self._held[assignment.queue] = assignment
-        found = self._brokers.get(assignment.queue.broker_name)
-        if found is not None:
-            self._retry_what_may(found)
+        self._queues[assignment.queue] = assignment
+        broker_log = self._brokers.get(assignment.queue.broker_name)
+        if broker_log is not None:
+            self._retry_what_may(broker_log)
 
     def removed(self, assignment: Assignment) -> None:
         """A queue is ours no more; what runs of it may end."""
-        if self._held.get(assignment.queue) is assignment:
-            del self._held[assignment.queue]
+        if self._queues.get(assignment.queue) is assignment:
+            del self._queues[assignment.queue]
 
     async def leave(self, assignment: Assignment) -> None:
         """Before a queue is handed over: wait until nothing of it is on its way or runs."""
@@ -240,8 +240,8 @@ class Parking:
     def _on_their_way(self) -> Iterable[_Item]:
         for box in self._outbox.values():
             yield from box
-        for found in self._brokers.values():
-            for _, item in found.sent:
+        for broker_log in self._brokers.values():
+            for _, item in broker_log.sent:
                 yield item
 
     # -- from lanes to the log --------------------------------------------------------------
@@ -255,13 +255,15 @@ class Parking:
     @property
     def is_any_closed(self) -> bool:
         """Whether `is_closed` has to be asked at all."""
-        return bool(self._moving) or any(found.log.lanes for found in self._brokers.values())
+        return bool(self._moving) or any(
+            broker_log.log.lanes for broker_log in self._brokers.values()
+        )
 
     def is_closed(self, message: ReceivedMessage) -> bool:
         """Whether a message has to go behind others of its lane that are parked."""
         lane = self.lane_of(message)
-        found = self._brokers.get(message.broker_name)
-        return lane in self._moving or (found is not None and lane in found.log.lanes)
+        broker_log = self._brokers.get(message.broker_name)
+        return lane in self._moving or (broker_log is not None and lane in broker_log.log.lanes)
 
     def divert(
         self, assignment: Assignment, messages: list[ReceivedMessage]
@@ -305,9 +307,11 @@ class Parking:
             if not self._host.may_consume(item.assignment.queue):
                 await asyncio.sleep(0.2)
                 continue
-            found = self._brokers[item.message.broker_name]
+            broker_log = self._brokers[item.message.broker_name]
             try:
-                park_offset = await found.queue.append_copy(item.message, self._properties(item))
+                park_offset = await broker_log.queue.append_copy(
+                    item.message, self._properties(item)
+                )
             except CometError as error:
                 log.warning(
                     "%s at %d is not parked yet, again in %.0f s: %s",
@@ -318,8 +322,8 @@ class Parking:
                 )
                 await asyncio.sleep(PAUSE_S)
                 continue
-            found.sent.append((park_offset, item))
-            self._read_back(found)
+            broker_log.sent.append((park_offset, item))
+            self._read_back(broker_log)
             # The next one of the lane must not be in the log without this one.
             await item.settled.wait()
             if item.is_lost:
@@ -340,11 +344,11 @@ class Parking:
             reason=item.reason,
         )
 
-    def _read_back(self, found: _BrokerLog) -> None:
+    def _read_back(self, broker_log: _BrokerLog) -> None:
         """What was read back is in other hands."""
         waiting: deque[tuple[int, _Item]] = deque()
-        for park_offset, item in found.sent:
-            if park_offset >= found.log.next_offset:
+        for park_offset, item in broker_log.sent:
+            if park_offset >= broker_log.log.next_offset:
                 waiting.append((park_offset, item))
                 continue
             self._arrived(item)
@@ -356,7 +360,7 @@ class Parking:
             item.assignment.loop.wake()
             if item.kind is ParkKind.FAILED:
                 self._tell(item.message, item.reason)
-        found.sent = waiting
+        broker_log.sent = waiting
 
     def _arrived(self, item: _Item) -> None:
         left = self._moving[item.lane] - 1
@@ -388,66 +392,68 @@ class Parking:
 
     # -- reading the log --------------------------------------------------------------------
 
-    async def _follow(self, found: _BrokerLog) -> None:
+    async def _follow(self, broker_log: _BrokerLog) -> None:
         """Read a broker's log as it grows."""
         while True:
             try:
-                await self._follow_once(found)
+                await self._follow_once(broker_log)
             except CometError as error:
-                log.warning("%s: %s", found.queue.queue, error)
+                log.warning("%s: %s", broker_log.queue.queue, error)
                 await asyncio.sleep(PAUSE_S)
 
-    async def _follow_once(self, found: _BrokerLog) -> None:
-        place = found.log.next_offset
-        messages, following, is_moved = await found.queue.pull(place, SUSPEND_MS)
+    async def _follow_once(self, broker_log: _BrokerLog) -> None:
+        place = broker_log.log.next_offset
+        messages, following, is_moved = await broker_log.queue.pull(place, SUSPEND_MS)
         if is_moved and following < place:
             # The broker lost its newest records (a power cut, with asynchronous flush).
-            log.warning("%s ends at %d now, we were at %d", found.queue.queue, following, place)
-            found.log = ParkingLog(await found.queue.start_offset())
-            self._send_again(found)
+            log.warning(
+                "%s ends at %d now, we were at %d", broker_log.queue.queue, following, place
+            )
+            broker_log.log = ParkingLog(await broker_log.queue.start_offset())
+            self._send_again(broker_log)
             return
         if is_moved:
-            found.log.forget_before(following)
+            broker_log.log.forget_before(following)
         for message in messages:
             record = read_record(message)
             if record is not None:
-                found.log.apply(record)
-        found.log.skip_to(following)
-        self._read_back(found)
-        changed, found.changed = found.changed, asyncio.Event()
+                broker_log.log.apply(record)
+        broker_log.log.skip_to(following)
+        self._read_back(broker_log)
+        changed, broker_log.changed = broker_log.changed, asyncio.Event()
         changed.set()
-        self._retry_what_may(found)
-        if found.log.commit_offset > found.committed:
-            found.committed = found.log.commit_offset
-            await found.queue.commit(found.committed)
+        self._retry_what_may(broker_log)
+        if broker_log.log.commit_offset > broker_log.committed:
+            broker_log.committed = broker_log.log.commit_offset
+            await broker_log.queue.commit(broker_log.committed)
 
-    def _send_again(self, found: _BrokerLog) -> None:
+    def _send_again(self, broker_log: _BrokerLog) -> None:
         """Copies that the broker had acknowledged and lost."""
-        lost, found.sent = found.sent, deque()
+        lost, broker_log.sent = broker_log.sent, deque()
         for _, item in lost:
             item.is_lost = True
             item.settled.set()
 
     # -- retrying ---------------------------------------------------------------------------
 
-    def _retry_what_may(self, found: _BrokerLog) -> None:
+    def _retry_what_may(self, broker_log: _BrokerLog) -> None:
         if self._is_closed:
             return
-        for name, lane in found.log.lanes.items():
+        for name, lane in broker_log.log.lanes.items():
             source = lane.messages[0].source
             if (
                 lane.state is LaneState.RETRYING
                 and name not in self._retrying
-                and source in self._held
+                and source in self._queues
             ):
                 ended = asyncio.Event()
                 self._retrying[name] = source, ended
-                self._host.spawn(self._retry(found, name, source), "retry-parked")
+                self._host.spawn(self._retry(broker_log, name, source), "retry-parked")
 
-    async def _retry(self, found: _BrokerLog, name: str, source: MessageQueue) -> None:
+    async def _retry(self, broker_log: _BrokerLog, name: str, source: MessageQueue) -> None:
         """Bring a lane's messages to the handler, in order, until it is empty or fails again."""
         try:
-            while await self._retry_some(found, name, source):
+            while await self._retry_some(broker_log, name, source):
                 pass
         except CometError as error:
             log.warning("the retry of the parked group %r is interrupted: %s", name, error)
@@ -455,32 +461,32 @@ class Parking:
         finally:
             _, ended = self._retrying.pop(name)
             ended.set()
-        self._retry_what_may(found)
+        self._retry_what_may(broker_log)
 
-    def _may_retry(self, found: _BrokerLog, name: str, source: MessageQueue) -> bool:
-        lane = found.log.lanes.get(name)
+    def _may_retry(self, broker_log: _BrokerLog, name: str, source: MessageQueue) -> bool:
+        lane = broker_log.log.lanes.get(name)
         return (
             lane is not None
             and lane.state is LaneState.RETRYING
             and lane.messages[0].source == source
-            and source in self._held
+            and source in self._queues
             and not self._is_closed
         )
 
-    async def _retry_some(self, found: _BrokerLog, name: str, source: MessageQueue) -> bool:
+    async def _retry_some(self, broker_log: _BrokerLog, name: str, source: MessageQueue) -> bool:
         """Some messages from the front of the lane; False when this is over."""
-        if not self._may_retry(found, name, source):
+        if not self._may_retry(broker_log, name, source):
             return False
-        some = list(islice(found.log.lanes[name].messages, RETRY_COUNT))
+        some = list(islice(broker_log.log.lanes[name].messages, RETRY_COUNT))
         done_upto = -1
         fault: tuple[ReceivedMessage, str] | None = None
-        async for one, message in read_parked(self._reader, found.queue, some):
-            if not self._may_retry(found, name, source):
+        async for one, message in read_parked(self._reader, broker_log.queue, some):
+            if not self._may_retry(broker_log, name, source):
                 break
-            if one.is_repeat or self._is_over(found, name, one):
+            if one.is_repeat or self._is_skipped(broker_log, name, one):
                 done_upto = one.park_offset
                 continue
-            reason = await self._run(found, name, source, message)
+            reason = await self._run(broker_log, name, source, message)
             if reason is None:
                 done_upto = one.park_offset
                 continue
@@ -489,27 +495,27 @@ class Parking:
             break
         end = -1
         if done_upto >= 0:
-            end = await found.queue.append_order(ParkKind.DONE, name, done_upto)
+            end = await broker_log.queue.append_order(ParkKind.DONE, name, done_upto)
         if fault is not None:
-            end = await found.queue.append_order(ParkKind.HALT, name)
+            end = await broker_log.queue.append_order(ParkKind.HALT, name)
             self._tell(*fault)
         elif done_upto < 0:
             await asyncio.sleep(PAUSE_S)  # gone from the log, or no longer ours
-        await found.read_up_to(end + 1)
+        await broker_log.read_up_to(end + 1)
         return fault is None and done_upto >= 0
 
-    def _is_over(self, found: _BrokerLog, name: str, one: ParkedMessage) -> bool:
+    def _is_skipped(self, broker_log: _BrokerLog, name: str, one: ParkedMessage) -> bool:
         """Whether an operator has skipped a message meanwhile."""
-        lane = found.log.lanes.get(name)
+        lane = broker_log.log.lanes.get(name)
         return lane is None or not lane.holds(one.park_offset, RETRY_COUNT)
 
     async def _run(
-        self, found: _BrokerLog, name: str, source: MessageQueue, message: ReceivedMessage
+        self, broker_log: _BrokerLog, name: str, source: MessageQueue, message: ReceivedMessage
     ) -> str | None:
         """Handle one message until it is taken: None.  Else why it failed; "" if it is not ours."""
         dispatcher = self._host.dispatcher_of(message.topic)
         message.stored.reconsume_times = 0
-        while self._may_retry(found, name, source):
+        while self._may_retry(broker_log, name, source):
             if not self._host.may_consume(source):
                 await asyncio.sleep(0.2)
                 continue

@@ -16,9 +16,9 @@ dropped, since the rows of a replay may lie on other brokers than those of the f
 
 Whoever comes next has to find the home, also when it is down and the name server has forgotten
 it.  So every broker has a line that names it, on stable storage: before the first decision of a
-sink, and whenever a broker is new, the others are told by publishing an empty batch, the one before
+sink, and whenever a broker is new, the others are body by publishing an empty batch, the one before
 this.  Before batch 0 that is batch -1, which nothing else uses.  A line without messages that was
-not complete when it was read may yet be lost by a power cut; it is told once more.
+not complete when it was read may yet be lost by a power cut; it is body once more.
 
 A sink may have an *owner*, a Spark query for example.  Tokens carry its name into the home's
 plan, and another owner is refused.
@@ -356,18 +356,18 @@ class StagingCalls:
 
         False when a line has appeared since the ledgers were read.
         """
-        told = PublishBody([], home)
+        body = PublishBody([], home)
         for name, entry in entries.items():
             if name == home:
                 continue
             if entry is None:
-                status = await self._publish_at(masters[name], batch_id - 1, told)
+                status = await self._publish_at(masters[name], batch_id - 1, body)
                 if status == PublishStatus.ALREADY:
-                    found = (await self.listing(masters[name])).sinks.get(self.sink)
-                    if found is not None:
+                    present = (await self.listing(masters[name])).sinks.get(self.sink)
+                    if present is not None:
                         return False
             elif not entry.rows and not entry.is_complete:
-                await self._publish_at(masters[name], entry.batch_id, told)
+                await self._publish_at(masters[name], entry.batch_id, body)
         return True
 
     def _check_owner(self, decided: SinkEntry) -> None:

@@ -82,15 +82,15 @@ class PartCore:
                 f"part {self._part!r} of batch {self._batch_id} is finished; open a new part"
             )
         calls = self._calls
-        known = self._topics.get(topic)
-        if known is None:
-            known = self._topics[topic] = await calls.topic(topic)
+        topic_queues = self._topics.get(topic)
+        if topic_queues is None:
+            topic_queues = self._topics[topic] = await calls.topic(topic)
         message = Message(topic, body, tags, keys or (), properties or {}, 0, 0, message_group)
         item, _ = calls.codec.batch_item(message)
         if deliver_time_ms is not None:
             timer = f"{prop.TIMER_DELIVER_MS}\x01{deliver_time_ms}\x02".encode()
             item = (item[0], item[1], item[2] + timer)
-        queue = self._queue_of(known, topic, message_group, queue_id)
+        queue = self._queue_of(topic_queues, topic, message_group, queue_id)
         block = self._blocks.get(queue)
         if block is None:
             block = self._blocks[queue] = _Block()
@@ -117,16 +117,16 @@ class PartCore:
             raise LocalProtocolError(
                 f"part {self._part!r} of batch {self._batch_id} is finished; open a new part"
             )
-        known = self._topics.get(topic)
-        if known is None:
-            known = self._topics[topic] = await self._calls.topic(topic)
+        topic_queues = self._topics.get(topic)
+        if topic_queues is None:
+            topic_queues = self._topics[topic] = await self._calls.topic(topic)
         self._rows += rows
-        await self._stage(self._queue_of(known, topic, None, None), data, rows)
+        await self._stage(self._queue_of(topic_queues, topic, None, None), data, rows)
 
     def _queue_of(
-        self, known: TopicQueues, topic: str, message_group: str | None, queue_id: int | None
+        self, topic_queues: TopicQueues, topic: str, message_group: str | None, queue_id: int | None
     ) -> MessageQueue:
-        queues = known.queues
+        queues = topic_queues.queues
         if queue_id is not None:
             for queue in queues:
                 if queue.queue_id == queue_id:
@@ -137,10 +137,10 @@ class PartCore:
             )
         if message_group:
             return select_by_hash(queues, message_group)
-        turn = known.turn
-        place = turn.next
-        turn.next = place + 1
-        return queues[place % len(queues)]
+        turn = topic_queues.turn
+        index = turn.next
+        turn.next = index + 1
+        return queues[index % len(queues)]
 
     async def _send(self, queue: MessageQueue, block: _Block) -> None:
         items, size_bytes = block.items, block.size_bytes

@@ -463,7 +463,7 @@ def test_a_member_that_dies_while_it_parks() -> None:
         assert parking is not None
         read_back = 0
 
-        def lose_what_is_read_back(found: object) -> None:
+        def lose_what_is_read_back(broker_log: object) -> None:
             nonlocal read_back
             read_back += 1
 
