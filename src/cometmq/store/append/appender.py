@@ -168,8 +168,10 @@ class Appender:
                     or properties_bytes >= LENGTHS_COUNT
                     or sys_flag & _UNQUEUED
                 ):
-                    self._write(first, b"".join(parts))
-                    parts = []
+                    # With nothing to write there may be no window: its file was found cut.
+                    if parts:
+                        self._write(first, b"".join(parts))
+                        parts = []
                     results.append(self._append_generally(queue, item, born_host, store_ms))
                     first = position = log.wrote
                     limit = log.limit
