@@ -322,7 +322,7 @@ def test_a_source_that_starts_too_slowly_is_started_again(
     assert not (tmp_path / "hit").exists()
     follow_stream(messages, merger.take, checkpoint=str(tmp_path / "checkpoint"), once=True)
     assert (tmp_path / "hit").exists()
-    assert "goes on from its checkpoint, start 2 of 4" in caplog.text
+    assert "continues from its checkpoint, start 2 of 4" in caplog.text
     assert table_rows(tmp_path / "orders") == log.rows
 
 

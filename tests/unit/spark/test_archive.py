@@ -327,7 +327,7 @@ def test_another_cluster_is_noticed(tmp_path: Path) -> None:
     root = tmp_path / "archive"
     run(fill(tmp_path / "store", some_days(60)), root)
     other = fill(tmp_path / "other", some_days(30))
-    with pytest.raises(StoreError, match="the topic was made anew, or this is another cluster"):
+    with pytest.raises(StoreError, match="the topic was created again, or this is another cluster"):
         run(other, root)
 
 

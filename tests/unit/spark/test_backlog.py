@@ -92,7 +92,7 @@ def test_a_hot_queue_is_blamed_on_its_key_or_on_its_consumer() -> None:
     first = sample(0, (1000, 0), (10, 5), (10, 5))
     second = sample(1000, (1000, 10), (10, 8), (10, 8))
     heavy = [{"topic": "T", "key": "shop-1", "share": 0.9}]
-    assert "key shop-1 is 90% of what waits" in told(first, second, heavy)
+    assert "key shop-1 is 90% of the waiting messages" in told(first, second, heavy)
     light = [{"topic": "T", "key": "shop-1", "share": 0.01}]
     assert "Its consumer is slow or stuck" in told(first, second, light)
     assert "queue broker-a:0" in told(first, second)

@@ -38,13 +38,13 @@ def test_progress_adds_up_and_an_idle_look_changes_nothing() -> None:
     """Seen twice it counts once; zeros of an idle trigger do not hide what the batch did."""
     followed = Followed()
     offsets = '{"T": {"broker-a:0": 70, "broker-a:1": 5}}'
-    followed.look(Query(told(0, 10), told(1, 20, 3, offsets)))
-    followed.look(Query(told(1, 20, 3), told(1, 0), told(2, 5)))
+    followed.read_progress(Query(told(0, 10), told(1, 20, 3, offsets)))
+    followed.read_progress(Query(told(1, 20, 3), told(1, 0), told(2, 5)))
     assert sum(followed.batches.values()) == 35
     assert sum(followed.dropped_late.values()) == 3
     assert followed.open_groups == 7
     progress = RunProgress("cdc", stream=io.StringIO())
-    followed.tell(progress)
+    followed.show(progress)
     assert progress.rows == 35
     assert progress.offsets == {"T broker-a:0": 70, "T broker-a:1": 5}
     assert "2 queues, T broker-a:0 at 70" in progress.line()
@@ -63,16 +63,16 @@ def test_a_stream_tells_offsets_and_what_is_left() -> None:
     progress = RunProgress("cdc", total=0, quiet=True)
     counted = [0]
     progress.reaches = [Reach({"T broker-a:0": (0, 90)}, lambda: counted[0])]
-    followed.look(Query(*events))
-    followed.tell(progress)
+    followed.read_progress(Query(*events))
+    followed.show(progress)
     assert (progress.rows, progress.total) == (30, 105)
     assert progress.reaches[0].text() == "offsets 35 of 105 in 2 queues of T"
     counted[0] = 80
-    followed.tell(progress, counted[0])
+    followed.show(progress, counted[0])
     assert progress.reaches[0].text() == "offsets 80 of 105 in 2 queues of T"
     without = RunProgress("reconcile", quiet=True)
     without.reaches = [Reach({}, None)]
-    followed.tell(without)
+    followed.show(without)
     assert without.total is None
 
 
@@ -95,7 +95,7 @@ def test_a_checkpoint_tells_where_its_stream_goes_on(tmp_path: Path) -> None:
 def test_offsets_of_other_sources_are_left_alone(text: str | None) -> None:
     """File sources and their kind have offsets of their own."""
     followed = Followed()
-    followed.look(Query(told(0, 1, 0, text)))
+    followed.read_progress(Query(told(0, 1, 0, text)))
     assert followed.offsets == {}
 
 

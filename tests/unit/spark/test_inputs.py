@@ -47,7 +47,7 @@ def test_addresses(text: str, address: Address) -> None:
         ("zzz:Orders", "The kinds are topic:, store:,"),
         ("store:/var/store", "write store:DIR#TOPIC"),
         ("jdbc:derby:x", "write jdbc:derby:/data/shop#ORDERS"),
-        ("topic:", "names no place: write topic:SOMETHING"),
+        ("topic:", "names no location: write topic:SOMETHING"),
     ],
 )
 def test_wrong_addresses_say_what_to_write(text: str, said: str) -> None:

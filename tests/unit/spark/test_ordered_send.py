@@ -264,7 +264,7 @@ def test_a_ledger_belongs_to_one_selection(tmp_path: Path) -> None:
     ledger = SendLedger(tmp_path / "ledger")
     ledger.open({"slice": {"tags": ["UA"]}})
     ledger.open({"slice": {"tags": ["UA"]}})
-    with pytest.raises(ConfigError, match="is that of another selection: slice was"):
+    with pytest.raises(ConfigError, match="belongs to another selection: slice was"):
         ledger.open({"slice": {"tags": ["AA"]}})
 
 

@@ -86,8 +86,8 @@ def backlog(
 ) -> int:
     """Lag, rates and time to drain of consumer groups (default: all), and advice.
 
-    Takes two samples of offsets, then reads what waits and tells heavy keys, hot queues and hot
-    producers. Spark starts only when something waits.
+    Takes two samples of offsets, then reads the waiting messages and shows heavy keys, hot queues
+    and hot producers. Spark starts only when something waits.
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import print_json, print_listing

@@ -1,11 +1,8 @@
-"""`dead-letters`: why messages died, and a selection of them sent again.
+"""`dead-letters`: why messages died, and the selection of messages to send again.
 
-Job: tell origin, group and reason of each dead message, group them, and choose what to re-drive.
-It must not know how rows are sent; see `ordered_send`.
-
-A message dies when a consumer group has refused it too often: its broker appends it to the topic
-`%DLQ%group`.  Brokers keep the topic it was first sent to in the property `RETRY_TOPIC` (newer
-ones also in `DLQ_ORIGIN_TOPIC`) and its first message id in `ORIGIN_MESSAGE_ID`.
+When a consumer group has refused a message too often, its broker appends the message to the topic
+`%DLQ%group`.  The property `RETRY_TOPIC` (of newer brokers also `DLQ_ORIGIN_TOPIC`) keeps the
+message's first topic, `ORIGIN_MESSAGE_ID` its first id.
 """
 
 from __future__ import annotations
@@ -44,15 +41,15 @@ GROUPINGS: Final = ("originTopic", "consumerGroup", "timesRefused", "tags", "rea
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead messages: all conditions hold; empty asks nothing."""
+    """A choice of dead messages: all conditions must hold; an empty one holds always."""
 
     origin_topics: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
-    """Texts that the reason contains, one of them."""
+    """The reason contains one of these texts."""
     starting_ms: int | None = None
-    """Died (stored in the dead-letter topic) at or after."""
+    """Stored in the dead-letter topic at or after this time."""
     ending_ms: int | None = None
     where: str | None = None
     """A predicate in Spark's SQL over the columns of `explain`."""
@@ -62,7 +59,7 @@ def dead_topics(topics: Iterable[str], groups: Sequence[str] = ()) -> list[str]:
     """The dead-letter topics among a cluster's topics, of all groups or of some.
 
     Raises:
-        NoRoute: a group has none, in words.
+        NoRoute: a group has no dead-letter topic.
     """
     dead = sorted(topic for topic in topics if topic.startswith(DLQ_PREFIX))
     if not groups:
@@ -78,14 +75,14 @@ def dead_topics(topics: Iterable[str], groups: Sequence[str] = ()) -> list[str]:
 
 
 def explain(frame: Any, reason_properties: Sequence[str] = REASON_PROPERTIES) -> Any:
-    """A DataFrame of dead-letter topics with what is known of each message's death.
+    """A DataFrame of dead-letter topics with columns about each message's death.
 
     Adds ``consumerGroup``, ``originTopic``, ``originMessageId``, ``timesRefused`` and ``reason``
-    (the first of the properties that is there, otherwise null).  Needs ``properties``.
+    (the first of the properties that exists, otherwise null).  Needs ``properties``.
     """
     from pyspark.sql import functions as sql
 
-    def one_of(names: Sequence[str]) -> Any:
+    def first_of(names: Sequence[str]) -> Any:
         if not names:
             return sql.lit(None).cast("string")
         return sql.coalesce(*[sql.col("properties")[name] for name in names])
@@ -93,24 +90,28 @@ def explain(frame: Any, reason_properties: Sequence[str] = REASON_PROPERTIES) ->
     return (
         frame.where(sql.col("topic").startswith(DLQ_PREFIX))
         .withColumn("consumerGroup", sql.substring("topic", len(DLQ_PREFIX) + 1, 255))
-        .withColumn("originTopic", one_of([DLQ_ORIGIN_TOPIC, RETRY_TOPIC]))
-        .withColumn("originMessageId", one_of([DLQ_ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID]))
-        # The broker counts the last refusal, too, when it appends the message.
+        .withColumn("originTopic", first_of([DLQ_ORIGIN_TOPIC, RETRY_TOPIC]))
+        .withColumn("originMessageId", first_of([DLQ_ORIGIN_MESSAGE_ID, ORIGIN_MESSAGE_ID]))
+        # The broker counts the last refusal when it appends the message.
         .withColumn("timesRefused", sql.col("reconsumeTimes"))
-        .withColumn("reason", one_of(list(reason_properties)))
+        .withColumn("reason", first_of(list(reason_properties)))
     )
 
 
 def by_cause(explained: Any, groupings: Sequence[str] = GROUPINGS) -> Any:
-    """Counts of `explain`'s rows by some of its columns, the most frequent first."""
+    """Counts of `explain`'s rows by some of its columns, the most frequent first.
+
+    Raises:
+        ConfigError: there is no such column.
+    """
     from pyspark.sql import functions as sql
 
     for name in groupings:
         if name not in explained.columns:
-            known = ", ".join(GROUPINGS)
+            usual = ", ".join(GROUPINGS)
             raise ConfigError(
                 f"cannot group by {name!r}{nearest(name, explained.columns)} The usual ones are"
-                f" {known}"
+                f" {usual}"
             )
     return (
         explained.groupBy(*groupings)
@@ -138,7 +139,11 @@ def over_time(explained: Any, step_ms: int) -> Any:
 
 
 def select_dead(explained: Any, selection: Selection) -> Any:
-    """The rows of `explain` that a selection asks for."""
+    """The rows of `explain` that a selection chooses.
+
+    Raises:
+        ConfigError: the times are in the wrong order, or Spark refuses the predicate.
+    """
     from pyspark.sql import functions as sql
 
     from cometmq.spark.pipelines.archive.read import ArchiveSlice, select_slice
@@ -155,18 +160,18 @@ def select_dead(explained: Any, selection: Selection) -> Any:
     if selection.origin_topics:
         chosen = chosen.where(sql.col("originTopic").isin(*selection.origin_topics))
     if selection.reasons:
-        some = [sql.col("reason").contains(text) for text in selection.reasons]
-        condition = some[0]
-        for one in some[1:]:
-            condition = condition | one
+        conditions = [sql.col("reason").contains(text) for text in selection.reasons]
+        condition = conditions[0]
+        for alternative in conditions[1:]:
+            condition = condition | alternative
         chosen = chosen.where(condition)
     return chosen
 
 
 def to_redrive(selected: Any, target: str | None = None) -> Any:
-    """What `ordered_send` sends: to the topic named, or to each message's origin topic.
+    """The rows for `ordered_send`: to the given topic, or to each message's origin topic.
 
-    Messages whose origin is unknown are left out when no topic is named; `preview` counts the rest.
+    Without a topic, messages of unknown origin are left out; `preview` counts the others.
     """
     from pyspark.sql import functions as sql
 

@@ -1,8 +1,4 @@
-"""`replay`: a slice of an archive back into a topic.
-
-Job: choose rows and their target, preview, send.  It must not know how rows are sent; see
-`ordered_send`.
-"""
+"""`replay`: a slice of an archive back into a topic."""
 
 from __future__ import annotations
 
@@ -27,7 +23,11 @@ __all__ = ["replay", "replay_frame", "replay_preview"]
 
 
 def replay_frame(spark: Any, root: str | Path, slice_: ArchiveSlice, target: str | None) -> Any:
-    """The slice's rows with ``target``: the topic named, or each message's own."""
+    """The slice's rows with a column ``target``: the given topic, or each message's own.
+
+    Raises:
+        CometError: see `read_archive`.
+    """
     from pyspark.sql import functions as sql
 
     frame = read_archive(spark, root, slice_)
@@ -37,7 +37,11 @@ def replay_frame(spark: Any, root: str | Path, slice_: ArchiveSlice, target: str
 def replay_preview(
     spark: Any, root: str | Path, slice_: ArchiveSlice, target: str | None = None
 ) -> list[dict[str, Any]]:
-    """What `replay` would send, by source queue, without sending."""
+    """The rows that `replay` would send, counted by source queue.
+
+    Raises:
+        CometError: see `read_archive`.
+    """
     return preview(replay_frame(spark, root, slice_, target))
 
 
@@ -57,8 +61,8 @@ def replay(
 ) -> ReplayResult:
     """Send a slice of the archive at ``root`` into ``target``, or into the topics it came from.
 
-    The order of each source queue is kept.  The same call goes on where an earlier one was ended
-    and sends nothing when that one was through, unless ``again``.
+    The order of each source queue is kept.  The same call continues where an earlier one ended,
+    and sends nothing if the earlier one finished, unless ``again``.
 
     Raises:
         CometError: see `read_archive` and `send_ordered`.
@@ -66,12 +70,12 @@ def replay(
     frame = replay_frame(spark, root, slice_, target)
     chosen = {name: _plain(value) for name, value in asdict(slice_).items()}
     plan = {"slice": chosen, "target": target, "order": order, "to": name_server}
-    book = SendLedger(default_ledger(root, plan) if ledger is None else ledger)
-    book.open(plan, again=again)
+    send_ledger = SendLedger(default_ledger(root, plan) if ledger is None else ledger)
+    send_ledger.open(plan, again=again)
     return send_ordered(
         spark,
         frame,
-        book,
+        send_ledger,
         name_server=name_server,
         settings=settings,
         order=order,
@@ -81,5 +85,5 @@ def replay(
 
 
 def _plain(value: Any) -> Any:
-    """As JSON gives it back."""
+    """The value as JSON decodes it."""
     return list(value) if isinstance(value, tuple) else value

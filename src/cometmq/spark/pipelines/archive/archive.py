@@ -1,11 +1,8 @@
 """`archive`: topics to partitioned Parquet files, exactly once.
 
-Job: plan what is new since the last commit, let executors write it, commit.  It must not look at
-rows: those go from the source through Arrow into files inside the executors.
-
-A run archives what is stored when it begins, commit by commit.  A commit holds the files of some
-tasks and the next offset of each of their queues, so a run that is killed anywhere goes on where
-its last commit ended.
+A run archives the messages that are stored when it begins, commit by commit.  Executors write the
+files; rows never pass the driver.  A commit holds the files of some tasks and the next offset of
+each of their queues, so the next run continues where the last commit of a killed run ended.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from cometmq.arrow.options import COLUMNS, nearest
 from cometmq.errors import ConfigError, StoreError
 from cometmq.spark.pipelines.archive.json_values import prefixed
 from cometmq.spark.pipelines.archive.manifest import Manifest, file_of
-from cometmq.spark.pipelines.archive.read import archive_files
 from cometmq.spark.pipelines.archive.tasks import run_tasks
 from cometmq.spark.pipelines.archive.write import WriteTask, write
 
@@ -31,7 +27,7 @@ if TYPE_CHECKING:
     from cometmq.spark.pipelines.archive.manifest import ArchiveState
     from cometmq.spark.pipelines.archive.source import ArchiveSource
 
-__all__ = ["ArchiveOptions", "ArchiveResult", "archive", "archive_files", "check_folder"]
+__all__ = ["ArchiveOptions", "ArchiveResult", "archive", "check_folder"]
 
 ROWS_PER_FILE: Final = 500_000
 _ROWS_PER_TASK_MIN: Final = 20_000
@@ -41,20 +37,24 @@ Span = tuple["QueueId", int, int]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """How to archive."""
+    """The options of an archive run."""
 
     rows_per_file: int = ROWS_PER_FILE
     compression: str = "zstd"
     mode: str = "FAILFAST"
-    """FAILFAST stops at a record that does not decode, DROPMALFORMED leaves it out and counts."""
+    """FAILFAST stops at a record that does not decode; DROPMALFORMED drops and counts it."""
     json_schema: str | None = None
-    """Columns to take out of JSON bodies, ``carrier string, distance bigint``."""
+    """Columns to extract from JSON bodies, ``carrier string, distance bigint``."""
     json_prefix: str = ""
     allow_gaps: bool = False
-    """Go on although messages expired unarchived; the gap is kept in the manifest."""
+    """Continue although messages expired unarchived; the manifest records the gap."""
 
     def check(self) -> None:
-        """ConfigError for a value that makes no sense."""
+        """Check the values.
+
+        Raises:
+            ConfigError: one is wrong.
+        """
         if self.rows_per_file < 1:
             raise ConfigError(f"rows_per_file is {self.rows_per_file}; it must be positive")
         if self.compression not in _COMPRESSIONS:
@@ -68,7 +68,7 @@ class ArchiveOptions:
 
 @dataclass(slots=True)
 class ArchiveResult:
-    """What one run did."""
+    """The result of one run."""
 
     root: str
     rows: int = 0
@@ -96,18 +96,21 @@ def archive(
     progress: RunProgress | None = None,
     on_point: Callable[[str], None] = lambda name: None,
 ) -> ArchiveResult:
-    """Archive what is stored now and not yet in the archive at ``root``.
+    """Archive the stored messages that the archive at ``root`` does not hold yet.
 
     Args:
         spark: a session (`cometmq.spark.session`).
         source: `ClusterSource` or `DirectorySource`.
         root: a folder that driver and executors see under the same path.
-        topics: default all but the system's.
-        now_ms: the clock that stamps commits.
-        on_point: called by name before and after each step, for tests.
+        topics: default all except the system's.
+        now_ms: the clock for the commits' times.
+        on_point: called with the name of each step, for tests.
 
     Raises:
-        CometError: in one sentence, before anything is written where the cause can be seen then.
+        ConfigError: an option is wrong, or the folder holds something else.
+        NoRoute, ConnectFailed: the source has no such topic or does not answer.
+        StoreError: messages expired unarchived, the source is another cluster, or the archive is
+            locked or damaged.
     """
     options = ArchiveOptions() if options is None else options
     options.check()
@@ -143,12 +146,14 @@ def archive(
         manifest.staging(run)
         first_settings = settings if not manifest.state.version else None
         for begin in range(0, len(tasks), 2 * slots):
-            some = tasks[begin : begin + 2 * slots]
-            _run_commit(spark, manifest, some, gaps, first_settings, result, now_ms, on_point)
+            round_tasks = tasks[begin : begin + 2 * slots]
+            _run_commit(
+                spark, manifest, round_tasks, gaps, first_settings, result, now_ms, on_point
+            )
             gaps, first_settings = [], None
             if progress is not None:
                 offsets = {str(queue): at for queue, at in result.positions.items()}
-                progress.update(_rows(tasks[: begin + len(some)]), offsets=offsets)
+                progress.update(_rows(tasks[: begin + len(round_tasks)]), offsets=offsets)
         if gaps or first_settings is not None:
             manifest.commit(now_ms=now_ms(), gaps=gaps, settings=first_settings)
         result.version = manifest.state.version
@@ -156,7 +161,11 @@ def archive(
 
 
 def check_folder(root: str | Path) -> None:
-    """ConfigError for a folder that holds other things than an archive."""
+    """Check that a folder is empty, new or an archive.
+
+    Raises:
+        ConfigError: it holds other things.
+    """
     manifest = Manifest(root)
     if not manifest.exists and manifest.root.exists() and any(manifest.root.iterdir()):
         raise ConfigError(
@@ -178,12 +187,12 @@ def _run_commit(
     now_ms: Callable[[], int],
     on_point: Callable[[str], None],
 ) -> None:
-    """Let the executors write the tasks' files, then make them part of the archive."""
+    """Let executors write the tasks' files, then commit them."""
     on_point("before-tasks")
     answers = run_tasks(spark, write, tasks)
     on_point("files-written")
     files = [file_of(document) for answer in answers for document in answer["files"]]
-    found_gaps = [*gaps, *(gap for answer in answers for gap in answer["gaps"])]
+    all_gaps = [*gaps, *(gap for answer in answers for gap in answer["gaps"])]
     positions: dict[QueueId, int] = {}
     for task in tasks:
         for queue, _, end in task.spans:
@@ -192,13 +201,13 @@ def _run_commit(
         now_ms=now_ms(),
         add=files,
         positions=positions,
-        gaps=found_gaps,
+        gaps=all_gaps,
         settings=settings,
         on_point=on_point,
     )
     result.commits += 1
     result.positions.update(positions)
-    for gap in found_gaps:
+    for gap in all_gaps:
         result.expired += gap["expired"]
         result.corrupt += gap["corrupt"]
     for file in files:
@@ -213,7 +222,7 @@ def _run_commit(
 def _todo(
     state: ArchiveState, bounds: dict[QueueId, tuple[int, int]], options: ArchiveOptions
 ) -> tuple[list[Span], list[dict[str, Any]]]:
-    """(what is new, what expired before it was archived)."""
+    """(spans to archive, gaps of messages that expired unarchived)."""
     todo: list[Span] = []
     gaps: list[dict[str, Any]] = []
     for queue, (first, end) in bounds.items():
@@ -222,14 +231,14 @@ def _todo(
         if done is not None and done > end:
             raise StoreError(
                 f"{queue} ends at offset {end}, but {done} messages of it are archived: the topic"
-                " was made anew, or this is another cluster. Archive it to another folder"
+                " was created again, or this is another cluster. Archive it to another folder"
             )
         if done is not None and done < first:
             if not options.allow_gaps:
                 raise StoreError(
                     f"{queue} is archived up to offset {done} and now begins at {first}:"
                     f" {first - done} messages expired before they were archived."
-                    " --allow-gaps goes on and keeps the gap in the manifest"
+                    " --allow-gaps continues and records the gap in the manifest"
                 )
             gaps.append(
                 {
@@ -247,7 +256,7 @@ def _todo(
 
 
 def _packed(todo: list[Span], rows_per_file: int, slots: int) -> list[tuple[Span, ...]]:
-    """Spans by task: about a file's rows each, of one topic, enough tasks for every slot."""
+    """The spans of each task: about a file's rows of one topic, with a task for every slot."""
     total = sum(end - start for _, start, end in todo)
     target = min(rows_per_file, max(_ROWS_PER_TASK_MIN, -(-total // slots)))
     packed: list[tuple[Span, ...]] = []
@@ -271,7 +280,7 @@ def _packed(todo: list[Span], rows_per_file: int, slots: int) -> list[tuple[Span
 
 
 def _settings(options: ArchiveOptions) -> dict[str, Any]:
-    """What must stay the same as long as the archive lives."""
+    """The settings that must not change during the archive's life."""
     return {"json_schema": options.json_schema, "json_prefix": options.json_prefix}
 
 
@@ -286,7 +295,7 @@ def _check_settings(state: ArchiveState, settings: dict[str, Any]) -> None:
 
 
 def _json_schema(spark: Any, options: ArchiveOptions) -> Any:
-    """The pyarrow schema of the JSON columns; None without any."""
+    """The pyarrow schema of the JSON columns; None without them."""
     if options.json_schema is None:
         return None
     from pyspark.errors import PySparkException

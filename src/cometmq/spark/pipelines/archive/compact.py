@@ -1,10 +1,8 @@
-"""Small files of an archive into fewer, larger ones.
+"""Merges small files of an archive into larger ones.
 
-Job: choose what to merge, let executors merge it, commit.  Rows stay as they are, and every range
-is compared with its checksum while it is copied.  It must not talk to a broker.
-
-Whoever reads by the manifest sees the old files before the commit and the new ones after it.
-Whoever reads the folders never sees a row twice: old files go before the new ones come into place.
+Rows stay the same: each range is compared with its checksum while executors copy it.  A reader of
+the manifest sees the old files before the commit and the new files after it.  A reader of the
+folders never sees a row twice: old files are deleted before new ones are moved into place.
 """
 
 from __future__ import annotations
@@ -32,18 +30,18 @@ __all__ = ["CompactResult", "CompactTask", "compact", "merge", "rows_of_range"]
 
 @dataclass(frozen=True)
 class CompactTask:
-    """Files of one date and topic that become one."""
+    """Files of one date and topic to merge."""
 
     root: str
     run: str
     files: tuple[ArchiveFile, ...]
-    places: tuple[str, ...]
+    paths: tuple[str, ...]
     compression: str
 
 
 @dataclass(slots=True)
 class CompactResult:
-    """What a compaction did."""
+    """The result of a compaction."""
 
     files_before: int = 0
     files_after: int = 0
@@ -62,12 +60,15 @@ def compact(
     progress: RunProgress | None = None,
     on_point: Callable[[str], None] = lambda name: None,
 ) -> CompactResult:
-    """Merge files of less than half of ``rows_per_file`` where a date and topic has at least
-    ``files_min`` of them.
+    """Merge files of less than half of ``rows_per_file``.
+
+    This happens where a date and topic has at least ``files_min`` such files.
 
     Raises:
-        StoreCorrupt: a file is missing or its rows are not those that were archived; the archive
-            stays as it was.
+        ConfigError: there is no archive.
+        StoreLocked: another process writes the archive.
+        StoreCorrupt: a file is missing, or its rows are not the archived ones; the archive is
+            unchanged.
     """
     with Manifest(root) as manifest:
         run = uuid.uuid4().hex[:16]
@@ -89,9 +90,9 @@ def compact(
             progress.update(0, total=sum(f.rows for task in tasks for f in task.files))
         slots = max(1, spark.sparkContext.defaultParallelism)
         for begin in range(0, len(tasks), 2 * slots):
-            some = tasks[begin : begin + 2 * slots]
-            added = [file_of(document) for document in run_tasks(spark, merge, some)]
-            removed = [file.path for task in some for file in task.files]
+            round_tasks = tasks[begin : begin + 2 * slots]
+            added = [file_of(document) for document in run_tasks(spark, merge, round_tasks)]
+            removed = [file.path for task in round_tasks for file in task.files]
             manifest.commit(now_ms=now_ms(), add=added, remove=removed, on_point=on_point)
             result.files_before += len(removed)
             result.files_after += len(added)
@@ -105,17 +106,17 @@ def compact(
 def _groups(
     files: list[ArchiveFile], rows_per_file: int, files_min: int
 ) -> Iterator[list[ArchiveFile]]:
-    """Files to be merged together."""
+    """Groups of files to merge."""
     small: dict[tuple[str, str], list[ArchiveFile]] = {}
     for file in files:
         if file.rows * 2 < rows_per_file:
             small.setdefault((file.date, file.topic), []).append(file)
-    for some in small.values():
-        if len(some) < max(2, files_min):
+    for files_of_folder in small.values():
+        if len(files_of_folder) < max(2, files_min):
             continue
         group: list[ArchiveFile] = []
         rows = 0
-        for file in sorted(some, key=lambda file: _order(file.ranges[0])):
+        for file in sorted(files_of_folder, key=lambda file: _order(file.ranges[0])):
             if group and rows + file.rows > rows_per_file:
                 if len(group) > 1:
                     yield group
@@ -126,32 +127,36 @@ def _groups(
             yield group
 
 
-def _order(one: FileRange) -> tuple[str, int, int]:
-    return one.broker, one.queue_id, one.start
+def _order(file_range: FileRange) -> tuple[str, int, int]:
+    return file_range.broker, file_range.queue_id, file_range.start
 
 
 def merge(task: CompactTask) -> dict[str, Any]:
-    """Runs in an executor: write the one file, and tell what is in it."""
+    """Merge a task's files into one, in an executor; returns the file's description.
+
+    Raises:
+        StoreCorrupt: a file is missing, or its rows are not the archived ones.
+    """
     first = task.files[0]
     parts: list[tuple[FileRange, Any]] = []
-    for file, place in zip(task.files, task.places, strict=True):
-        parts += rows_of_range(file, Path(place))
+    for file, path in zip(task.files, task.paths, strict=True):
+        parts += rows_of_range(file, Path(path))
     parts.sort(key=lambda part: _order(part[0]))
     schema = parts[0][1].schema
     merged = DateFile(task.root, task.run, first.topic, first.date, schema, task.compression)
     try:
         before: FileRange | None = None
-        for one, rows in parts:
-            is_next = before is not None and _order(one) == (
+        for file_range, rows in parts:
+            is_next = before is not None and _order(file_range) == (
                 before.broker,
                 before.queue_id,
                 before.end,
             )
             if not is_next:
-                merged.begin_range(QueueId(first.topic, one.broker, one.queue_id))
+                merged.begin_range(QueueId(first.topic, file_range.broker, file_range.queue_id))
             for batch in rows.to_batches():
                 merged.add(batch)
-            before = one
+            before = file_range
         whole = merged.close()
     except BaseException:
         merged.discard()
@@ -159,8 +164,8 @@ def merge(task: CompactTask) -> dict[str, Any]:
     return asdict(replace(whole, json_failed=sum(file.json_failed for file in task.files)))
 
 
-def rows_of_range(file: ArchiveFile, place: Path) -> list[tuple[FileRange, Any]]:
-    """(range, its rows as a table) of a file, each compared with its checksum.
+def rows_of_range(file: ArchiveFile, path: Path) -> list[tuple[FileRange, Any]]:
+    """(range, its rows as a table) of each range of a file, compared with its checksum.
 
     Raises:
         StoreCorrupt: the file is missing, does not read, or holds other rows.
@@ -168,25 +173,26 @@ def rows_of_range(file: ArchiveFile, place: Path) -> list[tuple[FileRange, Any]]
     from pyarrow import ArrowException, parquet
 
     try:
-        table = parquet.read_table(place, partitioning=None)
+        table = parquet.read_table(path, partitioning=None)
     except FileNotFoundError:
-        raise StoreCorrupt(f"{place} is missing, which holds {file.rows} rows") from None
+        raise StoreCorrupt(f"{path} is missing, which holds {file.rows} rows") from None
     except (OSError, ArrowException) as error:
-        raise StoreCorrupt(f"{place} does not read: {error}") from None
+        raise StoreCorrupt(f"{path} does not read: {error}") from None
     if table.num_rows != file.rows:
-        raise StoreCorrupt(f"{place} holds {table.num_rows} rows, the manifest says {file.rows}")
-    found = []
+        raise StoreCorrupt(f"{path} holds {table.num_rows} rows, the manifest says {file.rows}")
+    parts = []
     row = 0
-    for one in file.ranges:
-        part = table.slice(row, one.rows)
-        row += one.rows
+    for file_range in file.ranges:
+        part = table.slice(row, file_range.rows)
+        row += file_range.rows
         checksum = Checksum()
         checksum.add(part)
-        if checksum.text != one.checksum:
+        if checksum.text != file_range.checksum:
             raise StoreCorrupt(
-                f"{place} holds other rows than were archived: offsets {one.start} to {one.end} of"
-                f" {file.topic} {one.broker}:{one.queue_id} have checksum {checksum.text},"
-                f" the manifest says {one.checksum}"
+                f"{path} holds other rows than were archived: offsets {file_range.start} to"
+                f" {file_range.end} of {file.topic} {file_range.broker}:{file_range.queue_id} have"
+                f" checksum {checksum.text},"
+                f" the manifest says {file_range.checksum}"
             )
-        found.append((one, part))
-    return found
+        parts.append((file_range, part))
+    return parts

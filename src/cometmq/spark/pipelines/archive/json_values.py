@@ -1,8 +1,7 @@
-"""JSON bodies as columns of their own.
+"""JSON bodies as columns, by Arrow's JSON reader.
 
-Job: a schema and bodies in, arrays out, by Arrow's own JSON reader.  It must not know where bodies
-come from.  A body that is not the JSON asked for gives nulls and is counted; which ones they are
-is found by halving, so that one bad body among many costs little.
+A body that does not match the schema becomes nulls and is counted.  Bisection locates such bodies,
+so one bad body among many costs little.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from cometmq.errors import ConfigError
 __all__ = ["parse_bodies", "prefixed"]
 
 
-def prefixed(schema: Any, prefix: str, taken: tuple[str, ...]) -> Any:
+def prefixed(schema: Any, prefix: str, reserved: tuple[str, ...]) -> Any:
     """The schema with the prefix before each name.
 
     Raises:
-        ConfigError: a name is that of a message column.
+        ConfigError: a name is reserved for a column of the message.
     """
     fields = [pa.field(prefix + field.name, field.type) for field in schema]
     for field in fields:
-        if field.name in taken:
+        if field.name in reserved:
             raise ConfigError(
                 f"JSON column {field.name!r} is also a column of the message; give a prefix,"
                 " --json-prefix body_"
@@ -35,7 +34,7 @@ def prefixed(schema: Any, prefix: str, taken: tuple[str, ...]) -> Any:
 
 
 def parse_bodies(bodies: Any, schema: Any) -> tuple[list[Any], int]:
-    """(one array per field of ``schema``, how many bodies failed)."""
+    """(one array per field of ``schema``, number of bodies that failed)."""
     lines = []
     failed = 0
     for body in bodies.to_pylist():
@@ -43,7 +42,7 @@ def parse_bodies(bodies: Any, schema: Any) -> tuple[list[Any], int]:
             failed += 1
             lines.append(b"{}")
         else:
-            lines.append(body.replace(b"\n", b" "))  # only white space there, in JSON
+            lines.append(body.replace(b"\n", b" "))  # in JSON it can only be white space
     tables: list[Any] = []
     failed += _parse(lines, schema, tables)
     table = pa.concat_tables(tables) if tables else schema.empty_table()
@@ -51,7 +50,7 @@ def parse_bodies(bodies: Any, schema: Any) -> tuple[list[Any], int]:
 
 
 def _parse(lines: list[bytes], schema: Any, tables: list[Any]) -> int:
-    """Append the lines' rows to ``tables``; how many failed."""
+    """Append the lines' rows to ``tables``; returns how many failed."""
     if not lines:
         return 0
     try:

@@ -1,17 +1,16 @@
-"""The manifest of an archive: which files hold which messages, and what was archived so far.
+"""The manifest of an archive: which files hold which messages, and the next offsets to archive.
 
-Job: commits (numbered JSON files that appear whole or not at all), their fold into a state, the
-lock of the one writer, and finishing what a killed writer left.  It must not know Spark or
-Parquet.
+Commits are numbered JSON files that appear atomically; a reader folds them into a state.
 
     DIR/_manifest/00000000000000000007.json   a commit: files added and removed, next offsets
-    DIR/_manifest/lock                        held by the process that writes
-    DIR/_temporary/RUN/NAME.parquet           written, not (yet) committed
+    DIR/_manifest/lock                        locked by the writing process
+    DIR/_temporary/RUN/NAME.parquet           written, not yet committed or not yet moved
     DIR/date=2013-01-01/topic=Flights/NAME.parquet
 
-A commit comes first and the moves after it.  Whoever reads the folders never sees a file that no
-commit names; whoever reads the manifest finds a committed file in its place or, until it has been
-moved, where it was written.  A writer that died in between is finished by the next one.
+The writer commits first and moves the files afterwards.  A reader of the folders never sees a
+file that no commit names.  A reader of the manifest looks for a committed file in its final folder
+and, until it has been moved, where it was written.  If a writer dies in between, the next writer
+moves the files.
 """
 
 from __future__ import annotations
@@ -36,35 +35,35 @@ __all__ = ["ArchiveFile", "ArchiveState", "FileRange", "Manifest", "file_of", "f
 
 FORMAT: Final = "cometmq-archive-1"
 _DIGITS: Final = 20
-#: So many commits are folded by a reader at most; then one carries the whole state.
+#: Every so many commits one carries the whole state, so that a reader folds at most so many.
 SNAPSHOT_EVERY: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Neighbouring rows of a file that come from one queue, by queue offset."""
+    """Consecutive rows of a file that come from one queue, by queue offset."""
 
     broker: str
     queue_id: int
     start: int
     """First queue offset."""
     end: int
-    """Behind the last queue offset; what lies between may belong to another date."""
+    """Queue offset after the last row; rows in between may be of another date."""
     rows: int
     checksum: str
-    """See `archive_checksum`."""
+    """See `Checksum`."""
     first_store_ms: int
     last_store_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFile:
-    """A Parquet file: place, size, checksum of its bytes, and the ranges it holds in row order."""
+    """A Parquet file: path, size, checksum of its bytes, and its ranges in row order."""
 
     path: str
-    """Below the archive's folder, once moved."""
+    """Final path below the archive's folder."""
     staged: str
-    """Below the archive's folder, until moved."""
+    """Path below the archive's folder until the move."""
     topic: str
     date: str
     rows: int
@@ -72,7 +71,7 @@ class ArchiveFile:
     sha256: str
     ranges: tuple[FileRange, ...]
     json_failed: int = 0
-    """Rows whose body was not the JSON that was asked for; their columns are null."""
+    """Rows whose body is not the expected JSON; their JSON columns are null."""
 
     @property
     def name(self) -> str:
@@ -82,7 +81,7 @@ class ArchiveFile:
 
 @dataclass(slots=True)
 class ArchiveState:
-    """What all commits together say."""
+    """The result of all commits."""
 
     version: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
@@ -91,7 +90,7 @@ class ArchiveState:
     positions: dict[QueueId, int] = field(default_factory=dict)
     """Next queue offset to archive."""
     gaps: list[dict[str, Any]] = field(default_factory=list)
-    """Ranges that are not in the archive and why: expired, corrupt."""
+    """Ranges that the archive lacks, with the reason: expired or corrupt."""
 
     @property
     def rows(self) -> int:
@@ -101,17 +100,20 @@ class ArchiveState:
     def files_of(self, topics: Iterable[str] | None = None) -> list[ArchiveFile]:
         """Files by path, of all topics or of some."""
         wanted = None if topics is None else set(topics)
-        found = [file for file in self.files.values() if wanted is None or file.topic in wanted]
-        return sorted(found, key=lambda file: file.path)
+        chosen = [file for file in self.files.values() if wanted is None or file.topic in wanted]
+        return sorted(chosen, key=lambda file: file.path)
 
 
 def folder_of(date: str, topic: str) -> str:
-    """Where files of a date and topic lie: ``date=2013-01-01/topic=Flights``."""
+    """The folder of a date and topic: ``date=2013-01-01/topic=Flights``."""
     return f"date={date}/topic={quote(topic, safe='')}"
 
 
 class Manifest:
-    """The manifest of the archive in ``root``; `state` is always that of the last `read`."""
+    """The manifest of the archive in ``root``; `state` is that of the last `read` or `commit`.
+
+    As a context manager it is the archive's only writer.
+    """
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
@@ -124,21 +126,21 @@ class Manifest:
 
     @property
     def exists(self) -> bool:
-        """Whether there is an archive."""
+        """Whether the folder holds an archive."""
         return self.folder.is_dir()
 
     def read(self) -> ArchiveState:
         """Fold the commits into `state`.
 
         Raises:
-            ConfigError: no archive there.
+            ConfigError: there is no archive.
             StoreCorrupt: a commit is missing or damaged.
         """
         if not self.exists:
-            what = (
+            fault = (
                 "holds no archive (no folder _manifest)" if self.root.is_dir() else "is no folder"
             )
-            raise ConfigError(f"{self.root} {what}; give the folder that was archived to")
+            raise ConfigError(f"{self.root} {fault}; give the folder that was archived to")
         versions = self._versions()
         chain: list[dict[str, Any]] = []
         for version in reversed(versions):
@@ -152,7 +154,7 @@ class Manifest:
         expected = list(range(first, first + len(chain)))
         if versions[len(versions) - len(chain) :] != expected:
             missing = next(v for v in expected if v not in versions)
-            raise StoreCorrupt(f"{self._path(missing)} is missing: later commits are there")
+            raise StoreCorrupt(f"{self._path(missing)} is missing: there are later commits")
         state = ArchiveState()
         for commit in chain:
             _apply(state, commit)
@@ -160,7 +162,7 @@ class Manifest:
         return state
 
     def current_path(self, file: ArchiveFile) -> Path:
-        """Where a file is now."""
+        """The path of a file now: moved, or where it was written."""
         path = self.root / file.path
         if not path.exists():
             staged = self.root / file.staged
@@ -194,7 +196,12 @@ class Manifest:
     # -- writing -------------------------------------------------------------------------
 
     def __enter__(self) -> Manifest:
-        """Become the archive's writer: lock, read, finish what a killed writer left."""
+        """Become the archive's writer: lock it, read it, and complete the work of a killed writer.
+
+        Raises:
+            StoreLocked: another process writes the archive.
+            StoreCorrupt: a commit is missing or damaged.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._take_lock()
         try:
@@ -212,7 +219,7 @@ class Manifest:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            # After a fault committed files may still lie there: the next writer moves them.
+            # After a fault committed files may still be there: the next writer moves them.
             shutil.rmtree(self.temporary, ignore_errors=True)
         self._give_lock()
 
@@ -226,7 +233,7 @@ class Manifest:
             holder = os.pread(handle, 100, 0).decode("utf-8", "replace").strip() or "unknown"
             os.close(handle)
             raise StoreLocked(
-                f"another process ({holder}) writes the archive {self.root}; wait for its end"
+                f"another process ({holder}) writes the archive {self.root}; wait until it ends"
             ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
@@ -238,9 +245,9 @@ class Manifest:
             self._lock = None
 
     def _recover(self) -> None:
-        """Move committed files into place, drop what no commit names."""
+        """Move committed files into place, delete files that no commit names."""
         self.move_files(self.state.files.values())
-        # Only the last commit can be unfinished: whoever made it had finished those before.
+        # Only the last commit can be unfinished: its writer had completed those before.
         for version in self._versions()[-1:]:
             self._delete(self._load(version)["remove"])
         shutil.rmtree(self.temporary, ignore_errors=True)
@@ -248,7 +255,7 @@ class Manifest:
             draft.unlink(missing_ok=True)
 
     def staging(self, run: str) -> Path:
-        """The folder in which tasks of a run write."""
+        """The folder into which the tasks of a run write."""
         folder = self.temporary / run
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -264,16 +271,16 @@ class Manifest:
         settings: dict[str, Any] | None = None,
         on_point: Callable[[str], None] = lambda name: None,
     ) -> ArchiveState:
-        """Make one change durable, then bring the files into place.
+        """Make one change durable, then move the files into place.
 
         Raises:
-            StoreError: another writer was faster (no lock on that file system), or the disk
-                failed; then nothing of the change is in the archive.
+            StoreError: another writer was faster (that file system has no locks); nothing of the
+                change is in the archive.
         """
         assert self._lock is not None, "commit needs the lock: use the manifest as a context"
         version = self.state.version + 1
         added = list(add)
-        # The files are synced; after a power cut their names must be there as well.
+        # The files are synced; their names must survive a power cut too.
         for folder in {(self.root / file.staged).parent for file in added}:
             if folder.is_dir():
                 _sync_folder(folder)
@@ -324,7 +331,7 @@ class Manifest:
         files: Iterable[ArchiveFile],
         on_point: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """Bring committed files into place; those that are there stay."""
+        """Move committed files into place, those that are not there yet."""
         folders = set()
         for file in files:
             staged, path = self.root / file.staged, self.root / file.path
@@ -358,24 +365,24 @@ def _sync_folder(folder: Path) -> None:
 
 def _positions_json(positions: dict[QueueId, int]) -> dict[str, dict[str, int]]:
     """`{"Flights": {"broker-a:0": 1500}}`, as Spark's sources write offsets."""
-    found: dict[str, dict[str, int]] = {}
+    document: dict[str, dict[str, int]] = {}
     for key, position in sorted(positions.items()):
-        found.setdefault(key.topic, {})[f"{key.broker}:{key.queue_id}"] = position
-    return found
+        document.setdefault(key.topic, {})[f"{key.broker}:{key.queue_id}"] = position
+    return document
 
 
 def _positions(document: dict[str, dict[str, int]]) -> dict[QueueId, int]:
-    found = {}
+    positions = {}
     for topic, queues in document.items():
         for queue, position in queues.items():
             broker, _, queue_id = queue.rpartition(":")
-            found[QueueId(topic, broker, int(queue_id))] = position
-    return found
+            positions[QueueId(topic, broker, int(queue_id))] = position
+    return positions
 
 
 def file_of(document: dict[str, Any]) -> ArchiveFile:
-    """A file as a commit or a task writes it down."""
-    ranges = tuple(FileRange(**one) for one in document["ranges"])
+    """The file in the JSON document of a commit or a task."""
+    ranges = tuple(FileRange(**fields) for fields in document["ranges"])
     return ArchiveFile(**{**document, "ranges": ranges})
 
 
@@ -399,7 +406,7 @@ def _copy(state: ArchiveState) -> ArchiveState:
 
 
 def _apply(state: ArchiveState, commit: dict[str, Any]) -> None:
-    """Change ``state`` as a commit says; one with a snapshot says everything."""
+    """Apply a commit to ``state``; a commit with a snapshot replaces the whole state."""
     state.version = commit["version"]
     snapshot = commit["snapshot"]
     if snapshot is not None:

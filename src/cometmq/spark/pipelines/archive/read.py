@@ -1,8 +1,4 @@
-"""An archive as a DataFrame, or as a list of files for other readers.
-
-Job: the files of the manifest, a DataFrame over them, and its slice by time, topic, key and
-predicate.  It must not change the archive.
-"""
+"""An archive, or a slice of it, as a DataFrame or as a list of files for other readers."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ __all__ = ["ArchiveSlice", "archive_files", "read_archive", "select_slice"]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSlice:
-    """Which messages of an archive: all conditions hold; None and empty ask nothing."""
+    """A choice of messages: all conditions must hold; None and empty ones hold always."""
 
     topics: tuple[str, ...] = ()
     starting_ms: int | None = None
@@ -37,7 +33,11 @@ class ArchiveSlice:
     """A predicate in Spark's SQL over the archive's columns."""
 
     def check(self) -> None:
-        """ConfigError for times in the wrong order."""
+        """Check the order of the times.
+
+        Raises:
+            ConfigError: the start is after the end.
+        """
         start, end = self.starting_ms, self.ending_ms
         if start is not None and end is not None and start > end:
             raise ConfigError(
@@ -50,9 +50,13 @@ def _time(time_ms: int) -> str:
 
 
 def archive_files(root: str | Path, slice_: ArchiveSlice | None = None) -> list[Path]:
-    """The files of an archive, for pyarrow, Polars or DuckDB: absolute paths, without strays.
+    """The committed files of an archive, for pyarrow, Polars or DuckDB: absolute paths.
 
-    With a slice, those that can hold its messages by topic and time.
+    With a slice, only the files whose topic and times can hold its messages.
+
+    Raises:
+        ConfigError: there is no archive, or it does not hold a topic.
+        StoreCorrupt: the manifest is damaged.
     """
     manifest = Manifest(root)
     manifest.read()
@@ -63,7 +67,7 @@ def read_archive(spark: Any, root: str | Path, slice_: ArchiveSlice | None = Non
     """A DataFrame over an archive: its columns, the JSON columns, ``date`` and ``topic``.
 
     Raises:
-        ConfigError: no archive there, a topic it does not hold, or a predicate Spark refuses.
+        ConfigError: there is no archive, it does not hold a topic, or Spark refuses the predicate.
         StoreCorrupt: the manifest is damaged or a file is missing.
     """
     from pyspark.sql import functions as sql
@@ -84,20 +88,24 @@ def read_archive(spark: Any, root: str | Path, slice_: ArchiveSlice | None = Non
     inner = from_arrow_schema(_schema_of(manifest, files))
     whole = StructType([*inner.fields]).add("date", DateType()).add("topic", StringType())
     moved = [str(manifest.root / f.path) for f in files if (manifest.root / f.path).exists()]
-    found = spark.createDataFrame([], whole)
+    frame = spark.createDataFrame([], whole)
     if moved:
-        found = spark.read.schema(whole).option("basePath", str(manifest.root)).parquet(*moved)
+        frame = spark.read.schema(whole).option("basePath", str(manifest.root)).parquet(*moved)
     for file in files:
-        place = manifest.current_path(file)
-        if place != manifest.root / file.path:
-            part = spark.read.schema(inner).parquet(str(place))
+        path = manifest.current_path(file)
+        if path != manifest.root / file.path:
+            part = spark.read.schema(inner).parquet(str(path))
             part = part.withColumn("date", sql.lit(file.date).cast("date"))
-            found = found.unionByName(part.withColumn("topic", sql.lit(file.topic)))
-    return select_slice(found, wanted)
+            frame = frame.unionByName(part.withColumn("topic", sql.lit(file.topic)))
+    return select_slice(frame, wanted)
 
 
 def select_slice(frame: Any, slice_: ArchiveSlice) -> Any:
-    """The messages of a DataFrame (archive, topic or store) that a slice asks for."""
+    """The messages of a DataFrame (archive, topic or store) that a slice chooses.
+
+    Raises:
+        ConfigError: Spark refuses the predicate.
+    """
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as sql
 
@@ -132,28 +140,28 @@ def _chosen(manifest: Manifest, slice_: ArchiveSlice) -> list[ArchiveFile]:
                 f"the archive {manifest.root} holds no topic {topic!r}, but {len(topics)} others"
                 f"{nearest(topic, topics)}"
             )
-    found = []
+    chosen = []
     for file in manifest.state.files_of(slice_.topics or None):
-        first = min(one.first_store_ms for one in file.ranges)
-        last = max(one.last_store_ms for one in file.ranges)
+        first = min(part.first_store_ms for part in file.ranges)
+        last = max(part.last_store_ms for part in file.ranges)
         if slice_.starting_ms is not None and last < slice_.starting_ms:
             continue
         if slice_.ending_ms is not None and first >= slice_.ending_ms:
             continue
-        found.append(file)
-    return found
+        chosen.append(file)
+    return chosen
 
 
 def _schema_of(manifest: Manifest, files: list[ArchiveFile]) -> Any:
-    """The Arrow schema of the files; they are all alike."""
+    """The Arrow schema of the files; all files have the same."""
     from pyarrow import ArrowInvalid, parquet
 
     from cometmq.spark.pipelines.archive.write import archive_schema
 
     if not files:
         return archive_schema()
-    place = manifest.current_path(files[0])
+    path = manifest.current_path(files[0])
     try:
-        return parquet.read_schema(place)
+        return parquet.read_schema(path)
     except (OSError, ArrowInvalid) as error:
-        raise StoreCorrupt(f"{place} is no Parquet file any more: {error}") from None
+        raise StoreCorrupt(f"{path} is no Parquet file any more: {error}") from None

@@ -1,7 +1,7 @@
-"""Where an archive's messages come from: a running cluster or a store directory.
+"""The sources of an archive: a running cluster or a store directory.
 
-Job: queues, their bounds and the record batches of a span, the same for both, in values that a
-task can unpickle.  It must not know Spark.
+Both give queues, their bounds and the record batches of a span, and both travel to executors by
+pickle.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["ArchiveSource", "ClusterSource", "DirectorySource"]
 _CLUSTERS: dict[tuple[int, Any], LiveCluster] = {}
 
 
-def _options(source: str, topic: str, columns: Iterable[str], mode: str, **more: Any) -> Any:
+def _options(source: str, topic: str, columns: Iterable[str], mode: str, **limits: Any) -> Any:
     return parse_options(
         topic=topic,
         broker=source,
-        queues=more.get("queues"),
-        starting_offsets=more.get("start", "earliest"),
-        ending_offsets=more.get("end", "latest"),
+        queues=limits.get("queues"),
+        starting_offsets=limits.get("start", "earliest"),
+        ending_offsets=limits.get("end", "latest"),
         starting_timestamp=None,
         ending_timestamp=None,
         tags=None,
@@ -38,46 +38,53 @@ def _options(source: str, topic: str, columns: Iterable[str], mode: str, **more:
         include_properties=True,
         mode=mode,
         batch_rows=BATCH_ROWS_DEFAULT,
-        check_crc=bool(more.get("check_crc", False)),
+        check_crc=bool(limits.get("check_crc", False)),
     )
 
 
 @dataclass(frozen=True)
 class ClusterSource:
-    """A running cluster. ``settings`` are keywords of `LiveCluster`; a secret among them travels
-    to the executors as part of the task and into no file."""
+    """A running cluster.
+
+    ``settings`` are keyword arguments of `LiveCluster`.  A secret among them travels to executors
+    inside the task, and into no file.
+    """
 
     name_server: str
     settings: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The source in texts for people."""
         return self.name_server
 
     def _cluster(self) -> LiveCluster:
-        """One per process and set of settings, kept: connections are worth keeping."""
+        """The process's client for these settings, which keeps its connections."""
         key = (os.getpid(), (self.name_server, repr(self.settings)))
         if key not in _CLUSTERS:
             _CLUSTERS[key] = LiveCluster(self.name_server, **dict(self.settings))
         return _CLUSTERS[key]
 
     def queues(self, topic: str) -> list[QueueId]:
-        """The readable queues; NoRoute for an unknown topic."""
+        """The readable queues of a topic.
+
+        Raises:
+            NoRoute: the topic is unknown.
+        """
         return sorted(readable_queues(self._cluster(), topic))
 
     def topics(self) -> list[str]:
-        """All topics that are not the system's own."""
+        """All topics except the system's."""
         return self._cluster().topics()
 
     def bounds(self, queues: Iterable[QueueId]) -> dict[QueueId, tuple[int, int]]:
-        """First queue offset and the one behind the last."""
+        """The first queue offset of each queue, and the offset after its last."""
         return self._cluster().bounds(queues)
 
     def batches(
         self, queue: QueueId, start: int, end: int, columns: Iterable[str], mode: str
     ) -> tuple[Iterator[Any], ScanReport]:
-        """Record batches of a span, and what was met on the way."""
+        """The record batches of a span, and the report that they fill."""
         report = ScanReport()
         options = _options(queue.broker, queue.topic, columns, mode)
         cluster = self._cluster()
@@ -86,23 +93,29 @@ class ClusterSource:
 
 @dataclass(frozen=True)
 class DirectorySource:
-    """A store directory that every executor sees under the same path; ``broker`` names its broker
-    in the archive, since a store does not know the name."""
+    """A store directory that every executor sees under the same path.
+
+    ``broker`` is the broker's name in the archive, since a store does not know it.
+    """
 
     path: str
     broker: str
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The source in texts for people."""
         return self.path
 
     def queues(self, topic: str) -> list[QueueId]:
-        """The queues of a topic; StoreError where there is no store or no such topic."""
+        """The queues of a topic.
+
+        Raises:
+            StoreError: there is no store, or no such topic.
+        """
         return [QueueId(topic, self.broker, queue.queue_id) for queue in self._files(topic)]
 
     def topics(self) -> list[str]:
-        """All topics that are not the system's own."""
+        """All topics except the system's."""
         from cometmq.arrow.store_files import LogView
         from cometmq.model.names import is_system_topic
 
@@ -112,14 +125,14 @@ class DirectorySource:
         return sorted(name for name in names if not is_system_topic(name) and name[0] != "%")
 
     def bounds(self, queues: Iterable[QueueId]) -> dict[QueueId, tuple[int, int]]:
-        """First queue offset and the one behind the last."""
+        """The first queue offset of each queue, and the offset after its last."""
         wanted = list(queues)
-        found = {}
+        bounds = {}
         for topic in {queue.topic for queue in wanted}:
             for files in self._files(topic):
                 key = QueueId(topic, self.broker, files.queue_id)
-                found[key] = (files.start, files.end)
-        return {queue: found[queue] for queue in wanted}
+                bounds[key] = (files.start, files.end)
+        return {queue: bounds[queue] for queue in wanted}
 
     def _files(self, topic: str) -> list[Any]:
         from cometmq.arrow.store_files import LogView, queues_of
@@ -129,7 +142,7 @@ class DirectorySource:
     def batches(
         self, queue: QueueId, start: int, end: int, columns: Iterable[str], mode: str
     ) -> tuple[Iterator[Any], ScanReport]:
-        """Record batches of a span, and what was met on the way."""
+        """The record batches of a span, and the report that they fill."""
         from cometmq.arrow.store_scan import scan_store
 
         report = ScanReport()

@@ -1,11 +1,7 @@
-"""Work lists run by the executors, one Spark task per item.
+"""A list of work items run by the executors, one Spark task per item.
 
-Job: `run_tasks`: a list of picklable items and a function of a module, results as plain values.
-Nothing passes through a table of rows and nothing is shared but what is pickled.  It must not know
-what the work is.
-
-A CometError or OSError inside a task comes back as what it was, with its text, and is raised on
-the driver: one sentence for a person.  Anything else is Spark's own error with its traceback.
+A CometError or OSError inside a task is raised on the driver with its text.  Any other exception
+becomes Spark's error with a traceback.
 """
 
 from __future__ import annotations
@@ -26,16 +22,16 @@ __all__ = ["run_tasks"]
 def run_tasks(
     spark: Any, work: Callable[[Any], Any], items: Sequence[Any], *, slots: int | None = None
 ) -> list[Any]:
-    """``[work(item) for item in items]`` on the executors; results are what JSON can say.
+    """``[work(item) for item in items]`` on the executors; results must be JSON values.
 
     Args:
         spark: a session.
         work: a function of an importable module.
         items: picklable.
-        slots: Spark tasks at most; by default one per item.
+        slots: the most Spark tasks; default one per item.
 
     Raises:
-        CometError: the first that a task met; no other result is given then.
+        CometError: the first error of a task; the other results are lost.
     """
     if not items:
         return []
@@ -49,7 +45,7 @@ def run_tasks(
 
 
 def _run(work: Callable[[Any], Any], items: Sequence[Any], batches: Iterator[Any]) -> Iterator[Any]:
-    """Runs in an executor's worker: numbers in, results as JSON out."""
+    """Run items by number in an executor's worker; results are JSON texts."""
     import pyarrow as pa
 
     for batch in batches:

@@ -1,8 +1,7 @@
-"""Spans of queues into Parquet files: what an executor does for an archive.
+"""Spans of queues into Parquet files: an executor's part of an archive, without Spark.
 
-Job: read the spans of one task, split rows by date (UTC, of the store time), write one file per
-date with Arrow, and tell what is in it.  It must not know Spark, and it commits nothing: files are
-written below `_temporary` and only the driver's commit makes them part of the archive.
+A task reads its spans, divides rows by date (UTC, of the store time) and writes one file per date.
+Files are written below `_temporary`; only the driver's commit makes them part of the archive.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ __all__ = [
 ARCHIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "topic")
 _DICTIONARY: Final = ["broker", "tags", "bornHost", "storeHost", "queueId", "sysFlag"]
 _DICTIONARY.append("reconsumeTimes")
-#: Numbers that grow by little: their differences take fewer bytes, and less time to compress.
+#: Numbers that grow slowly: their differences take fewer bytes, and less time to compress.
 _STEADY: Final = ["queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp"]
 #: The columns as Parquet names them.
 _PATHS: Final = tuple(
@@ -58,13 +57,13 @@ _PATHS: Final = tuple(
         else (name,)
     )
 )
-#: Least and greatest values, by which readers skip row groups; of the others they say nothing.
+#: Columns whose least and greatest values help readers to skip row groups.
 _WITH_STATISTICS: Final = [
     path for path in _PATHS if path not in {"body", "msgId"} and not path.startswith("properties")
 ]
 _PROBE_BYTES: Final = 1 << 18
-#: What a compressed sample must stay below, as a part of its bytes, to be worth the time.
-_WORTH: Final = 0.95
+#: Compression is used if it makes a sample smaller than this part of its size.
+_COMPRESSED_PART_MAX: Final = 0.95
 _GROUP_ROWS: Final = 262_144
 _GROUP_BYTES: Final = 128 << 20
 _DAY_MS: Final = 86_400_000
@@ -72,7 +71,7 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True)
 class WriteTask:
-    """What one task writes: spans (queue, start, end) of one topic."""
+    """The input of one task: spans (queue, start, end) of one topic."""
 
     root: str
     run: str
@@ -97,11 +96,11 @@ def write(task: WriteTask) -> dict[str, Any]:
     """Write a task's files.
 
     Returns:
-        ``files``: of `ArchiveFile` as dictionaries; ``gaps``: spans that lack rows, with the
-        counts of expired and of corrupt (left out) records.
+        ``files``: `ArchiveFile` as dictionaries; ``gaps``: spans that lack rows, with the counts
+        of expired and of corrupt (left out) records.
 
     Raises:
-        CometError: the source, in one sentence; then no file of the task is left.
+        CometError: the source failed; no file of the task remains.
     """
     topic = task.spans[0][0].topic
     open_files: dict[str, DateFile] = {}
@@ -145,7 +144,7 @@ def _open_file(task: WriteTask, topic: str, date: str) -> DateFile:
 
 
 def split_by_date(batch: Any) -> Iterator[tuple[str, Any]]:
-    """(date, rows of it) of a batch; nearly always one."""
+    """(date, its rows) of a batch; nearly always one."""
     stored = batch.column(batch.schema.get_field_index("storeTimestamp"))
     days = stored.cast("int64").fill_null(0).to_numpy(zero_copy_only=False) // (_DAY_MS * 1000)
     if not len(days):
@@ -159,17 +158,17 @@ def split_by_date(batch: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_compressible(bodies: Any, compression: str) -> bool:
-    """Whether a sample of the bodies shrinks; encrypted or packed ones cost time for nothing."""
+    """Whether a sample of the bodies shrinks; encrypted or compressed ones would only cost time."""
     if compression == "none":
         return False
     _, offsets, data = bodies.buffers()
     if data is None:
         return False
-    places = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
-    begin = int(places[0])
-    sample = data[begin : min(int(places[-1]), begin + _PROBE_BYTES)]
+    bounds = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
+    begin = int(bounds[0])
+    sample = data[begin : min(int(bounds[-1]), begin + _PROBE_BYTES)]
     packed = pa.Codec(compression).compress(sample)
-    return bool(packed.size < _WORTH * sample.size)
+    return bool(packed.size < _COMPRESSED_PART_MAX * sample.size)
 
 
 def _date_text(day: int) -> str:
@@ -177,7 +176,7 @@ def _date_text(day: int) -> str:
 
 
 class DateFile:
-    """A Parquet file that grows; ranges are told apart by `begin_range`."""
+    """A growing Parquet file; `begin_range` separates its ranges."""
 
     def __init__(
         self,
@@ -191,7 +190,7 @@ class DateFile:
     ) -> None:
         self._topic = topic
         self._date = date
-        # Of this attempt alone: Spark may try a task twice, even at the same time.
+        # Unique per attempt: Spark may run a task twice, even at the same time.
         name = f"{run}-{uuid.uuid4().hex[:12]}.parquet"
         self._staged = f"_temporary/{run}/{name}"
         self._path = f"{folder_of(date, topic)}/{name}"
@@ -212,25 +211,25 @@ class DateFile:
         self.json_failed = 0
 
     def begin_range(self, queue: QueueId) -> None:
-        """Rows that follow belong to this queue."""
+        """Begin a range: the following rows belong to this queue."""
         self._end_range()
         self._queue = queue
 
     def add(self, batch: Any) -> None:
-        """Rows of the present range, by queue offset."""
+        """Add rows to the current range, by queue offset."""
         offsets = batch.column(batch.schema.get_field_index("queueOffset"))
         if not self._checksum.rows:
             self._first = offsets[0].as_py()
         self._last = offsets[-1].as_py()
         self._checksum.add(batch)
         self._rows += batch.num_rows
-        self._waiting.append(self._shaped(batch))
+        self._waiting.append(self._with_json(batch))
         self._waiting_rows += batch.num_rows
         self._waiting_bytes += batch.nbytes
         if self._waiting_rows >= _GROUP_ROWS or self._waiting_bytes >= _GROUP_BYTES:
             self._flush()
 
-    def _shaped(self, batch: Any) -> Any:
+    def _with_json(self, batch: Any) -> Any:
         if self._json_schema is None:
             return batch
         bodies = batch.column(batch.schema.get_field_index("body"))
@@ -247,12 +246,12 @@ class DateFile:
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def _open(self, first: Any) -> Any:
-        """A writer that fits the first rows: bodies that do not shrink are not squeezed."""
+        """A writer that compresses bodies only if those of the first rows shrink."""
         name = self._compression
         compression: Any = name
         level: Any = 1 if name == "zstd" else None
         statistics: Any = True
-        # Bodies that have JSON columns beside them are text.
+        # Bodies with JSON columns beside them are text.
         if set(self._schema.names) <= set(ARCHIVE_COLUMNS):
             bodies = first.column(first.schema.get_field_index("body"))
             if not is_compressible(bodies, name):
@@ -288,7 +287,11 @@ class DateFile:
         self._checksum = Checksum()
 
     def close(self) -> ArchiveFile:
-        """End the file and make it durable; what it holds."""
+        """End the file, make it durable and describe it.
+
+        Raises:
+            StoreError: the file would have no row.
+        """
         self._end_range()
         self._flush()
         if self._writer is None:
@@ -311,7 +314,7 @@ class DateFile:
         )
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Delete the file."""
         try:
             if self._writer is not None:
                 self._writer.close()

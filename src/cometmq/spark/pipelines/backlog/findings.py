@@ -1,8 +1,4 @@
-"""`cometmq pipeline backlog` as a function: samples and waiting messages in, a page out.
-
-Job: read what waits, put rates, skew and advice into a summary and a report.  It must not parse
-options or print.
-"""
+"""The findings of `cometmq pipeline backlog`: rates, skew and advice as a summary and a page."""
 
 from __future__ import annotations
 
@@ -37,31 +33,31 @@ __all__ = ["BacklogFindings", "read_waiting", "waiting_ranges"]
 
 
 def waiting_ranges(queues: Sequence[QueueBacklog]) -> Ranges:
-    """Queue offsets that wait, each queue from the slowest group's place on."""
-    found: Ranges = {}
+    """The waiting queue offsets: each queue from the slowest group's offset on."""
+    ranges: Ranges = {}
     for queue in queues:
         if queue.lag:
             name = f"{queue.topic} {queue.broker}:{queue.queue_id}"
             begin = queue.consumer_offset
-            before = found.get(name, (begin, begin))
-            found[name] = (min(begin, before[0]), max(begin + queue.lag, before[1]))
-    return found
+            before = ranges.get(name, (begin, begin))
+            ranges[name] = (min(begin, before[0]), max(begin + queue.lag, before[1]))
+    return ranges
 
 
 def read_waiting(
     spark: SparkSession, queues: Sequence[QueueBacklog], options: dict[str, str]
 ) -> DataFrame | None:
-    """The messages that wait, each queue from the slowest group's place on; None: nothing waits."""
+    """The waiting messages: each queue from the slowest group's offset on; None if none waits."""
     starts: dict[str, dict[str, int]] = {}
     for name, (start, _) in waiting_ranges(queues).items():
         topic, _, queue = name.rpartition(" ")
         starts.setdefault(topic, {})[queue] = start
     if not starts:
         return None
-    assigned = {topic: sorted(places) for topic, places in starts.items()}
+    assigned = {topic: sorted(queues_of) for topic, queues_of in starts.items()}
     reader = spark.read.format("cometmq").option("assign", json.dumps(assigned))
     reader = reader.option("startingOffsets", json.dumps(starts, sort_keys=True))
-    # What expired meanwhile waits for nobody.
+    # Messages that expired meanwhile no longer wait.
     reader = reader.option("includeProperties", "true").option("failOnDataLoss", "false")
     for name, value in options.items():
         reader = reader.option(name, value)
@@ -70,7 +66,7 @@ def read_waiting(
 
 @dataclass(slots=True)
 class BacklogFindings:
-    """Everything that is told; `skew` adds what needs the messages themselves."""
+    """The findings; `skew` adds those that need the messages themselves."""
 
     seconds_between: float
     groups: list[GroupBacklog]
@@ -100,11 +96,11 @@ class BacklogFindings:
             frame.unpersist()
 
     def advice(self) -> list[str]:
-        """What to do."""
+        """The advice, one sentence each."""
         return advice(self.groups, self.queues, self.keys, self.producers)
 
     def group_rows(self) -> list[dict[str, Any]]:
-        """For a table."""
+        """Rows of the table of groups."""
         return [
             {
                 "group": row.group,
@@ -123,7 +119,7 @@ class BacklogFindings:
         ]
 
     def queue_rows(self) -> list[dict[str, Any]]:
-        """For a table: every queue."""
+        """Rows of the table of queues."""
         return [
             {
                 **asdict(row),
@@ -138,7 +134,7 @@ class BacklogFindings:
         ]
 
     def summary(self, name_server: str, progress: RunProgress) -> Summary:
-        """The last word."""
+        """The summary."""
         facts: dict[str, Any] = {
             "name_server": name_server,
             "between_samples_seconds": self.seconds_between,
@@ -153,7 +149,7 @@ class BacklogFindings:
         return Summary("backlog", facts)
 
     def as_json(self, summary: Summary) -> dict[str, Any]:
-        """The summary with the tables."""
+        """The summary and the tables as a JSON object."""
         return {
             **summary.as_json(),
             "by_group": self.group_rows(),
@@ -164,18 +160,18 @@ class BacklogFindings:
         }
 
     def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
-        """The page."""
+        """The report's page."""
         page = HtmlReport(
             "BacklogFindings",
-            f"Two samples of offsets, {self.seconds_between:.1f} seconds apart, and the messages "
-            "that wait.",
+            f"Two samples of offsets, {self.seconds_between:.1f} seconds apart, and the waiting "
+            "messages.",
         )
         page.heading("What to do")
-        for text in self.advice() or ["Nothing stands out."]:
+        for text in self.advice() or ["Nothing needs attention."]:
             page.text(text)
-        # What to do stands above already.
-        rest = {name: value for name, value in summary.facts.items() if name != "advice"}
-        page.summary(Summary(summary.pipeline, rest, summary.faults, summary.report_path))
+        # The advice is above.
+        facts = {name: value for name, value in summary.facts.items() if name != "advice"}
+        page.summary(Summary(summary.pipeline, facts, summary.faults, summary.report_path))
         page.heading("Groups")
         page.table(self.group_rows())
         page.bar_chart(
@@ -191,9 +187,9 @@ class BacklogFindings:
         )
         page.table(self.queue_rows())
         for title, names, label, rows in (
-            ("Heavy keys among what waits", "key", "key", self.keys),
-            ("Hot queues among what waits", "queue", "queueId", self.waiting_queues),
-            ("Hot producers of what waits", "producer", "producer", self.producers),
+            ("Heavy keys among the waiting messages", "key", "key", self.keys),
+            ("Hot queues among the waiting messages", "queue", "queueId", self.waiting_queues),
+            ("Hot producers of the waiting messages", "producer", "producer", self.producers),
         ):
             page.heading(title)
             chart = [(f"{r['topic']} {r[label]}", float(r["messages"])) for r in rows]

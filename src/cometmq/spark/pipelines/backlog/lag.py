@@ -1,14 +1,11 @@
-"""How far groups are behind, how fast that changes, and what the waiting messages look like.
-
-Job: two samples of offsets to rates and times; DataFrames of waiting messages to their heavy keys,
-hot queues and hot producers; both to advice.  It must not sleep, start Spark or print.
+"""How far groups are behind, how fast that changes, and which keys and queues are hot.
 
     first = take_sample(admin, ["Billing"], now_ms=...)
     second = take_sample(admin, ["Billing"], now_ms=...)      # some seconds later
     drains = drain(first, second)                            # one per group and queue
     heavy_keys(waiting), hot_queues(waiting), hot_producers(waiting)     # DataFrame to DataFrame
 
-A rate is that between the two samples: nothing is assumed about the time before or after.
+Rates are those between the two samples; nothing is assumed about the time before or after.
 """
 
 from __future__ import annotations
@@ -51,35 +48,35 @@ DRAINING: Final = "DRAINING"
 STEADY: Final = "STEADY"
 GROWING: Final = "GROWING"
 STOPPED: Final = "STOPPED"
-#: What decides a message's queue, where a producer said it, else what it is called by.
+#: The key that chose a message's queue, if it has one; otherwise its keys.
 SHARDING_KEY: Final = "coalesce(properties['__SHARDINGKEY'], keys)"
-#: A queue with so many times the median lag is hot.
+#: A queue with this many times the median lag is hot.
 _HOT: Final = 3.0
-#: A producer with such a share of the messages is worth a word.
+#: A producer with this share of the messages is mentioned in the advice.
 _LOUD: Final = 0.5
 
 
 class AdminLike(Protocol):
-    """What a sample needs of `cometmq.sync.Admin`."""
+    """The methods of `cometmq.sync.Admin` that a sample needs."""
 
     def group_topics(self, group: str) -> list[str]:
-        """Topics for which the group has stored offsets."""
+        """The topics for which the group has stored offsets."""
         ...
 
     def group_offsets(
         self, group: str, topics: Iterable[str] | None = None
     ) -> dict[MessageQueue, QueueProgress]:
-        """How far the group is, queue by queue."""
+        """The group's progress by queue."""
         ...
 
     def consumer_list(self, group: str) -> list[str]:
-        """Client ids of the members online."""
+        """Client ids of the online members."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSample:
-    """A group's place in a queue; ``consumer_offset`` counts as 0 where none is stored."""
+    """A group's offset in a queue; ``consumer_offset`` is 0 where none is stored."""
 
     group: str
     topic: str
@@ -91,7 +88,7 @@ class QueueSample:
 
 @dataclass(frozen=True, slots=True)
 class LagSample:
-    """All queues of the groups at one time, and how many members each group has online."""
+    """All queues of the groups at one time, and each group's number of online members."""
 
     at_ms: int
     queues: tuple[QueueSample, ...]
@@ -101,7 +98,14 @@ class LagSample:
 def take_sample(
     admin: AdminLike, groups: Iterable[str], *, now_ms: int, topics: Sequence[str] = ()
 ) -> LagSample:
-    """Ask the brokers once. ``topics``: only these; topics that are gone are left out."""
+    """Ask the brokers once; deleted topics are left out.
+
+    Args:
+        topics: only these topics; empty for all.
+
+    Raises:
+        ClientError, RemoteError: a broker does not answer or refuses.
+    """
     queues: list[QueueSample] = []
     members: dict[str, int] = {}
     for group in groups:
@@ -145,7 +149,7 @@ class QueueBacklog:
 
     @property
     def time_to_drain_s(self) -> float | None:
-        """Seconds until nothing waits if both rates stay; None: never."""
+        """Seconds until no message waits, at constant rates; None for never."""
         if not self.lag:
             return 0.0
         net = self.drained_per_s - self.produced_per_s
@@ -164,7 +168,7 @@ class QueueBacklog:
 
 @dataclass(frozen=True, slots=True)
 class GroupBacklog:
-    """A group's progress in a topic: the sums of its queues, and the slowest of them."""
+    """A group's progress in a topic: the sums of its queues, and the slowest queue's time."""
 
     group: str
     topic: str
@@ -174,14 +178,14 @@ class GroupBacklog:
     produced_per_s: float
     drained_per_s: float
     time_to_drain_s: float | None
-    """Of the queue that takes longest; None when one never drains."""
+    """Time of the slowest queue; None if a queue never drains."""
     state: str
 
 
 def drain(first: LagSample, second: LagSample) -> list[QueueBacklog]:
-    """Rates per group and queue, the greatest lag first; queues in one sample only are left out.
+    """Rates per group and queue, the greatest lag first; a queue must be in both samples.
 
-    An offset that went back (a reset) counts as a rate of 0, not as a negative one.
+    An offset that went back (a reset) gives a rate of 0, not a negative one.
     """
     seconds = max((second.at_ms - first.at_ms) / 1000, 0.001)
     before = {(q.group, q.topic, q.broker, q.queue_id): q for q in first.queues}
@@ -227,11 +231,11 @@ def by_group(queues: Sequence[QueueBacklog], members: Mapping[str, int]) -> list
     return sorted(rows, key=lambda row: (-row.lag, row.group, row.topic))
 
 
-# -- what the messages look like ----------------------------------------------------------------
+# -- keys, queues and producers of waiting messages ---------------------------------------------
 
 
 def _shares(frame: DataFrame, columns: dict[str, Any], top: int) -> DataFrame:
-    """Groups by size: the columns, messages, body_bytes, share of all messages."""
+    """The largest groups: the columns, messages, body_bytes, share of all messages."""
     from pyspark.sql import functions as F  # noqa: N812
 
     chosen = frame.select(
@@ -251,11 +255,11 @@ def _shares(frame: DataFrame, columns: dict[str, Any], top: int) -> DataFrame:
 
 
 def heavy_keys(messages: DataFrame, *, top: int = 20, key: str = SHARDING_KEY) -> DataFrame:
-    """The keys with most messages: topic, key, messages, body_bytes, share.
+    """The keys with the most messages: topic, key, messages, body_bytes, share.
 
     Args:
-        messages: of the live or the store source, with properties where ``key`` uses them.
-        key: Spark SQL over its columns; messages without one count together as null.
+        messages: from the live or the store source, with properties if ``key`` uses them.
+        key: a Spark SQL expression; messages without a key count together as null.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -263,14 +267,14 @@ def heavy_keys(messages: DataFrame, *, top: int = 20, key: str = SHARDING_KEY) -
 
 
 def hot_queues(messages: DataFrame, *, top: int = 20) -> DataFrame:
-    """The queues with most messages: topic, broker, queueId, messages, body_bytes, share."""
+    """The queues with the most messages: topic, broker, queueId, messages, body_bytes, share."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return _shares(messages, {name: F.col(name) for name in ("topic", "broker", "queueId")}, top)
 
 
 def hot_producers(messages: DataFrame, *, top: int = 20) -> DataFrame:
-    """The hosts that sent most: topic, producer (bornHost without its port), messages, …"""
+    """The hosts that sent the most: topic, producer (bornHost without port), messages, …"""
     from pyspark.sql import functions as F  # noqa: N812
 
     host = F.regexp_replace("bornHost", ":[0-9]+$", "")
@@ -286,25 +290,25 @@ def advice(
     keys: Sequence[Mapping[str, Any]] = (),
     producers: Sequence[Mapping[str, Any]] = (),
 ) -> list[str]:
-    """What to do about it, a sentence each, with the figures that say so."""
-    told: list[str] = []
+    """Advice, one sentence each, with the figures behind it."""
+    sentences: list[str] = []
     for group in groups:
-        told += _about_members(group)
+        sentences += _about_members(group)
         ours = [q for q in queues if (q.group, q.topic) == (group.group, group.topic)]
-        told += _about_queues(group, ours, [k for k in keys if k["topic"] == group.topic])
+        sentences += _about_queues(group, ours, [k for k in keys if k["topic"] == group.topic])
     for topic in dict.fromkeys(row["topic"] for row in producers):
         hosts = [row for row in producers if row["topic"] == topic]
         if len(hosts) > 1 and hosts[0]["share"] >= _LOUD:
-            told.append(
-                f"Producer {hosts[0]['producer']} sent {hosts[0]['share']:.0%} of what waits in "
-                f"{topic}: look there first if the rate surprises."
+            sentences.append(
+                f"Producer {hosts[0]['producer']} sent {hosts[0]['share']:.0%} of the waiting "
+                f"messages in {topic}: look there first if the rate surprises."
             )
-    return told
+    return sentences
 
 
 def _about_members(group: GroupBacklog) -> list[str]:
     name = f"{group.group} in {group.topic}"
-    told = []
+    sentences = []
     if group.lag and not group.members:
         return [f"{name}: no member is online and {group.lag:,} messages wait. Start consumers."]
     if group.state == STOPPED:
@@ -314,7 +318,7 @@ def _about_members(group: GroupBacklog) -> list[str]:
             "--interval."
         ]
     if group.members > group.queues:
-        told.append(
+        sentences.append(
             f"{name}: {group.members} members share {group.queues} queues, so "
             f"{group.members - group.queues} have nothing to do. Raise the queues to "
             f"{group.members}, or stop members."
@@ -326,11 +330,11 @@ def _about_members(group: GroupBacklog) -> list[str]:
             if group.members < group.queues
             else "give members more threads, or the topic more queues and then members"
         )
-        told.append(
+        sentences.append(
             f"{name}: {group.produced_per_s:,.0f}/s come in and {group.drained_per_s:,.0f}/s are "
             f"consumed: it needs {factor:.1f} times the consumers' rate. Next step: {way}."
         )
-    return told
+    return sentences
 
 
 def _about_queues(
@@ -349,8 +353,8 @@ def _about_queues(
     if heaviest is not None and heaviest["share"] > 1.5 / len(queues):
         return [
             f"{name}: {where} holds {share:.0%} of the lag, and key {heaviest['key']} is "
-            f"{heaviest['share']:.0%} of what waits. One key stays in one queue: choose a finer "
-            "sharding key, or add a part to this one."
+            f"{heaviest['share']:.0%} of the waiting messages. A key stays in one queue: "
+            "choose a finer sharding key, or add a part to this one."
         ]
     return [
         f"{name}: {where} holds {share:.0%} of the lag ({hottest.lag:,}, the median is "

@@ -1,8 +1,4 @@
-"""Long work on Spark that is watched: a streaming query batch by batch, a batch job task by task.
-
-Job: start a query, watch it, turn its end into a value or one clear error; tell how far a batch
-job is.  It must not know what is done with a batch.
-"""
+"""A streaming query that is followed batch by batch to its end or to an interrupt."""
 
 from __future__ import annotations
 
@@ -34,57 +30,57 @@ if TYPE_CHECKING:
 __all__ = ["Followed", "committed_offsets", "follow"]
 
 _LOGGER: Final = logging.getLogger(__name__)
-#: Spark 4.3 gives a streaming source's process 10 s to connect, which no setting changes; on a
-#: machine that is busy it may need longer.  Nothing was read then, so a new start is a restart
-#: from the checkpoint like any other.
+#: Spark 4.3 gives the process of a streaming source 10 s to connect, and no setting changes that.
+#: On a busy machine it may need longer.  The query has then read nothing, so it can simply start
+#: again from its checkpoint.
 _NO_WORKER: Final = "Python worker failed to connect back"
 _STARTS_MAX: Final = 4
-_LOOK_EVERY_S: Final = 0.25
+_POLL_EVERY_S: Final = 0.25
 
 
 @dataclass(slots=True)
 class Followed:
-    """What a query's own progress told."""
+    """What a query has reported about its progress."""
 
     batches: dict[int, int] = field(default_factory=dict)
     """Rows read by batch id."""
     dropped_late: dict[int, int] = field(default_factory=dict)
-    """Rows dropped behind the watermark, by batch id."""
+    """Rows dropped as later than the watermark, by batch id."""
     observed: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Observed metrics by batch id."""
     offsets: dict[str, int] = field(default_factory=dict)
     """Next queue offset to read, by ``topic broker:queue``."""
     begins: dict[str, int] = field(default_factory=dict)
-    """Where each queue stood when the run began; a queue that came later where it was met."""
+    """Offset of each queue when the run began, or when the queue first appeared."""
     latest: dict[str, int] = field(default_factory=dict)
-    """Ends of the queues, as the source last saw them."""
+    """Ends of the queues, as the source last reported them."""
     open_groups: int = 0
-    """Groups that wait in the state for their watermark."""
+    """Groups in the state that wait for their watermark."""
     interrupted: bool = False
 
-    def look(self, query: Any) -> None:
-        """Take in the progress of late."""
-        for one in query.recentProgress:
-            number = int(one["batchId"])
-            # An idle look at a batch tells zeros; they must not replace what it did.
-            self.batches[number] = max(self.batches.get(number, 0), int(one["numInputRows"]))
-            states = one["stateOperators"]
+    def read_progress(self, query: Any) -> None:
+        """Take over the query's recent progress reports."""
+        for report in query.recentProgress:
+            number = int(report["batchId"])
+            # An idle trigger reports zeros for the last batch; they must not replace its figures.
+            self.batches[number] = max(self.batches.get(number, 0), int(report["numInputRows"]))
+            states = report["stateOperators"]
             dropped = sum(int(state["numRowsDroppedByWatermark"]) for state in states)
             self.dropped_late[number] = max(self.dropped_late.get(number, 0), dropped)
             self.open_groups = sum(int(state["numRowsTotal"]) for state in states)
-            for source in one["sources"]:
-                for name, place in _queue_offsets(source.get("startOffset")).items():
+            for source in report["sources"]:
+                for name, position in _queue_offsets(source.get("startOffset")).items():
                     if name not in self.offsets:
-                        self.begins.setdefault(name, place)
+                        self.begins.setdefault(name, position)
                 self.offsets.update(_queue_offsets(source["endOffset"]))
                 self.latest.update(_queue_offsets(source.get("latestOffset")))
-            for metrics in (one["observedMetrics"] or {}).values():
+            for metrics in (report["observedMetrics"] or {}).values():
                 values = metrics.asDict() if hasattr(metrics, "asDict") else dict(metrics)
                 if any(values.values()):
                     self.observed[number] = values
 
-    def tell(self, progress: RunProgress | None, counted: int = 0, tasks: str = "") -> None:
-        """Rows and offsets for a person; ``counted`` rows are read, of a running batch too."""
+    def show(self, progress: RunProgress | None, counted: int = 0, tasks: str = "") -> None:
+        """Update the progress line; ``counted`` includes the rows of the running batch."""
         if progress is None:
             return
         rows = max(progress.rows, counted, sum(self.batches.values()))
@@ -99,31 +95,31 @@ class Followed:
 
 
 def committed_offsets(checkpoint: str) -> dict[str, int]:
-    """Where a stream goes on, by ``topic broker:queue``, from the checkpoint it left.
+    """The offsets at which a stream continues, by ``topic broker:queue``, from its checkpoint.
 
-    Spark's layout: ``commits/N`` says that batch N is done, ``offsets/N`` up to where it read, one
-    line per source behind two of Spark's own.  Empty for a fresh stream, and for a checkpoint on
-    another file system, which nobody asks for the sake of a line of progress.
+    In Spark's layout ``commits/N`` exists once batch N is done, and ``offsets/N`` holds the ends of
+    the batch: two lines of Spark, then one line per source.  The result is empty for a fresh
+    stream and for a checkpoint on another file system.
     """
     folder = Path(checkpoint)
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     try:
-        done = max(int(one.name) for one in (folder / "commits").iterdir() if one.name.isdigit())
+        done = max(int(path.name) for path in (folder / "commits").iterdir() if path.name.isdigit())
         for line in (folder / "offsets" / str(done)).read_text().splitlines()[2:]:
-            found.update(_queue_offsets(line))
+            offsets.update(_queue_offsets(line))
     except (OSError, ValueError):
         return {}
-    return found
+    return offsets
 
 
 def _queue_offsets(text: str | None) -> dict[str, int]:
-    """Of our source's ``{"T": {"broker-a:0": 7}}``; nothing of other sources' offsets."""
+    """Offsets of our source (``{"T": {"broker-a:0": 7}}``); empty for those of other sources."""
     try:
         topics = json.loads(text or "")
         return {
-            f"{topic} {queue}": int(place)
+            f"{topic} {queue}": int(position)
             for topic, queues in topics.items()
-            for queue, place in queues.items()
+            for queue, position in queues.items()
         }
     except (ValueError, TypeError, AttributeError):
         return {}
@@ -142,20 +138,23 @@ def follow(
 ) -> Followed:
     """Call ``take(batch, stream, batch_id)`` for each batch of ``frame``.
 
-    ``stream`` stays the same as long as the checkpoint lives, and a batch that a crash left
-    undecided comes again under its old id: both together name a batch for ever.
+    ``stream`` stays the same as long as the checkpoint exists, and a batch that a crash left
+    undecided is repeated under its old id: both together identify a batch.
 
     Args:
         checkpoint: a directory that outlives the run.
-        once: read what is there now and end; otherwise go on until Ctrl-C, which lets a batch
-            that runs finish; a second one does not wait.
-        every: how often a batch may begin.
-        progress: told some times a second how many rows were read, and up to where.
-        counter: what ``take`` lets workers count, so that rows move within a batch; without it
-            they move when a batch is done, which may be the only one.
-        extents: what the inputs hold, for offsets and, when all of them have some, time left.
+        once: read the messages that exist now and end.  Otherwise continue until Ctrl-C, which
+            lets the running batch finish; a second Ctrl-C does not wait.
+        every: the shortest time between two batches.
+        progress: updated some times a second with rows and offsets.
+        counter: the counter that ``take`` gives to workers, so that rows are shown within a
+            batch; without it they are shown when a batch is done.
+        extents: what the inputs hold, for offsets and, if all inputs have ranges, the remaining
+            time.
 
-    Raises what ``take`` raised, or ConfigError with the query's own reason.
+    Raises:
+        CometError: the error that ``take`` raised.
+        ConfigError: the query ended for another reason, which the text gives.
     """
     taking = _Taking(take)
     trigger = {"availableNow": True} if once else {"processingTime": every}
@@ -165,63 +164,63 @@ def follow(
         return writer.trigger(**trigger).start()
 
     result = Followed(begins=committed_offsets(checkpoint))
-    if progress is not None and any(one.ranges for one in extents):
-        ranges = {name: ends for one in extents for name, ends in one.ranges.items()}
+    if progress is not None and any(extent.ranges for extent in extents):
+        ranges = {name: ends for extent in extents for name, ends in extent.ranges.items()}
         rows = None if counter is None else partial(getattr, counter, "value")
         progress.reaches = [Reach(ranges, rows)]
-        progress.total = 0 if all(one.ranges for one in extents) else None
+        progress.total = 0 if all(extent.ranges for extent in extents) else None
 
-    def tell(query: Any) -> None:
-        result.look(query)
+    def show(query: Any) -> None:
+        result.read_progress(query)
         tasks = running_tasks(frame.sparkSession) or ""
-        result.tell(progress, 0 if counter is None else counter.value, tasks)
+        result.show(progress, 0 if counter is None else counter.value, tasks)
 
     with _interrupts() as interrupted:
         number, query = 1, start()
         while True:
             try:
-                result.interrupted = _watch(query, tell, taking, interrupted)
+                result.interrupted = _watch(query, show, taking, interrupted)
                 break
             except Exception as error:
-                # What was closed may have ended by the refusal of one more batch: no fault.
+                # After `close` the query may end because one more batch was refused: no fault.
                 result.interrupted = taking.is_closed
                 if result.interrupted:
                     break
                 if taking.raised or number == _STARTS_MAX or _NO_WORKER not in str(error):
-                    raise _as_told(taking.raised, error) from None
-                result.look(query)
+                    raise _query_error(taking.raised, error) from None
+                result.read_progress(query)
                 number += 1
                 _LOGGER.warning(
                     "the source's process did not start within the 10 s that Spark waits for it:"
-                    " the stream goes on from its checkpoint, start %d of %d",
+                    " the stream continues from its checkpoint, start %d of %d",
                     number,
                     _STARTS_MAX,
                 )
                 query = start()
-    result.look(query)
-    result.tell(progress)
+    result.read_progress(query)
+    result.show(progress)
     return result
 
 
 def _watch(
-    query: Any, tell: Callable[[Any], None], taking: _Taking, interrupted: threading.Event
+    query: Any, show: Callable[[Any], None], taking: _Taking, interrupted: threading.Event
 ) -> bool:
-    """Until the query ends by itself, or by an interrupt between two batches: then True."""
+    """Wait for the query's end; True if an interrupt stopped it between two batches."""
     is_stopped = False
-    while not query.awaitTermination(_LOOK_EVERY_S):
-        tell(query)
-        if interrupted.is_set() and taking.close(_LOOK_EVERY_S):
+    while not query.awaitTermination(_POLL_EVERY_S):
+        show(query)
+        if interrupted.is_set() and taking.close(_POLL_EVERY_S):
             is_stopped = True
             query.stop()
     return is_stopped
 
 
 class _Taking:
-    """Hands batches on, one at a time, until it is closed between two of them.
+    """Passes batches on, one at a time, until it is closed between two of them.
 
-    A job that is cancelled fails its batch, and Spark 4.3 looks at that error with a pattern that
-    overflows the stack of the query's thread, on a thousand lines.  So a query is not stopped
-    while one runs.
+    Stopping a query during a batch cancels the batch's job, and Spark 4.3 matches the error with a
+    pattern that overflows the stack of the query's thread.  So a query is only stopped between two
+    batches.
     """
 
     def __init__(self, take: Callable[[DataFrame, str, int], None]) -> None:
@@ -233,8 +232,8 @@ class _Taking:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         with self._lock:
             if self.is_closed:
-                # Returning would let Spark note the batch as done.
-                raise ConfigError("this run ends: the batch is left to the next one")
+                # A return would make Spark commit the batch.
+                raise ConfigError("this run ends: the next one takes the batch")
             stream = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
             try:
                 self._take(batch, str(stream), batch_id)
@@ -243,7 +242,7 @@ class _Taking:
                 raise
 
     def close(self, timeout_s: float) -> bool:
-        """Take no more batches; False when one still runs after the time."""
+        """Refuse further batches; False if a batch still runs after the timeout."""
         if not self._lock.acquire(timeout=timeout_s):
             return False
         self.is_closed = True
@@ -253,10 +252,10 @@ class _Taking:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; the second one does what it did before.
+    """An event that the first Ctrl-C sets; the second one has the previous handler.
 
-    PySpark's own handler cancels the running jobs and raises in the middle of an answer of the
-    JVM, after which neither the table nor the summary can be asked for.
+    PySpark's own handler cancels the running jobs and raises amid an answer of the JVM, after
+    which the session can neither read the table nor make the summary.
     """
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -275,9 +274,9 @@ def _interrupts() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _as_told(raised: list[BaseException], error: Exception) -> CometError:
-    """What ended a query, in one sentence; an error of ours as it is."""
-    for one in raised:
-        if isinstance(one, CometError):
-            return one
+def _query_error(raised: list[BaseException], error: Exception) -> CometError:
+    """The reason of a query's end in one sentence; our own error unchanged."""
+    for reason in raised:
+        if isinstance(reason, CometError):
+            return reason
     return ConfigError(f"the stream ended: {spark_sentence(raised[0] if raised else error)}")

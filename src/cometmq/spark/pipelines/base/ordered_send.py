@@ -1,13 +1,12 @@
-"""Rows into topics in their order, at a rate, with a ledger that a next run goes on from.
+"""Rows sent into topics in their order, at a rate, with a ledger for the next run.
 
-Job: what `replay` and the re-drive of `dead-letters` have in common.  Rows of one source queue are
-sent by one task, by queue offset; `LedgerEntry` says after each batch how far it is.  It must not
-choose rows.
+`replay` and the re-drive of `dead-letters` share this.  One task sends the rows of a source queue
+by queue offset, and updates the queue's `LedgerEntry` around each batch.
 
-A batch is sent between two ledger writes.  When a run dies in between, the next one looks into the
-target queue, from where it ended before the batch, for the batch's messages: each carries its
-origin in the property `REPLAY_OF`.  So nothing is lost and nothing is sent twice, as
-long as the target still holds those messages and the ledger's folder is there.
+A batch is sent between two writes of the ledger.  When a run dies in between, the next run reads
+the target queue from its end before the batch and searches for the batch's messages: each carries
+its origin in the property `REPLAY_OF`.  So no message is lost or sent twice, as long as the target
+still holds these messages and the ledger's folder exists.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ _RESULT_SCHEMA: Final = "queue string, sent long, skipped long, error string"
 
 @dataclass(frozen=True)
 class SendPlan:
-    """What the tasks are told."""
+    """The parameters of the tasks."""
 
     name_server: str
     settings: tuple[tuple[str, Any], ...] = field(repr=False)
@@ -91,11 +90,11 @@ class SendPlan:
     """All source queues in order: (topic, broker, queue id)."""
     ledger: str
     rate: float | None
-    """Messages per second of one task; None for as fast as it goes."""
+    """Messages per second of one task; None for no limit."""
 
     @property
     def batch_rows(self) -> int:
-        """Messages of one batch at most: a tenth of a second's, so that the rate is even."""
+        """The most messages of a batch: those of a tenth of a second, for an even rate."""
         if self.rate is None:
             return _BATCH_ROWS_MAX
         return max(1, min(_BATCH_ROWS_MAX, int(self.rate / 10)))
@@ -103,23 +102,30 @@ class SendPlan:
 
 @dataclass(slots=True)
 class LedgerEntry:
-    """How far one source queue is."""
+    """The progress of one source queue."""
 
     next_offset: int = 0
     """Rows below this queue offset have been sent."""
     sent: int = 0
     pending: dict[str, Any] | None = None
-    """A batch that was about to be sent: its queue offsets, where to, and from where on."""
+    """The batch being sent: its queue offsets, its target, and the target's end before it."""
 
 
 class SendLedger:
-    """A folder with the plan it belongs to and one file per source queue."""
+    """A folder with a plan and one file per source queue."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
     def open(self, plan: dict[str, Any], *, again: bool = False) -> None:
-        """Make it, or check that it is that of this plan; ``again`` forgets what was sent."""
+        """Create the ledger, or check that it belongs to this plan.
+
+        Args:
+            again: forget what was sent before.
+
+        Raises:
+            ConfigError: the ledger belongs to another plan.
+        """
         if again:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -132,7 +138,7 @@ class SendLedger:
         if changed:
             name = changed[0]
             raise ConfigError(
-                f"the ledger {self.folder} is that of another selection: {name} was"
+                f"the ledger {self.folder} belongs to another selection: {name} was"
                 f" {before.get(name)!r} and is {plan[name]!r}. Name another --ledger"
             )
 
@@ -142,16 +148,20 @@ class SendLedger:
         return self.folder / f"{quote(topic, safe='')}@{quote(broker, safe='')}@{queue_id}.json"
 
     def entry(self, source: tuple[str, str, int]) -> LedgerEntry:
-        """How far a source queue is; the beginning when it is not in the ledger."""
+        """The entry of a source queue; a fresh one if the ledger has none.
+
+        Raises:
+            ConfigError: the entry's file is damaged.
+        """
         path = self.path(source)
         return LedgerEntry(**_load(path)) if path.exists() else LedgerEntry()
 
     def put(self, source: tuple[str, str, int], entry: LedgerEntry) -> None:
-        """Write it down, whole or not at all."""
+        """Write an entry atomically."""
         _replace(self.path(source), asdict(entry))
 
     def sent(self) -> int:
-        """Messages of all source queues that were sent."""
+        """The number of messages sent from all source queues."""
         return sum(_load(path)["sent"] for path in self.folder.glob("*@*@*.json"))
 
 
@@ -173,7 +183,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def default_ledger(folder: str | Path, plan: dict[str, Any]) -> Path:
-    """The ledger's place when none is named: the same selection finds the same ledger."""
+    """The ledger's folder when none is named; the same selection has the same folder."""
     text = json.dumps(plan, sort_keys=True)
     return Path(folder) / "_ledgers" / hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -183,17 +193,17 @@ def default_ledger(folder: str | Path, plan: dict[str, Any]) -> Path:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What a run did."""
+    """The counts of one run."""
 
     sent: int = 0
     skipped: int = 0
-    """Rows that an earlier run had sent."""
+    """Rows that an earlier run has sent."""
     queues: dict[str, int] = field(default_factory=dict)
-    """Sent now, by source queue."""
+    """Rows sent by this run, by source queue."""
 
 
 def preview(frame: Any) -> list[dict[str, Any]]:
-    """Counts of what would be sent, by source topic, queue and target: the dry run."""
+    """The dry run: counts of the rows to send, by source topic, queue and target."""
     from pyspark.sql import functions as sql
 
     rows = (
@@ -223,7 +233,11 @@ def preview(frame: Any) -> list[dict[str, Any]]:
 def check_targets(
     name_server: str, settings: tuple[tuple[str, Any], ...], targets: Iterable[str]
 ) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Topic to its queues (broker, queue id); NoRoute names a topic that nobody knows."""
+    """The queues (broker, queue id) of each target topic.
+
+    Raises:
+        NoRoute: a topic is unknown.
+    """
     with LiveCluster(name_server, **dict(settings)) as cluster:
         return {
             target: tuple((q.broker, q.queue_id) for q in sorted(cluster.queues(target)))
@@ -232,7 +246,7 @@ def check_targets(
 
 
 def all_topics(name_server: str, settings: tuple[tuple[str, Any], ...]) -> list[str]:
-    """The topics of the cluster, retry and dead-letter topics among them."""
+    """The topics of the cluster, including retry and dead-letter topics."""
     from cometmq.sync import Admin
 
     with Admin(name_server=name_server, **dict(settings)) as admin:
@@ -250,12 +264,12 @@ def send_ordered(
     rate: float | None = None,
     progress: RunProgress | None = None,
 ) -> ReplayResult:
-    """Send the rows of a DataFrame with `COLUMNS`; the ledger is open.
+    """Send the rows of a DataFrame with `COLUMNS`, with an open ledger.
 
     Raises:
         ConfigError: an unknown order or a rate that is not positive.
-        NoRoute: a target topic nobody knows; nothing was sent.
-        CometError: a broker refused or did not answer; the ledger knows what was sent.
+        NoRoute: a target topic is unknown; nothing was sent.
+        CometError: a broker refused or did not answer; the ledger holds what was sent.
     """
     if order not in ORDERS:
         raise ConfigError(f"order {order!r} is unknown: expected queue or group")
@@ -296,7 +310,7 @@ def send_ordered(
 
 
 def _extents(frame: Any) -> list[Any]:
-    """Per source queue and target: how many rows, the first and the last queue offset."""
+    """Per source queue and target: number of rows, first and last queue offset."""
     from pyspark.sql import functions as sql
 
     rows: list[Any] = (
@@ -313,7 +327,7 @@ def _extents(frame: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _watched(ledger: SendLedger, progress: RunProgress | None, pairs: list[Any]) -> Iterator[None]:
-    """Show how far the tasks are, twice a second, from what they write down."""
+    """Show the tasks' progress twice a second, from their ledger entries."""
     if progress is None:
         yield
         return
@@ -328,13 +342,13 @@ def _watched(ledger: SendLedger, progress: RunProgress | None, pairs: list[Any])
     progress.update(0, total=max(0, sum(row["messages"] for row in pairs) - begin))
     stop = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not stop.wait(0.5):
             entries = {name: ledger.entry(source) for source, name in names.items()}
             reach.move({name: entry.next_offset for name, entry in entries.items()})
             progress.update(sum(entry.sent for entry in entries.values()) - begin)
 
-    watcher = threading.Thread(target=look, name="pipeline-progress", daemon=True)
+    watcher = threading.Thread(target=poll, name="pipeline-progress", daemon=True)
     watcher.start()
     try:
         yield
@@ -347,7 +361,7 @@ def _watched(ledger: SendLedger, progress: RunProgress | None, pairs: list[Any])
 
 
 def _run(plan: SendPlan, batches: Iterator[Any]) -> Iterator[Any]:
-    """Runs in an executor's worker: send the rows of a partition."""
+    """Send the rows of a partition, in an executor's worker."""
     import pyarrow as pa
 
     from cometmq.sync import Producer
@@ -358,12 +372,14 @@ def _run(plan: SendPlan, batches: Iterator[Any]) -> Iterator[Any]:
         settings = dict(plan.settings)
         with (
             LiveCluster(plan.name_server, **settings) as cluster,
-            Producer("cometmq-replay", name_server=plan.name_server, retries=0, **settings) as one,
+            Producer(
+                "cometmq-replay", name_server=plan.name_server, retries=0, **settings
+            ) as producer,
         ):
-            for source, sent, skipped in LedgerSender(plan, one, cluster).send(batches):
-                found = counts.setdefault(str(QueueId(*source)), [0, 0])
-                found[0] += sent
-                found[1] += skipped
+            for source, sent, skipped in LedgerSender(plan, producer, cluster).send(batches):
+                count = counts.setdefault(str(QueueId(*source)), [0, 0])
+                count[0] += sent
+                count[1] += skipped
     except (CometError, OSError) as error:
         fault = str(error) or type(error).__name__
     names = [*counts, *([""] if fault else [])]
@@ -378,10 +394,10 @@ def _run(plan: SendPlan, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 class LedgerSender:
-    """Sends rows that are in the order of `SOURCE`, batch by batch.
+    """Sends rows in the order of `SOURCE`, batch by batch.
 
-    `on_point`, `sleep` and `now` are for tests.  The producer must not try again by itself: after
-    a fault the ledger's question comes first, whether the batch arrived.
+    `on_point`, `sleep` and `now` are for tests.  The producer must not retry by itself: after a
+    fault the sender must first find out whether the batch arrived.
     """
 
     def __init__(
@@ -406,17 +422,21 @@ class LedgerSender:
         self._passed = 0
 
     def send(self, batches: Iterator[Any]) -> Iterator[tuple[tuple[str, str, int], int, int]]:
-        """(source queue, sent, skipped) batch by batch."""
+        """Send rows; yields (source queue, sent, skipped) after each batch.
+
+        Raises:
+            CometError: a broker refused or did not answer.
+        """
         for batch in batches:
             rows = batch.select(list(COLUMNS)).to_pylist()
-            for source, some, target in _runs(self._plan, rows):
+            for source, batch_rows, target in _runs(self._plan, rows):
                 entry = self._entry(source)
-                fresh = [row for row in some if row["queueOffset"] >= entry.next_offset]
+                fresh = [row for row in batch_rows if row["queueOffset"] >= entry.next_offset]
                 if fresh:
                     self._wait_for_turn()
                     self._send(source, entry, fresh, target)
                     self._passed += len(fresh)
-                yield source, len(fresh), len(some) - len(fresh)
+                yield source, len(fresh), len(batch_rows) - len(fresh)
 
     def _wait_for_turn(self) -> None:
         if self._plan.rate is not None:
@@ -431,7 +451,7 @@ class LedgerSender:
         rows: list[dict[str, Any]],
         target: MessageQueue,
     ) -> None:
-        """Write down what is about to be sent, send it, write down that it was."""
+        """Write the pending batch into the ledger, send it, write it as sent."""
         queue = QueueId(*target)
         entry.pending = {
             "first": rows[0]["queueOffset"],
@@ -441,30 +461,30 @@ class LedgerSender:
         }
         self._ledger.put(source, entry)
         self._on_point("written-down")
-        left = rows
+        unsent = rows
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._producer.send_batch(
-                    [_message(source, row, target.topic) for row in left], queue=target
+                    [_message(source, row, target.topic) for row in unsent], queue=target
                 )
                 break
             except _PASSING:
                 self._count_arrived(source, entry)
-                left = [row for row in left if row["queueOffset"] >= entry.next_offset]
-                if not left:
+                unsent = [row for row in unsent if row["queueOffset"] >= entry.next_offset]
+                if not unsent:
                     break
                 if attempt == _ATTEMPTS:
                     raise
                 self._sleep(attempt * _PAUSE_S)
         self._on_point("sent")
-        entry.sent += len(left)
+        entry.sent += len(unsent)
         entry.next_offset = rows[-1]["queueOffset"] + 1
         entry.pending = None
         self._ledger.put(source, entry)
         self._on_point("counted")
 
     def _entry(self, source: tuple[str, str, int]) -> LedgerEntry:
-        """A source queue's entry, without doubt: was a batch that was pending sent or not?"""
+        """A source queue's entry, after checking whether its pending batch arrived."""
         entry = self._entries.get(source)
         if entry is None:
             entry = self._entries[source] = self._ledger.entry(source)
@@ -475,7 +495,7 @@ class LedgerSender:
         return entry
 
     def _count_arrived(self, source: tuple[str, str, int], entry: LedgerEntry) -> None:
-        """Count those of the pending batch that are in the target queue; a queue keeps order."""
+        """Count the pending messages that the target queue holds; a queue keeps their order."""
         pending = entry.pending
         assert pending is not None
         queue = QueueId(*pending["target"])
@@ -484,12 +504,12 @@ class LedgerSender:
         name = str(QueueId(*source))
         arrived = set()
         for origin in _origins(self._cluster, queue, start, high):
-            of, _, place = origin.rpartition(":")
+            source_name, _, queue_offset = origin.rpartition(":")
             if (
-                of == name
-                and max(pending["first"], entry.next_offset) <= int(place) < pending["end"]
+                source_name == name
+                and max(pending["first"], entry.next_offset) <= int(queue_offset) < pending["end"]
             ):
-                arrived.add(int(place))
+                arrived.add(int(queue_offset))
         if arrived:
             entry.sent += len(arrived)
             entry.next_offset = max(arrived) + 1
@@ -498,32 +518,32 @@ class LedgerSender:
 def _runs(
     plan: SendPlan, rows: list[dict[str, Any]]
 ) -> Iterator[tuple[tuple[str, str, int], list[dict[str, Any]], MessageQueue]]:
-    """Neighbouring rows of one source queue that go to one target queue, a batch at most."""
+    """Batches of consecutive rows of one source queue that go to the same target queue."""
     source: tuple[str, str, int] | None = None
     target: MessageQueue | None = None
-    some: list[dict[str, Any]] = []
+    batch: list[dict[str, Any]] = []
     size_bytes = 0
     for row in rows:
         here = (row["topic"], row["broker"], row["queueId"])
         there = _target(plan, here, row)
         size = len(row["body"] or b"") + _ROW_BYTES
-        is_full = len(some) >= plan.batch_rows or size_bytes + size > _BATCH_BYTES_MAX
-        if some and (here != source or there != target or is_full):
+        is_full = len(batch) >= plan.batch_rows or size_bytes + size > _BATCH_BYTES_MAX
+        if batch and (here != source or there != target or is_full):
             assert source is not None
             assert target is not None
-            yield source, some, target
-            some, size_bytes = [], 0
+            yield source, batch, target
+            batch, size_bytes = [], 0
         source, target = here, there
-        some.append(row)
+        batch.append(row)
         size_bytes += size
-    if some:
+    if batch:
         assert source is not None
         assert target is not None
-        yield source, some, target
+        yield source, batch, target
 
 
 def _target(plan: SendPlan, source: tuple[str, str, int], row: dict[str, Any]) -> MessageQueue:
-    """The queue a row goes to: that of its message group, its own, or its place in the list."""
+    """The target queue of a row: by message group, with the same name, or by source index."""
     topic = row["target"]
     queues = plan.queues[topic]
     group = dict(row["properties"] or ()).get(SHARDING_KEY)
@@ -539,7 +559,7 @@ def _origin(source: tuple[str, str, int], row: dict[str, Any]) -> str:
 
 
 def _message(source: tuple[str, str, int], row: dict[str, Any], topic: str) -> Message:
-    """An ordinary message: the user's own properties, tag, keys and group, and its origin."""
+    """An ordinary message with the row's user properties, tag, keys and group, and its origin."""
     properties = dict(row["properties"] or ())
     own = {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
     own[REPLAY_OF] = _origin(source, row)
@@ -570,8 +590,8 @@ def _origins(cluster: LiveCluster, queue: QueueId, start: int, end: int) -> set[
         batch_rows=4_096,
         check_crc=False,
     )
-    found: set[str] = set()
+    origins: set[str] = set()
     for batch in read_span(cluster, queue, start, end, options, ScanReport(), skip_expired=True):
         for properties in batch.column(0).to_pylist():
-            found |= {value for name, value in properties or () if name == REPLAY_OF}
-    return found
+            origins |= {value for name, value in properties or () if name == REPLAY_OF}
+    return origins

@@ -20,9 +20,9 @@ _JAVA_NAME: Final = re.compile(r"^(?:[a-z][\w]*\.)+[A-Z][\w.$]*: ")
 
 
 def spark_sentence(error: BaseException) -> str:
-    """The one line out of Spark's many that says what is wrong."""
+    """The one line of Spark's error text that says what is wrong."""
     text = str(error)
-    # An error of ours that crossed a worker: its own words stand behind the class's name.
+    # Our own error from a worker: its text follows the name of its class.
     ours = re.search(r"cometmq\.errors\.\w+: (.+)", text)
     if ours is not None:
         return ours[1].strip()
@@ -31,7 +31,7 @@ def spark_sentence(error: BaseException) -> str:
         return repr(error)
     if not lines[0].startswith("An error occurred while calling"):
         return lines[0]
-    # The words of py4j alone: what was thrown follows, and behind all of its frames what caused it.
+    # py4j's text: the exception follows, and after its frames the cause.
     causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
     if not causes:
         return lines[0]
@@ -40,10 +40,10 @@ def spark_sentence(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet_queries() -> Iterator[None]:
-    """Keep PySpark from writing a refused query as a page of JSON on stderr before it raises."""
+    """Keep PySpark from logging a refused query as a page of JSON on stderr before it raises."""
     from pyspark.logger import PySparkLogger
 
-    # Made by PySpark's own hand: an ordinary logger of that name would not take its arguments.
+    # PySpark must create these: an ordinary logger of the same name refuses its arguments.
     logs: list[logging.Logger] = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
     before = [log.disabled for log in logs]
     for log in logs:
@@ -57,10 +57,13 @@ def quiet_queries() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let a Ctrl-C be one: not the error that tidying up met after it.
+    """Raise KeyboardInterrupt after Ctrl-C, instead of an error of the cleanup after it.
 
-    The interrupt ends a call of the JVM in the middle, and whatever is called then, on the way
-    out, gets an answer that is not its own.
+    The interrupt breaks off a call of the JVM, and the next call, during cleanup, reads the answer
+    of the first.
+
+    Raises:
+        KeyboardInterrupt: it is in the error's chain.
     """
     try:
         yield
@@ -75,10 +78,14 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def explain_errors() -> Iterator[None]:
-    """Turn Spark's exceptions into a ConfigError of one line; errors of ours pass as they are."""
+    """Turn Spark's exceptions into a ConfigError of one line; our own errors pass unchanged.
+
+    Raises:
+        ConfigError: Spark raised an exception.
+    """
     from pyspark.errors import PySparkException
 
-    # py4j ships no types; what it raises is an exception of the JVM that PySpark did not know.
+    # py4j has no types; it raises this for an exception of the JVM that PySpark does not know.
     jvm_error: type[Exception] = import_module("py4j.protocol").Py4JError
     try:
         with interruptible(), quiet_queries():
@@ -86,4 +93,4 @@ def explain_errors() -> Iterator[None]:
     except (PySparkException, jvm_error) as error:
         sentence = spark_sentence(error)
         is_ours = "cometmq.errors." in str(error)
-        raise ConfigError(sentence if is_ours else f"Spark could not do it: {sentence}") from None
+        raise ConfigError(sentence if is_ours else f"Spark failed: {sentence}") from None

@@ -1,4 +1,4 @@
-"""Progress of a batch job: rows that its workers have counted, and finished tasks."""
+"""Progress of a batch job: the rows that its workers count, and its finished tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RowCounter", "counted", "row_counter", "running_tasks", "watching"]
 
-_TELL_EVERY_S: Final = 0.5
+_UPDATE_EVERY_S: Final = 0.5
 
 
 class RowCounter(Protocol):
@@ -27,21 +27,21 @@ class RowCounter(Protocol):
 
     @property
     def value(self) -> int:
-        """What has been counted; asked on the driver only."""
+        """The count; only for the driver."""
         ...
 
     def add(self, term: int) -> None:
-        """So many more."""
+        """Add to the count."""
         ...
 
 
 def row_counter(spark: SparkSession) -> RowCounter:
-    """A counter for workers to add to; a worker's count arrives when its task ends."""
+    """A counter for workers; a worker's count reaches the driver when its task ends."""
     return spark.sparkContext.accumulator(0)
 
 
 def counted(frame: DataFrame, counter: RowCounter) -> DataFrame:
-    """The same rows, counted as workers pass them on: about a microsecond for a narrow one."""
+    """The same rows, counted by the workers; about a microsecond for a narrow row."""
 
     def count(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -52,10 +52,10 @@ def counted(frame: DataFrame, counter: RowCounter) -> DataFrame:
 
 
 class _StageRows:
-    """Rows that stages have read from their source, as Spark itself counts them.
+    """Rows that stages have read from their source, as Spark counts them.
 
-    For work whose rows pass no worker of ours: it costs them nothing.  What a later stage reads
-    again, from a cache, is not more than the first has read.
+    For jobs whose rows pass no Python worker of ours; the count costs nothing.  A later stage that
+    reads rows again from a cache reads no more than the first stage.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -64,29 +64,29 @@ class _StageRows:
 
     @property
     def value(self) -> int:
-        """Of the stage that has read most."""
+        """The rows of the stage that has read the most."""
         context = self._spark.sparkContext
         try:
             self._seen.update(context.statusTracker().getActiveStageIds())
             store = context._jsc.sc().statusStore()
-            rows = [int(store.lastStageAttempt(one).inputRecords()) for one in self._seen]
+            rows = [int(store.lastStageAttempt(stage).inputRecords()) for stage in self._seen]
         except Exception:
-            # The session ends, or a stage has left the store: the next look tells more.
+            # The session ends, or Spark has dropped a stage: the next poll knows more.
             return 0
         return max(rows, default=0)
 
 
 def running_tasks(spark: SparkSession) -> str | None:
-    """``3 of 8 tasks`` of what runs now, empty when nothing does; None when the session is gone."""
+    """``3 of 8 tasks`` of the running stages, empty if none runs; None if the session has ended."""
     tracker = spark.sparkContext.statusTracker()
     try:
-        stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
+        stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     except Exception:
-        # The session ends while we look: there is nothing left to tell.
+        # The session ended during the call.
         return None
-    known = [one for one in stages if one is not None]
-    done = sum(one.numCompletedTasks for one in known)
-    total = sum(one.numTasks for one in known)
+    running = [stage for stage in stages if stage is not None]
+    done = sum(stage.numCompletedTasks for stage in running)
+    total = sum(stage.numTasks for stage in running)
     return f"{done} of {total} tasks" if total else ""
 
 
@@ -98,10 +98,10 @@ def watching(
     *,
     by_stages: bool = False,
 ) -> Iterator[list[RowCounter]]:
-    """Tell every half second what the counters that come out have counted, and the tasks done.
+    """Show counted rows and finished tasks every half second; yields one counter per input.
 
-    One counter per input, one at least; ``extents`` say what the inputs hold.  A worker's count
-    arrives when its task ends.  With ``by_stages`` Spark's own count of one input's rows is told.
+    There is at least one counter.  ``extents`` say what the inputs hold.  With ``by_stages`` the
+    rows are those that Spark counts for one input.
     """
     counters = [row_counter(spark) for _ in extents] or [row_counter(spark)]
     counts: list[_StageRows | RowCounter] = [_StageRows(spark)] if by_stages else [*counters]
@@ -112,14 +112,14 @@ def watching(
     ]
     over = threading.Event()
 
-    def look() -> None:
-        while not over.wait(_TELL_EVERY_S):
+    def poll() -> None:
+        while not over.wait(_UPDATE_EVERY_S):
             text = running_tasks(spark)
             if text is None:
                 return
             progress.update(max(progress.rows, _sum(counts)), text=text)
 
-    thread = threading.Thread(target=look, name="pipeline-progress", daemon=True)
+    thread = threading.Thread(target=poll, name="pipeline-progress", daemon=True)
     thread.start()
     try:
         yield counters
@@ -131,4 +131,4 @@ def watching(
 
 
 def _sum(counts: Sequence[_StageRows | RowCounter]) -> int:
-    return sum(one.value for one in counts)
+    return sum(count.value for count in counts)

@@ -1,9 +1,6 @@
-"""Change events of Canal and Debezium as rows: which row of which table became what, and when.
+"""Change events of Canal and Debezium, parsed into one `Change` per changed row; without Spark.
 
-Job: JSON bodies to one `Change` per changed row, with a version that orders them.  It must not
-know Spark, so that it is tested without a JVM.
-
-Both kinds are told apart by their members.  Canal ("flat message"):
+The members of the JSON object distinguish the two kinds.  Canal ("flat message"):
 
     {"type": "UPDATE", "database": "shop", "table": "orders", "pkNames": ["id"], "isDdl": false,
      "es": 1700000000000, "ts": 1700000000120, "id": 7, "mysqlType": {"id": "bigint"},
@@ -15,10 +12,10 @@ Debezium, with or without its ``schema`` / ``payload`` envelope:
      "source": {"connector": "mysql", "db": "shop", "table": "orders", "ts_ms": ...,
                 "file": "binlog.000003", "pos": 484, "row": 0}}
 
-A version is text that sorts as its events happened.  MySQL through Debezium: number of the binlog
+A version is text whose order is that of the events.  MySQL through Debezium: number of the binlog
 file, position, row; Postgres: log sequence number; other connectors: time in the source.  Canal:
-time of execution, its own batch id, row.  Versions of two sources do not compare.  A snapshot
-(``op`` r) is older than every change of the log that it was taken at.
+time of execution, Canal's batch id, row.  Versions of two sources are not comparable.  A snapshot
+(``op`` r) is older than every change after its position in the log.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ UPSERT: Final = "UPSERT"
 DELETE: Final = "DELETE"
 DDL: Final = "DDL"
 BAD: Final = "BAD"
-#: Types a column may have, narrow to wide: a wider one holds every value of a narrower one.
+#: The types of a column, narrow to wide.
 COLUMN_TYPES: Final = ("boolean", "bigint", "double", "string")
 
 _CANAL_ROWS: Final = {"INSERT": UPSERT, "UPDATE": UPSERT, "DELETE": DELETE}
@@ -56,7 +53,7 @@ _TEXT_MAX: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One changed row, one change of the table itself (DDL), or what could not be read (BAD).
+    """One changed row, one change of the table (DDL), or one unreadable event (BAD).
 
     ``row`` holds values as text, null for NULL; ``types`` a type of `COLUMN_TYPES` by column.
     ``key`` is the JSON list of the key's values, in the order of the key's columns.
@@ -79,11 +76,11 @@ def _bad(reason: str, body: bytes) -> list[Change]:
 
 
 def parse_change(body: bytes | None, key_columns: tuple[str, ...] = ()) -> list[Change]:
-    """The changes of one body; a body that cannot be read is one change of kind BAD.
+    """The changes of one body; an unreadable body is one change of kind BAD.
 
     Args:
-        body: JSON; empty or None (Debezium's tombstone after a delete) holds no change.
-        key_columns: the table's key; by default Canal's ``pkNames``, which Debezium lacks.
+        body: JSON; an empty one (Debezium's tombstone after a delete) has no change.
+        key_columns: the table's key; default Canal's ``pkNames``, which Debezium lacks.
     """
     if not body:
         return []
@@ -102,7 +99,7 @@ def parse_change(body: bytes | None, key_columns: tuple[str, ...] = ()) -> list[
         if "payload" in event and payload is None:
             return []
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return _bad(f"a change event with a member of another kind ({error})", body)
+        return _bad(f"a change event with an unexpected member ({error})", body)
     return _bad("neither a Canal nor a Debezium change event", body)
 
 
@@ -131,11 +128,13 @@ def _canal(event: dict[str, Any], key_columns: tuple[str, ...], body: bytes) -> 
             return _bad(f"a row without its key {', '.join(names)}", body)
         old = olds[number] if number < len(olds) else None
         before = {**row, **{name: _text(value) for name, value in (old or {}).items()}}
-        gone = _key(before, names)
+        old_key = _key(before, names)
         version = f"{first}.{number:06d}"
-        if gone is not None and gone != key:
-            # The key itself changed: the row under the old key is gone.
-            changes.append(Change(DELETE, database, table, gone, version, time_ms, before, types))
+        if old_key is not None and old_key != key:
+            # The key itself changed, so the row with the old key is deleted.
+            changes.append(
+                Change(DELETE, database, table, old_key, version, time_ms, before, types)
+            )
         op = _CANAL_ROWS[kind]
         changes.append(Change(op, database, table, key, version, time_ms, row, types))
     return changes
@@ -179,7 +178,7 @@ def _debezium(
 def _debezium_version(source: dict[str, Any], time_ms: int) -> str:
     if source.get("file") and source.get("pos") is not None:
         number = int(str(source["file"]).rpartition(".")[2])
-        # The snapshot's rows carry the position it was taken at: they come before its changes.
+        # Rows of a snapshot carry its position and come before the changes at that position.
         row = -1 if _is_snapshot(source) else int(source.get("row") or 0)
         return f"{number:012d}.{int(source['pos']):020d}.{row + 1:06d}"
     if source.get("lsn") is not None:
@@ -192,7 +191,7 @@ def _is_snapshot(source: dict[str, Any]) -> bool:
 
 
 def _declared(schema: Any, member: str) -> dict[str, str]:
-    """Column types out of the envelope's schema, where there is one."""
+    """Column types from the envelope's schema, if it has one."""
     if not isinstance(schema, dict):
         return {}
     for part in schema.get("fields") or ():
@@ -226,7 +225,7 @@ def _text(value: Any) -> str | None:
 
 
 def _key(row: dict[str, str | None], names: tuple[str, ...]) -> str | None:
-    """The key's values as a JSON list; None where one is missing."""
+    """The key's values as a JSON list; None if one is missing."""
     values = [row.get(name) for name in names]
     if any(value is None for value in values):
         return None

@@ -1,8 +1,4 @@
-"""`cometmq pipeline cdc` as a function: messages in, a table kept up to date, a summary out.
-
-Job: hold changes against a target, batch by batch, and add up what happened.  It must not parse
-options or print.
-"""
+"""`cometmq pipeline cdc`: merges messages into a table batch by batch, and sums up the run."""
 
 from __future__ import annotations
 
@@ -29,13 +25,13 @@ _EXAMPLES: Final = 20
 
 @dataclass(slots=True)
 class Merger:
-    """Merges batches of messages into one table and remembers what it met.
+    """Merges batches of messages into one table and counts its changes.
 
     Args:
         target: the table.
-        key_columns: its key; empty for what Canal's events say.
+        key_columns: its key; empty to take the key from Canal's events.
         table: only changes of this ``database.table`` (or bare table name).
-        columns: columns and types to keep; None for those the events show.
+        columns: columns and types of the table; None to take them from the events.
     """
 
     target: Target
@@ -43,7 +39,7 @@ class Merger:
     table: str | None = None
     columns: dict[str, str] | None = None
     changes: int = 0
-    """Changed rows, statements and unreadable events; one event may hold several rows."""
+    """Changed rows, statements and unreadable events; an event may have several rows."""
     upserts: int = 0
     deletes: int = 0
     bad: int = 0
@@ -51,7 +47,7 @@ class Merger:
     repeated_batches: int = 0
     row_count: int = 0
     shape: list[str] = field(default_factory=list)
-    """What changed in the table's columns, a sentence each."""
+    """The changes of the table's columns, a sentence each."""
     bad_reasons: list[dict[str, Any]] = field(default_factory=list)
     per_batch: list[dict[str, Any]] = field(default_factory=list)
 
@@ -63,64 +59,68 @@ class Merger:
         *,
         counter: RowCounter | None = None,
     ) -> None:
-        """Merge one batch, unless the table holds it already."""
+        """Merge one batch, unless the table already has it.
+
+        Raises:
+            ConfigError: the changes are of several tables or do not fit the table.
+        """
         if stream:
             done = self.target.applied(stream)
             if done is not None and batch_id <= done:
                 self.repeated_batches += 1
                 return
-        found = changes(messages, key_columns=self.key_columns, counter=counter).persist()
+        changed = changes(messages, key_columns=self.key_columns, counter=counter).persist()
         try:
-            self._take(found, stream, batch_id)
+            self._take(changed, stream, batch_id)
         finally:
-            found.unpersist()
+            changed.unpersist()
 
-    def _take(self, found: DataFrame, stream: str, batch_id: int) -> None:
+    def _take(self, changed: DataFrame, stream: str, batch_id: int) -> None:
         from pyspark.sql import functions as F  # noqa: N812
 
         if self.table is not None:
             full = F.concat_ws(".", "database", "table")
             is_ours = (full == self.table) | (F.col("table") == self.table)
-            chosen = found.where(is_ours | (F.col("op") == BAD))
+            chosen = changed.where(is_ours | (F.col("op") == BAD))
         else:
-            chosen = found
+            chosen = changed
         seen = overview(chosen)
-        self._one_table(found, seen)
+        self._check_table(changed, seen)
         before = self.target.columns()
-        kept = self.columns or seen.columns
-        told = schema_changes(before, {**(before or {}), **kept}, seen.statements)
+        columns = self.columns or seen.columns
+        shape = schema_changes(before, {**(before or {}), **columns}, seen.statements)
         if self.columns is not None:
-            told += [f"column {n} is left out" for n in seen.columns if n not in self.columns]
+            shape += [f"column {n} is left out" for n in seen.columns if n not in self.columns]
         if seen.upserts + seen.deletes:
             news = newest(chosen)
-            self.row_count = self.target.apply(news, kept, stream=stream, batch_id=batch_id)
-        self._add(seen, told, batch_id)
+            self.row_count = self.target.apply(news, columns, stream=stream, batch_id=batch_id)
+        self._add(seen, shape, batch_id)
 
-    def _one_table(self, found: DataFrame, seen: Overview) -> None:
+    def _check_table(self, changed: DataFrame, seen: Overview) -> None:
         if len(seen.tables) > 1:
             raise ConfigError(
                 f"the changes are of {len(seen.tables)} tables "
                 f"({', '.join(sorted(seen.tables)[:5])}): choose one with --table"
             )
         if not seen.tables and self.table is not None and not self.batches:
-            there = sorted(overview(found).tables)
-            if there:
+            tables = sorted(overview(changed).tables)
+            if tables:
                 raise ConfigError(
-                    f"no change is of table {self.table}; there are {', '.join(there[:5])}"
+                    f"no change is of table {self.table}; there are {', '.join(tables[:5])}"
                 )
 
-    def _add(self, seen: Overview, told: list[str], batch_id: int) -> None:
-        found = seen.upserts + seen.deletes + seen.ddl + seen.bad_count
-        if not found:
-            # A stream begins with an empty batch that fixes where it starts.
+    def _add(self, seen: Overview, shape: list[str], batch_id: int) -> None:
+        count = seen.upserts + seen.deletes + seen.ddl + seen.bad_count
+        if not count:
+            # A stream begins with an empty batch that saves its first offsets.
             return
         self.batches += 1
-        self.changes += found
+        self.changes += count
         self.upserts += seen.upserts
         self.deletes += seen.deletes
         self.bad += seen.bad_count
         self.bad_reasons += seen.bad[: max(0, _EXAMPLES - len(self.bad_reasons))]
-        self.shape += [one for one in told if one not in self.shape]
+        self.shape += [sentence for sentence in shape if sentence not in self.shape]
         self.per_batch.append(
             {
                 "batch": batch_id if batch_id >= 0 else len(self.per_batch),
@@ -132,10 +132,10 @@ class Merger:
             }
         )
 
-    def summary(self, place: str, progress: RunProgress) -> Summary:
-        """The last word; bad events are faults, since the table may lack what they held."""
+    def summary(self, path: str, progress: RunProgress) -> Summary:
+        """The summary; unreadable events are faults, since the table may lack their changes."""
         facts: dict[str, Any] = {
-            "table": place,
+            "table": path,
             "rows": self.row_count,
             "changes": self.changes,
             "upserts": self.upserts,
@@ -154,7 +154,7 @@ class Merger:
         return Summary("cdc", facts, faults)
 
     def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
-        """The page."""
+        """The report's page."""
         page = HtmlReport("Changes merged into a table", f"Table {summary.facts['table']}.")
         page.summary(summary)
         page.heading("Columns")

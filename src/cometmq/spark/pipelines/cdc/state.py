@@ -1,15 +1,12 @@
-"""Change events merged into the table they describe.
+"""Change events merged into the state of a table, as DataFrames.
 
-Job: DataFrames of messages to changes, changes to the newest state per key, and old state plus
-changes to new state.  It must not open a source or write a table (`cdc_table` does).
-
-    found = changes(messages, key_columns=("id",))       # one row per changed row
-    state = merged(None, newest(found))                  # one row per key, deleted ones marked
+    changed = changes(messages, key_columns=("id",))     # one row per changed row
+    state = merged(None, newest(changed))                # one row per key, deleted ones marked
     rows(state, columns)                                 # the table itself, typed
 
-State is keyed by the JSON text of the key and keeps deleted keys with their version: an update
-that arrives after the delete it preceded must not bring the row back.  Merging is by version
-alone, so order of arrival does not matter and a repeated event changes nothing.
+The state has one row per key (as JSON text).  It keeps deleted keys with their version, so that an
+older update that arrives after the delete does not bring the row back.  Merging compares versions
+only: the order of arrival does not matter, and a repeated event changes nothing.
 """
 
 from __future__ import annotations
@@ -56,13 +53,14 @@ STATE_DDL: Final = "key string, version string, deleted boolean, row map<string,
 def changes(
     messages: DataFrame, *, key_columns: tuple[str, ...] = (), counter: RowCounter | None = None
 ) -> DataFrame:
-    """One row per changed row in the column ``body`` of ``messages`` (see `changes.Change`).
+    """One row per changed row in the column ``body`` of ``messages`` (see `events.Change`).
 
     Args:
-        key_columns: the table's key; by default Canal's ``pkNames``, which Debezium lacks.
+        key_columns: the table's key; default Canal's ``pkNames``, which Debezium lacks.
         counter: counts the bodies, for progress.
 
-    Raises ConfigError when there is no such column of bytes.
+    Raises:
+        ConfigError: there is no such column of bytes.
     """
     kinds = dict(messages.dtypes)
     if kinds.get("body") not in ("binary", "string"):
@@ -75,7 +73,7 @@ def changes(
 def _parser(
     key_columns: tuple[str, ...], counter: RowCounter | None
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """What runs in Spark's workers."""
+    """The function that runs in Spark's workers."""
 
     def parse(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -94,17 +92,17 @@ def _parser(
             columns: list[list[Any]] = [[] for _ in schema]
             for body in batch.column(0).to_pylist():
                 raw = body.encode() if isinstance(body, str) else body
-                for one in parse_change(raw, key_columns):
+                for change in parse_change(raw, key_columns):
                     values = (
-                        one.op,
-                        one.database,
-                        one.table,
-                        one.key,
-                        one.version,
-                        one.time_ms,
-                        list(one.row.items()),
-                        list(one.types.items()),
-                        one.text,
+                        change.op,
+                        change.database,
+                        change.table,
+                        change.key,
+                        change.version,
+                        change.time_ms,
+                        list(change.row.items()),
+                        list(change.types.items()),
+                        change.text,
                     )
                     for column, value in zip(columns, values, strict=True):
                         column.append(value)
@@ -118,7 +116,7 @@ def _parser(
 
 @dataclass(slots=True)
 class Overview:
-    """What some changes hold, from one pass over them."""
+    """A summary of changes, from one pass over them."""
 
     upserts: int = 0
     deletes: int = 0
@@ -128,71 +126,71 @@ class Overview:
     statements: list[str] = field(default_factory=list)
     """DDL statements in their order."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Column to the widest type that any change names."""
+    """Column to the widest type that a change names."""
     bad: list[dict[str, Any]] = field(default_factory=list)
-    """Events that could not be read: reason, count, example."""
+    """Unreadable events: reason, count, example."""
 
     @property
     def bad_count(self) -> int:
-        """How many events could not be read."""
-        return sum(one["count"] for one in self.bad)
+        """The number of unreadable events."""
+        return sum(row["count"] for row in self.bad)
 
 
-def overview(found: DataFrame) -> Overview:
+def overview(changed: DataFrame) -> Overview:
     """Counts, tables, columns and faults of the changes."""
     from pyspark.sql import functions as F  # noqa: N812
 
     is_row = F.col("op").isin(UPSERT, DELETE)
     reason = F.when(F.col("op") == BAD, F.substring_index("text", ":", 1))
-    told = found.groupBy("op", "database", "table", reason.alias("reason")).agg(
+    counts = changed.groupBy("op", "database", "table", reason.alias("reason")).agg(
         F.count("*").alias("count"),
         F.min("text").alias("example"),
         F.collect_set(F.when(F.col("op") == DDL, F.struct("version", "text"))).alias("ddl"),
-        # As good as all events of a table name the same columns and types: the sets stay small.
+        # Nearly all events of a table name the same columns and types: the sets stay small.
         F.collect_set(F.when(is_row, F.map_entries("types"))).alias("types"),
         F.collect_set(F.when(is_row, F.map_keys("row"))).alias("names"),
     )
     result = Overview()
     ddl: set[tuple[str, str]] = set()
-    for row in told.collect():
+    for row in counts.collect():
         count = int(row["count"])
         if row["op"] == BAD:
             example = str(row["example"])
             result.bad.append({"reason": row["reason"], "count": count, "example": example})
         elif row["op"] == DDL:
             result.ddl += count
-            ddl |= {(str(one["version"]), str(one["text"])) for one in row["ddl"]}
+            ddl |= {(str(statement["version"]), str(statement["text"])) for statement in row["ddl"]}
         else:
             result.tables.add(".".join(filter(None, (row["database"], row["table"]))))
             result.upserts += count if row["op"] == UPSERT else 0
             result.deletes += count if row["op"] == DELETE else 0
             _add_columns(result.columns, row["types"], row["names"])
     result.statements = [text for _, text in sorted(ddl)]
-    result.bad.sort(key=lambda one: (-one["count"], one["reason"]))
+    result.bad.sort(key=lambda fault: (-fault["count"], fault["reason"]))
     result.columns = dict(sorted(result.columns.items()))
     return result
 
 
 def _add_columns(columns: dict[str, str], typed: Iterable[Any], named: Iterable[Any]) -> None:
     for entries in typed:
-        for one in entries:
-            columns[one["key"]] = wider(columns.get(one["key"]), one["value"])
+        for entry in entries:
+            columns[entry["key"]] = wider(columns.get(entry["key"]), entry["value"])
     for names in named:
         for name in names:
             columns.setdefault(name, COLUMN_TYPES[-1])
 
 
-def newest(found: DataFrame) -> DataFrame:
-    """The last word on each key: the columns of `STATE_DDL`, one row per key.
+def newest(changed: DataFrame) -> DataFrame:
+    """The newest change of each key: the columns of `STATE_DDL`, one row per key.
 
-    Of a delete and an upsert of one version the upsert counts: a row whose key changed and came
-    back is there.
+    Of a delete and an upsert with one version the upsert counts: an update may change the key of
+    one row and give the old key to another.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     last = F.max_by(F.struct("version", "op", "row"), F.struct("version", "op")).alias("last")
-    kept = found.where(F.col("op").isin(UPSERT, DELETE)).groupBy("key").agg(last)
-    return kept.select(
+    last_changes = changed.where(F.col("op").isin(UPSERT, DELETE)).groupBy("key").agg(last)
+    return last_changes.select(
         "key",
         F.col("last.version").alias("version"),
         (F.col("last.op") == DELETE).alias("deleted"),
@@ -201,7 +199,7 @@ def newest(found: DataFrame) -> DataFrame:
 
 
 def merged(state: DataFrame | None, news: DataFrame) -> DataFrame:
-    """State after the changes: per key whichever has the higher version; equal ones are equal."""
+    """The state after the changes: per key the row with the higher version."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if state is None:
@@ -213,11 +211,11 @@ def merged(state: DataFrame | None, news: DataFrame) -> DataFrame:
     return chosen.select("key", *(F.col(f"last.{name}").alias(name) for name in columns))
 
 
-def wider(one: str | None, other: str) -> str:
-    """A type that holds the values of both."""
-    if one is None or one == other:
-        return other
-    if {one, other} == {"bigint", "double"}:
+def wider(first: str | None, second: str) -> str:
+    """A type that holds the values of both types."""
+    if first is None or first == second:
+        return second
+    if {first, second} == {"bigint", "double"}:
         return "double"
     return COLUMN_TYPES[-1]
 
@@ -225,23 +223,23 @@ def wider(one: str | None, other: str) -> str:
 def schema_changes(
     before: Mapping[str, str] | None, now: Mapping[str, str], statements: Iterable[str] = ()
 ) -> list[str]:
-    """What changed in the table's shape, a sentence each; the source's DDL statements first."""
-    told = [f"statement: {' '.join(text.split())}" for text in statements]
+    """The changes of the table's columns, a sentence each, after the source's DDL statements."""
+    sentences = [f"statement: {' '.join(text.split())}" for text in statements]
     if before is None:
-        return told
-    told += [f"column {name} is new ({now[name]})" for name in now if name not in before]
-    told += [
+        return sentences
+    sentences += [f"column {name} is new ({now[name]})" for name in now if name not in before]
+    sentences += [
         f"column {name} was {before[name]} and is {now[name]}"
         for name in now
         if name in before and before[name] != now[name]
     ]
-    return told
+    return sentences
 
 
 def rows(state: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """The table: rows that are not deleted, typed; columns a row lacks are null.
+    """The table: rows that are not deleted, typed; null where a row lacks a column.
 
-    A value that its type does not hold fails the job: `overview` chose types that hold all.
+    A value that does not fit its type fails the job; the types of `overview` fit all values.
     """
     from pyspark.sql import functions as F  # noqa: N812
 

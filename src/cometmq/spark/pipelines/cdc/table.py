@@ -1,24 +1,21 @@
-"""The tables that changes are merged into: Parquet snapshots, or Delta.
-
-Job: keep the newest state and hand out the rows, atomically and once per batch.  It must not read
-change events.
+"""The tables that changes are merged into: Parquet snapshots, or Delta.  Each batch is one step.
 
 Parquet, in a directory on a disk that driver and executors share:
 
     _table.json                     which snapshot is current, and what it holds; replaced by rename
-    snapshots/00000003/rows/        the table: any Parquet reader may read it
-    snapshots/00000003/state/       key, version, deleted, row: what later changes are held against
+    snapshots/00000003/rows/        the table, for any Parquet reader
+    snapshots/00000003/state/       key, version, deleted, row: later changes are merged into it
     _lock                           one writer at a time
 
 A snapshot is written beside the current one, synced, and then named in ``_table.json``: a reader
-sees the old table or the new one.  What a killed run left behind is not named and is removed by
-the next.  The two newest snapshots are kept, so that a reader that has just begun can finish.
+sees the old table or the new one.  A snapshot of a killed run is not named, and the next run
+removes it.  The two newest snapshots stay, so that a reader that has just begun can finish.
 
-Delta: the rows with three columns more, ``_key``, ``_version`` and ``_deleted``; readers filter
-``_deleted = false``.  A batch is one MERGE that carries its batch id as Delta's own transaction.
+Delta: the rows with three more columns, ``_key``, ``_version`` and ``_deleted``; readers filter
+``_deleted = false``.  A batch is one MERGE that carries its batch id as Delta's transaction.
 
-Both remember (stream, batch id) of the last batch in the same atomic step that makes it visible,
-so a batch that Spark repeats after a crash is recognised and left out.
+Both store (stream, batch id) of the last batch in the same atomic step that makes it visible, so a
+batch that Spark repeats after a crash is recognised and skipped.
 """
 
 from __future__ import annotations
@@ -42,11 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["POINTS", "DeltaTableTarget", "ParquetTable", "Target", "current_snapshot"]
 
-#: Where a run may end while it applies a batch: state written, snapshot on the disk, visible.
+#: The steps of a batch at which tests end a run: state written, snapshot synced, pointer set.
 POINTS: Final = ("state", "synced", "pointed")
 
 _POINTER: Final = "_table.json"
-_KEPT: Final = 2
+_SNAPSHOTS: Final = 2
 _FORMAT: Final = 1
 #: Delta's names of types where Spark has others.
 _SPARK_NAMES: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
@@ -54,7 +51,7 @@ _OURS: Final = ("_key", "_version", "_deleted")
 
 
 class Target(Protocol):
-    """What `cdc_run` needs of a table."""
+    """A table that `Merger` writes."""
 
     def columns(self) -> dict[str, str] | None:
         """Column to type; None before the first batch."""
@@ -67,12 +64,12 @@ class Target(Protocol):
     def apply(
         self, news: DataFrame, columns: dict[str, str], *, stream: str = "", batch_id: int = -1
     ) -> int:
-        """Merge the newest changes per key and make them visible; rows the table has then."""
+        """Merge the newest changes per key and make them visible; returns the table's row count."""
         ...
 
 
 def _widened(old: dict[str, str] | None, new: dict[str, str]) -> dict[str, str]:
-    """Old columns in their order with types wide enough, then the new ones."""
+    """The old columns in their order with types that are wide enough, then the new columns."""
     result = dict(old or {})
     for name, kind in new.items():
         result[name] = wider(result.get(name), kind)
@@ -114,7 +111,9 @@ def _read_pointer(folder: Path) -> _Pointer | None:
 def current_snapshot(path: str | Path) -> Path:
     """The directory of Parquet files that is the table now, for any reader.
 
-    Raises ConfigError where there is no table.
+    Raises:
+        ConfigError: there is no table.
+        StoreCorrupt: the table's pointer is damaged.
     """
     folder = Path(path)
     pointer = _read_pointer(folder)
@@ -136,7 +135,7 @@ def _sync(path: Path) -> None:
 
 
 def _sync_tree(folder: Path) -> None:
-    """Files, then the directories that name them."""
+    """Sync files, then the directories that contain them."""
     for root, _, names in os.walk(folder, topdown=False):
         for name in names:
             _sync(Path(root) / name)
@@ -144,7 +143,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _count(folder: Path) -> int:
-    """Rows by the files' own footers."""
+    """The number of rows in the files' footers."""
     import pyarrow.dataset
 
     return int(pyarrow.dataset.dataset(folder, format="parquet").count_rows())
@@ -155,7 +154,11 @@ class ParquetTable:
 
     Args:
         path: the directory.
-        at: called at the points of `POINTS` while a batch is applied; tests end the run there.
+        at: called at each of `POINTS` while a batch is applied; tests end the run there.
+
+    Raises:
+        ConfigError: the directory holds other things.
+        StoreCorrupt: the table's pointer is damaged.
     """
 
     def __init__(self, path: str | Path, *, at: Callable[[str], None] | None = None) -> None:
@@ -163,8 +166,8 @@ class ParquetTable:
         self.folder = Path(path).absolute()
         self._pointer = _read_pointer(self.folder)
         if self._pointer is None and self.folder.exists() and any(self.folder.iterdir()):
-            known = {"snapshots", "_lock"}
-            strange = sorted(one.name for one in self.folder.iterdir() if one.name not in known)
+            ours = {"snapshots", "_lock"}
+            strange = sorted(path.name for path in self.folder.iterdir() if path.name not in ours)
             if strange:
                 raise ConfigError(
                     f"{self.folder} is no table of ours and is not empty ({strange[0]}): name "
@@ -173,7 +176,11 @@ class ParquetTable:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else writes meanwhile; ConfigError when somebody does."""
+        """Exclude other writers.
+
+        Raises:
+            ConfigError: another run writes the table.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "_lock").open("w") as lock:
             try:
@@ -197,30 +204,30 @@ class ParquetTable:
         """The newest state per key, read in the session of ``like``."""
         if self._pointer is None:
             return None
-        place = _snapshot(self.folder, self._pointer.snapshot) / "state"
-        return like.sparkSession.read.schema(STATE_DDL).parquet(str(place))
+        path = _snapshot(self.folder, self._pointer.snapshot) / "state"
+        return like.sparkSession.read.schema(STATE_DDL).parquet(str(path))
 
     def apply(
         self, news: DataFrame, columns: dict[str, str], *, stream: str = "", batch_id: int = -1
     ) -> int:
-        """Merge, write the next snapshot, sync it, and point to it; rows the table has then.
+        """Merge, write the next snapshot, sync it, and point to it; returns the table's row count.
 
-        What it wrote is on the disk when it returns; before that nothing is visible.
+        On return the snapshot is on the disk; before that nothing of it is visible.
         """
         old = self._pointer
         wide = _widened(old.columns if old else None, columns)
         number = (old.snapshot if old else 0) + 1
-        place = _snapshot(self.folder, number)
-        shutil.rmtree(place, ignore_errors=True)
+        folder = _snapshot(self.folder, number)
+        shutil.rmtree(folder, ignore_errors=True)
         state = merged(self.state(news), news)
-        state.write.parquet(str(place / "state"))
+        state.write.parquet(str(folder / "state"))
         self._at("state")
-        written = news.sparkSession.read.schema(STATE_DDL).parquet(str(place / "state"))
-        rows(written, wide).write.parquet(str(place / "rows"))
-        row_count = _count(place / "rows")
-        deleted_count = _count(place / "state") - row_count
-        _sync_tree(place)
-        _sync(place.parent)
+        written = news.sparkSession.read.schema(STATE_DDL).parquet(str(folder / "state"))
+        rows(written, wide).write.parquet(str(folder / "rows"))
+        row_count = _count(folder / "rows")
+        deleted_count = _count(folder / "state") - row_count
+        _sync_tree(folder)
+        _sync(folder.parent)
         self._at("synced")
         streams = dict(old.streams) if old else {}
         if stream:
@@ -241,9 +248,9 @@ class ParquetTable:
         self._pointer = pointer
 
     def _clean(self, newest: int) -> None:
-        for one in (self.folder / "snapshots").iterdir():
-            if one.name.isdigit() and not newest - _KEPT < int(one.name) <= newest:
-                shutil.rmtree(one, ignore_errors=True)
+        for path in (self.folder / "snapshots").iterdir():
+            if path.name.isdigit() and not newest - _SNAPSHOTS < int(path.name) <= newest:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 # -- Delta ------------------------------------------------------------------------------------
@@ -253,6 +260,9 @@ class DeltaTableTarget:
     """A Delta table, through the package ``deltalake``; no JAR.
 
     The newest changes of a batch pass through the driver: a batch's distinct keys must fit there.
+
+    Raises:
+        ConfigError: deltalake is missing, or the directory holds other things.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -278,23 +288,25 @@ class DeltaTableTarget:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Delta detects a second writer itself, when it commits."""
+        """Do nothing: Delta detects a second writer when it commits."""
         yield
 
     def columns(self) -> dict[str, str] | None:
-        """Column to type; None before the first batch."""
+        """Column to type; None before the first batch.
+
+        Raises:
+            ConfigError: the table has other columns than ours.
+        """
         if self._table is None:
             return None
-        found = {}
+        columns = {}
         for column in self._table.schema().fields:
             kind = getattr(column.type, "type", "string")
             if column.name not in _OURS:
-                found[column.name] = _SPARK_NAMES.get(kind, kind)
+                columns[column.name] = _SPARK_NAMES.get(kind, kind)
         if "_version" not in {column.name for column in self._table.schema().fields}:
-            raise ConfigError(
-                f"{self.path} is a Delta table of somebody else: it has no column _version"
-            )
-        return found
+            raise ConfigError(f"{self.path} is a foreign Delta table: it has no column _version")
+        return columns
 
     def applied(self, stream: str) -> int | None:
         """The last batch of a stream that the table holds."""
@@ -306,10 +318,10 @@ class DeltaTableTarget:
     def apply(
         self, news: DataFrame, columns: dict[str, str], *, stream: str = "", batch_id: int = -1
     ) -> int:
-        """One MERGE by version, with the batch id in its commit; rows the table has then.
+        """Merge by version, with the batch id in the commit; returns the table's row count.
 
-        Raises ConfigError when a column would have to become another type: Delta keeps the types
-        of written files.
+        Raises:
+            ConfigError: a column would need another type; Delta keeps the types of written files.
         """
         old = self.columns()
         wide = _widened(old, columns)

@@ -26,41 +26,49 @@ KINDS: Final = ("topic", "store", "archive", "parquet", "json", "delta", "jdbc")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One of `KINDS`, where it is, and the part after ``#``."""
+    """A kind out of `KINDS`, a topic or path or URL, and the part after ``#``."""
 
     kind: str
-    place: str
+    location: str
     part: str = ""
 
     def __str__(self) -> str:
         kind = "" if self.kind == "jdbc" else f"{self.kind}:"
-        return f"{kind}{self.place}" + (f"#{self.part}" if self.part else "")
+        return f"{kind}{self.location}" + (f"#{self.part}" if self.part else "")
 
 
 def parse_address(text: str) -> Address:
-    """The address in ``text``; ConfigError names the nearest kind for an unknown one."""
-    kind, separator, rest = text.partition(":")
+    """The address in ``text``.
+
+    Raises:
+        ConfigError: the kind is unknown (the text names the nearest one), or a part is missing.
+    """
+    kind, separator, location = text.partition(":")
     if not separator or "/" in kind or "\\" in kind:
-        kind, rest = "parquet", text
+        kind, location = "parquet", text
     if kind not in KINDS:
         near = get_close_matches(kind, KINDS, n=1)
-        hint = f"; did you mean {near[0]}:{rest}?" if near else ""
+        hint = f"; did you mean {near[0]}:{location}?" if near else ""
         raise ConfigError(
-            f"{text!r} begins with no kind of source that is known{hint} "
+            f"{text!r} does not begin with a known kind of source{hint} "
             f"The kinds are {', '.join(f'{name}:' for name in KINDS)}"
         )
     part = ""
     if kind in ("store", "jdbc"):
-        rest, _, part = rest.rpartition("#")
-        if not rest or not part:
+        location, _, part = location.rpartition("#")
+        if not location or not part:
             example = {"store": "store:DIR#TOPIC", "jdbc": "jdbc:derby:/data/shop#ORDERS"}[kind]
             raise ConfigError(f"{text!r} does not name a table or topic: write {example}")
-    if not rest:
-        raise ConfigError(f"{text!r} names no place: write {kind}:SOMETHING")
-    return Address(kind, f"jdbc:{rest}" if kind == "jdbc" else rest, part)
+    if not location:
+        raise ConfigError(f"{text!r} names no location: write {kind}:SOMETHING")
+    return Address(kind, f"jdbc:{location}" if kind == "jdbc" else location, part)
 
 
 def check_exists(address: Address) -> None:
-    """ConfigError where there is no such file or directory; other file systems are not asked."""
-    if not Path(address.place).exists() and "://" not in address.place:
+    """Check that a local file or directory exists; other file systems are not asked.
+
+    Raises:
+        ConfigError: it does not exist.
+    """
+    if not Path(address.location).exists() and "://" not in address.location:
         raise ConfigError(f"{address}: there is no such file or directory")

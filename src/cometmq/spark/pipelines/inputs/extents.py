@@ -1,8 +1,4 @@
-"""What an input holds, seen before Spark starts, which takes seconds.
-
-Job: rows and ranges of queue offsets of an address, or one sentence that says what is wrong with
-it.  It must not start Spark or read a message.
-"""
+"""What an input holds: rows and ranges of queue offsets, without Spark and without messages."""
 
 from __future__ import annotations
 
@@ -24,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Extent", "archive_ranges", "check_exists", "check_input", "topic_ranges"]
 
 _RETRY_MS: Final = 5_000
-"""A person waits for the answer."""
+"""A person waits for this answer."""
 _FOOTERS_MAX: Final = 1_000
-"""Parquet files whose footers are asked for a row count; with more of them nobody waits for it."""
+"""The most Parquet files whose footers are read for a row count."""
 
 
 def check_input(
@@ -37,11 +33,11 @@ def check_input(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> Extent:
-    """What is at an address.
+    """What an address holds.
 
     Args:
-        since_ms, until_ms: only what was stored in between, ms since 1970. For other inputs than
-            topics nothing is known then but that they are there.
+        since_ms, until_ms: count only messages stored in between, ms since 1970.  This works for
+            topics; the extent of another input is then unknown.
 
     Raises:
         ConnectFailed, RequestTimeout: no name server answers.
@@ -51,23 +47,23 @@ def check_input(
     if address.kind == "topic":
         return _of_ranges(
             topic_ranges(
-                [address.place], name_server, security, since_ms=since_ms, until_ms=until_ms
+                [address.location], name_server, security, since_ms=since_ms, until_ms=until_ms
             )
         )
     if address.kind == "jdbc":
         return Extent()
     check_exists(address)
-    found = Extent()
+    extent = Extent()
     if address.kind == "store":
-        found = _of_ranges(_store_ranges(address.place, address.part))
+        extent = _of_ranges(_store_ranges(address.location, address.part))
     elif address.kind == "archive":
         from cometmq.spark.pipelines.archive.manifest import Manifest
 
-        state = Manifest(address.place).read()
-        found = Extent(state.rows, archive_ranges(state.files.values()))
+        state = Manifest(address.location).read()
+        extent = Extent(state.rows, archive_ranges(state.files.values()))
     elif address.kind == "parquet":
-        found = Extent(_footer_rows(address.place))
-    return found if since_ms is None and until_ms is None else Extent()
+        extent = Extent(_footer_rows(address.location))
+    return extent if since_ms is None and until_ms is None else Extent()
 
 
 def _of_ranges(ranges: Ranges) -> Extent:
@@ -82,12 +78,16 @@ def topic_ranges(
     since_ms: int | None = None,
     until_ms: int | None = None,
 ) -> Ranges:
-    """What topics hold, or what of it was stored in [since, until).  Raises as `check_input`."""
+    """The ranges of topics, or of their messages stored in [since, until).
+
+    Raises:
+        ConnectFailed, RequestTimeout, NoRoute: as `check_input`.
+    """
     from cometmq.arrow.live import LiveCluster
     from cometmq.client.base.security import with_environment
 
     settings = with_environment(security or {})
-    found: Ranges = {}
+    ranges: Ranges = {}
     with LiveCluster(name_server, retry_ms=_RETRY_MS, **settings) as cluster:
         for topic in topics:
             queues = readable_queues(cluster, topic)
@@ -97,37 +97,40 @@ def topic_ranges(
                     begin = min(max(begin, cluster.offset_at(queue, since_ms)), high)
                 if until_ms is not None:
                     end = max(begin, min(end, cluster.offset_at(queue, until_ms)))
-                found[f"{topic} {queue.broker}:{queue.queue_id}"] = (begin, end)
-    return found
+                ranges[f"{topic} {queue.broker}:{queue.queue_id}"] = (begin, end)
+    return ranges
 
 
-def _store_ranges(place: str, topic: str) -> Ranges:
+def _store_ranges(root: str, topic: str) -> Ranges:
     from cometmq.arrow.store_files import LogView, queues_of
 
-    root = LogView(Path(place)).root
+    view = LogView(Path(root))
     # A store does not know its broker's name.
-    return {f"{topic} :{one.queue_id}": (one.start, one.end) for one in queues_of(root, topic)}
+    return {
+        f"{topic} :{queue.queue_id}": (queue.start, queue.end)
+        for queue in queues_of(view.root, topic)
+    }
 
 
 def archive_ranges(files: Iterable[ArchiveFile]) -> Ranges:
-    """Queue offsets that some files of an archive hold, from the first to the last of a queue."""
-    found: Ranges = {}
+    """The queue offsets in these files of an archive, from the first to the last of each queue."""
+    ranges: Ranges = {}
     for file in files:
         for part in file.ranges:
             name = f"{file.topic} {part.broker}:{part.queue_id}"
-            begin, end = found.get(name, (part.start, part.end))
-            found[name] = (min(begin, part.start), max(end, part.end))
-    return found
+            begin, end = ranges.get(name, (part.start, part.end))
+            ranges[name] = (min(begin, part.start), max(end, part.end))
+    return ranges
 
 
-def _footer_rows(place: str) -> int | None:
-    """Rows of Parquet files by their footers; None where Spark shall say what is wrong."""
+def _footer_rows(path: str) -> int | None:
+    """Rows of Parquet files by their footers; None if Spark must report what is wrong."""
     from pyarrow import ArrowException, dataset
 
-    if "://" in place:
+    if "://" in path:
         return None
     try:
-        found = dataset.dataset(place, format="parquet", exclude_invalid_files=False)
-        return int(found.count_rows()) if len(found.files) <= _FOOTERS_MAX else None
+        parquet = dataset.dataset(path, format="parquet", exclude_invalid_files=False)
+        return int(parquet.count_rows()) if len(parquet.files) <= _FOOTERS_MAX else None
     except (OSError, ArrowException, ValueError):
         return None

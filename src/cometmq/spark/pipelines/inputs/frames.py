@@ -1,17 +1,4 @@
-"""Where a pipeline's records come from, written as one word.
-
-Job: an address such as ``topic:Orders`` to a DataFrame, batch or streaming, or one sentence that
-says what is wrong with it.  It must not know a pipeline.
-
-    topic:NAME         a topic of the cluster behind the name server
-    store:DIR#TOPIC    a topic in a store directory, without a broker
-    archive:DIR        what `cometmq pipeline archive` made
-    parquet:PATH       Parquet files, also partitioned: a table's snapshot
-    json:PATH          JSON, one object a line
-    delta:PATH         a Delta table (extra ``cometmq[delta]``)
-    jdbc:URL#TABLE     a table of a database, ``jdbc:derby:/data/shop#ORDERS``
-    PATH               the same as parquet:PATH
-"""
+"""The records at an address as a DataFrame, batch or streaming."""
 
 from __future__ import annotations
 
@@ -52,13 +39,15 @@ def open_input(
     """The records at ``address``.
 
     Args:
-        options: of the live source (``nameServer``, ``startingTimestamp``, …) for ``topic:``, and
-            of Spark's JDBC source (``user``, ``driver``, …) for ``jdbc:``; ``mode`` for ``store:``
-            (DROPMALFORMED reads on where a record does not decode); others ignore them.
-        stream: a streaming DataFrame; a topic from its first message unless ``options`` say more.
+        options: for ``topic:`` those of the live source (``nameServer``, ``startingTimestamp``,
+            …), for ``jdbc:`` those of Spark's JDBC source (``user``, ``driver``, …), for
+            ``store:`` the ``mode`` (DROPMALFORMED skips records that do not decode); ignored
+            otherwise.
+        stream: return a streaming DataFrame; a topic begins at its first message unless
+            ``options`` say otherwise.
 
     Raises:
-        ConfigError: nothing is there, it cannot be streamed, or a package is missing.
+        ConfigError: the input does not exist, cannot be streamed, or a package is missing.
     """
     chosen = dict(options or {})
     if stream and address.kind not in _STREAMED:
@@ -67,37 +56,40 @@ def open_input(
             "--stream out"
         )
     if address.kind == "topic":
-        return _topic(spark, address.place, chosen, stream=stream)
+        return _topic(spark, address.location, chosen, stream=stream)
     if address.kind == "jdbc":
         return _jdbc(spark, address, chosen)
     check_exists(address)
     if address.kind == "archive":
         from cometmq.spark.pipelines.archive.read import read_archive
 
-        found: DataFrame = read_archive(spark, address.place)
-        return found
+        frame: DataFrame = read_archive(spark, address.location)
+        return frame
     if address.kind == "store":
         reader = spark.read.format("cometmq-store").option("topic", address.part)
-        # Nothing is concluded from a store that is damaged, unless somebody says so.
+        # By default a pipeline draws no conclusions from a damaged store.
         reader = reader.option("mode", chosen.get("mode", "FAILFAST"))
-        return reader.option("includeProperties", "true").load(address.place)
+        return reader.option("includeProperties", "true").load(address.location)
     if address.kind == "delta":
-        return _delta(spark, address.place)
+        return _delta(spark, address.location)
     return _files(spark, address, stream=stream)
 
 
 def live_options(name_server: str, security: SecurityOptions | None = None) -> dict[str, str]:
     """Options of the live source for a command's connection options.
 
-    Keys and TLS settings of this process's environment go along, as workers may have another.
+    They include keys and TLS settings of this process's environment; a worker may have another.
     """
     return {"nameServer": name_server, **security_options_of(security or {})}
 
 
 def between(frame: DataFrame, since_ms: int | None, until_ms: int | None) -> DataFrame:
-    """Messages stored in [since, until), ms since 1970; ConfigError where no store time is known.
+    """Messages stored in [since, until), ms since 1970.
 
-    For a topic the options ``startingTimestamp`` and ``endingTimestamp`` do the same earlier.
+    For a topic the options ``startingTimestamp`` and ``endingTimestamp`` do the same at the source.
+
+    Raises:
+        ConfigError: the DataFrame has no column storeTimestamp.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -128,13 +120,15 @@ def _topic(spark: SparkSession, topic: str, options: dict[str, str], *, stream: 
 
 
 def _jdbc(spark: SparkSession, address: Address, options: dict[str, str]) -> DataFrame:
-    reader = spark.read.format("jdbc").option("url", address.place).option("dbtable", address.part)
+    reader = (
+        spark.read.format("jdbc").option("url", address.location).option("dbtable", address.part)
+    )
     for name, value in options.items():
         reader = reader.option(name, value)
     try:
         return reader.load()
     except Exception as error:
-        # Whatever a driver throws becomes one sentence.
+        # A JDBC driver may throw anything; it becomes one sentence.
         raise ConfigError(
             f"{address} cannot be opened: {spark_sentence(error)} (a driver's jar comes with "
             "--conf spark.jars=DRIVER.jar)"
@@ -144,9 +138,9 @@ def _jdbc(spark: SparkSession, address: Address, options: dict[str, str]) -> Dat
 def _files(spark: SparkSession, address: Address, *, stream: bool) -> DataFrame:
     try:
         with quiet_queries():
-            frame = spark.read.format(address.kind).load(address.place)
+            frame = spark.read.format(address.kind).load(address.location)
     except Exception as error:
-        # A footer that cannot be read is thrown as it comes; all of it becomes one sentence.
+        # An unreadable footer is not a PySpark exception; any exception becomes one sentence.
         raise ConfigError(
             f"{address} holds no {address.kind} data: {spark_sentence(error)}"
         ) from None
@@ -155,7 +149,7 @@ def _files(spark: SparkSession, address: Address, *, stream: bool) -> DataFrame:
     if not stream:
         return frame
     reader = spark.readStream.format(address.kind).schema(frame.schema)
-    return reader.load(address.place)
+    return reader.load(address.location)
 
 
 def _delta(spark: SparkSession, path: str) -> DataFrame:
@@ -172,9 +166,10 @@ def _delta(spark: SparkSession, path: str) -> DataFrame:
 
 
 def parse_columns(text: str) -> StructType:
-    """``id bigint, name string`` as a schema; ConfigError for anything else.
+    """``id bigint, name string`` as a schema; needs a running session.
 
-    Needs a running session: Spark reads the types.
+    Raises:
+        ConfigError: the text is no list of names and types.
     """
     from pyspark.errors import ParseException
     from pyspark.sql.types import StructType
@@ -197,7 +192,8 @@ def with_json_columns(frame: DataFrame, columns: str) -> DataFrame:
     Args:
         columns: names and Spark types, ``orderId bigint, amount double``.
 
-    Raises ConfigError when there is no body, or ``columns`` is no list of names and types.
+    Raises:
+        ConfigError: there is no body, or ``columns`` is no list of names and types.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -207,7 +203,7 @@ def with_json_columns(frame: DataFrame, columns: str) -> DataFrame:
             + ", ".join(frame.columns)
         )
     schema = parse_columns(columns)
-    taken = {name.lower() for name in schema.names}
-    rest = [name for name in frame.columns if name.lower() not in taken]
+    replaced = {name.lower() for name in schema.names}
+    others = [name for name in frame.columns if name.lower() not in replaced]
     parsed = F.from_json(F.col("body").cast("string"), schema)
-    return frame.select(*rest, parsed.alias("_json")).select(*rest, "_json.*")
+    return frame.select(*others, parsed.alias("_json")).select(*others, "_json.*")

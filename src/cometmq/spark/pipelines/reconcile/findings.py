@@ -1,8 +1,4 @@
-"""`cometmq pipeline reconcile` as a function: two sides in, differences counted and kept.
-
-Job: run the comparison, batch or stream, and add up what was found.  It must not parse options or
-print.
-"""
+"""`cometmq pipeline reconcile`: runs the comparison, batch or stream, and sums up differences."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Reconciling", "check_out"]
 
 _EXAMPLES: Final = 200
-_TOLD: Final = {
+_KIND_TEXTS: Final = {
     "MISSING_LEFT": "missing on the left",
     "MISSING_RIGHT": "missing on the right",
     "DIFFERENT": "different",
@@ -48,27 +44,31 @@ _TOLD: Final = {
 
 
 def check_out(out: str | None, *, stream: bool) -> None:
-    """Refuse a directory that holds something else, before anything is read.
+    """Check the directory for differences before anything is read.
 
-    A stream goes on in a directory of its own earlier batches; a batch run wants a fresh one.
+    A stream continues in the directory of its earlier batches; a batch run needs an empty one.
+
+    Raises:
+        ConfigError: the directory holds other things.
     """
     if out is None or not Path(out).exists():
         return
-    names = sorted(one.name for one in Path(out).iterdir())
+    names = sorted(path.name for path in Path(out).iterdir())
     strange = [name for name in names if not (stream and name.startswith("batch="))]
     if strange:
-        raise ConfigError(
-            f"{out} is not empty ({strange[0]}): differences go to a directory of their own"
-        )
+        raise ConfigError(f"{out} is not empty ({strange[0]}): differences need an empty directory")
 
 
 @dataclass(slots=True)
 class Reconciling:
-    """One comparison and what it found.
+    """One comparison and its counts.
 
     Args:
-        late, on_time, window: durations such as ``10m`` (see `reconcile`).
-        out: where differences are kept as Parquet; None for nowhere.
+        late, on_time, window: durations such as ``10m`` (see `differences`).
+        out: a directory for the differences as Parquet, or None.
+
+    Raises:
+        ConfigError: a duration is none, or ``on_time`` is longer than ``late``.
     """
 
     late: str
@@ -97,11 +97,11 @@ class Reconciling:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the sides hold the same."""
+        """Whether the sides are equal."""
         return not self.counts and not self.without_time and not self.dropped_late
 
     def batch(self, sides: DataFrame, watched: DataFrame | None = None) -> None:
-        """Compare all there is; ``watched`` are the same sides, read with a counter of rows."""
+        """Compare all records; ``watched`` are the same sides with counted rows."""
         self.without_time += sum(row["count"] for row in timeless(sides).collect())
         self._take(matched(sides if watched is None else watched, late=self.late), self.out)
 
@@ -115,10 +115,13 @@ class Reconciling:
         progress: RunProgress | None = None,
         extents: Sequence[Extent] = (),
     ) -> None:
-        """Compare as records come; a group is told when the watermarks have passed it.
+        """Compare records as they come; a group is compared when the watermarks have passed it.
 
-        With ``once`` what is there is read and the run ends; groups that wait for later records
-        stay in the checkpoint for the next run (`open_groups`).
+        With ``once`` the run ends after the records that exist now; groups that wait for later
+        records stay in the checkpoint for the next run (`open_groups`).
+
+        Raises:
+            CometError, ConfigError: see `follow`.
         """
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -127,11 +130,11 @@ class Reconciling:
         )
 
         def take(batch: DataFrame, stream: str, batch_id: int) -> None:
-            # The same batch after a crash overwrites its own directory.
+            # A batch that is repeated after a crash overwrites its own directory.
             out = None if self.out is None else f"{self.out}/batch={batch_id:08d}"
             self._take(batch, out)
 
-        told = follow(
+        followed = follow(
             matched(watched, late=self.late),
             take,
             checkpoint=checkpoint,
@@ -140,9 +143,11 @@ class Reconciling:
             progress=progress,
             extents=extents,
         )
-        self.dropped_late += sum(told.dropped_late.values())
-        self.without_time += sum(one.get("without_time", 0) for one in told.observed.values())
-        self.open_groups = told.open_groups
+        self.dropped_late += sum(followed.dropped_late.values())
+        self.without_time += sum(
+            metrics.get("without_time", 0) for metrics in followed.observed.values()
+        )
+        self.open_groups = followed.open_groups
 
     def _take(self, groups: DataFrame, out: str | None) -> None:
         from pyspark.sql import functions as F  # noqa: N812
@@ -157,32 +162,32 @@ class Reconciling:
             self.left_records += total[0]
             self.right_records += total[1]
             self.compared_keys += total[2]
-            found = differences(groups, on_time=self.on_time).persist()
+            differing = differences(groups, on_time=self.on_time).persist()
             try:
-                wrong = self._count(found)
+                wrong = self._count(differing)
                 if out is not None and wrong:
-                    found.write.mode("overwrite").parquet(out)
+                    differing.write.mode("overwrite").parquet(out)
             finally:
-                found.unpersist()
+                differing.unpersist()
             self.equal_keys += total[2] - wrong
         finally:
             groups.unpersist()
 
-    def _count(self, found: DataFrame) -> int:
-        """Add the differences up; how many groups have one."""
-        for row in by_window(found, self.window).collect():
+    def _count(self, differing: DataFrame) -> int:
+        """Add up the differences; returns how many groups have one."""
+        for row in by_window(differing, self.window).collect():
             self.counts[row["kind"]] += row["count"]
             self.windows[row["window_start"], row["kind"]] += row["count"]
         room = _EXAMPLES - len(self.examples)
         if room > 0 and self.counts:
-            rows = found.orderBy("time", "key", "kind").limit(room).collect()
+            rows = differing.orderBy("time", "key", "kind").limit(room).collect()
             self.examples += [row.asDict() for row in rows]
-        return found.select("key", "time").distinct().count()
+        return differing.select("key", "time").distinct().count()
 
-    # -- what is told ------------------------------------------------------------------------
+    # -- summary and report ------------------------------------------------------------------------
 
     def summary(self, left: str, right: str, progress: RunProgress) -> Summary:
-        """The last word; each kind of difference is a fault."""
+        """The summary; each kind of difference is a fault."""
         facts: dict[str, Any] = {
             "left": left,
             "right": right,
@@ -199,7 +204,7 @@ class Reconciling:
             "seconds": round(progress.seconds, 3),
         }
         faults = [
-            f"{self.counts[kind]:,} {_TOLD[kind]}{self._first(kind)}"
+            f"{self.counts[kind]:,} {_KIND_TEXTS[kind]}{self._first(kind)}"
             for kind in KINDS
             if self.counts[kind]
         ]
@@ -207,8 +212,7 @@ class Reconciling:
             faults.append(f"{self.without_time:,} records have no event time")
         if self.dropped_late:
             faults.append(
-                f"{self.dropped_late:,} records came more than {self.late} behind and were not "
-                "compared"
+                f"{self.dropped_late:,} records were more than {self.late} late: not compared"
             )
         return Summary("reconcile", facts, faults)
 
@@ -219,7 +223,7 @@ class Reconciling:
         return ""
 
     def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
-        """The page."""
+        """The report's page."""
         page = HtmlReport(
             "Two sources compared", f"{summary.facts['left']} beside {summary.facts['right']}."
         )

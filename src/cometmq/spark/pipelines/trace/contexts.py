@@ -1,11 +1,10 @@
-"""Bodies of the trace topic as columns: one row per traced step of a message.
+"""Bodies of the trace topic as columns, one row per traced step of a message; without Spark.
 
-Job: turn a batch of bodies into a record batch with Arrow's own kernels; a Python loop runs over
-the kinds of records, never over rows.  It must not know Spark, so that it is tested without a JVM.
+Arrow's kernels parse a batch of bodies; Python loops over the kinds of records, not over rows.
 
-A body is UTF-8 text and holds several records.  A record ends with 0x02, its fields are parted by
-0x01, and the first field names its kind (upstream ``TraceDataEncoder``, 5.4.0; older clients write
-fewer fields and Go's one more, so only the fields that are needed are demanded):
+A body is UTF-8 text with several records.  A record ends with 0x02, 0x01 separates its fields, and
+the first field names its kind (upstream ``TraceDataEncoder``, 5.4.0; older clients write fewer
+fields and Go's client one more, so only the necessary fields are required):
 
     Pub             time region group topic msgId tags keys storeHost bodyLength costMs msgType
                     offsetMsgId success [clientHost]
@@ -15,7 +14,7 @@ fewer fields and Go's one more, so only the fields that are needed are demanded)
                     fromCheck
     Recall          time region group topic msgId success
 
-What does not fit becomes a row of kind ``BAD`` with the reason: it is counted, never fatal.
+A record that does not fit becomes a row of kind ``BAD`` with the reason and is counted.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-#: kind -> (column, position of its field); the fields up to `_NEEDED` must be there.
+#: kind -> (column, position of its field); the first `_NEEDED` fields are required.
 KINDS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "Pub": (
         ("timeMs", 1),
@@ -118,12 +117,12 @@ KINDS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
         ("success", 6),
     ),
 }
-#: Fields a record has in the oldest client we know, its kind included.
+#: Fields of a record of the oldest known client, including its kind.
 _NEEDED: Final = {"Pub": 13, "SubBefore": 7, "SubAfter": 5, "EndTransaction": 12, "Recall": 7}
 _NUMBERS: Final = ("timeMs", "bodyBytes", "costMs", "retryTimes")
-#: Codes that clients write as their number; what is beyond the list stays text.
+#: Codes that clients write as numbers; a number beyond the list stays text.
 _CODED: Final = {"msgType": MESSAGE_TYPES, "result": CONTEXT_CODES}
-#: Java writes an absent text as "null"; a topic or id of that name would be one too.
+#: Fields in which Java writes "null" for an absent text.
 _ABSENT: Final = ("tags", "keys", "offsetMsgId", "clientHost", "groupName", "transactionId")
 
 
@@ -131,10 +130,10 @@ def parse_contexts(bodies: Any) -> Any:
     """The traced steps in ``bodies`` as one record batch with the columns of `SCHEMA`.
 
     Args:
-        bodies: a binary array; nulls and empty bodies hold nothing.
+        bodies: a binary array; null and empty bodies have no records.
 
-    Rows come kind by kind: what is traced carries its own time, and a body its records in no
-    promised order.
+    Rows come kind by kind: a step carries its own time, and the order of records in a body is
+    not defined.
     """
     text, broken = _decoded(bodies)
     records = pc.list_flatten(pc.split_pattern(text, "\x02"))
@@ -143,16 +142,16 @@ def parse_contexts(bodies: Any) -> Any:
     counts = pc.list_value_length(fields)
     kinds = pc.list_element(fields, 0) if len(fields) else pa.array([], pa.string())
     parts = [_bad(broken, "the body is not UTF-8")]
-    known = None
+    is_known = None
     for kind in KINDS:
         is_kind = pc.equal(kinds, kind)
-        known = is_kind if known is None else pc.or_(known, is_kind)
+        is_known = is_kind if is_known is None else pc.or_(is_known, is_kind)
         is_whole = pc.greater_equal(counts, _NEEDED[kind])
         short = records.filter(pc.and_(is_kind, pc.invert(is_whole)))
         parts.append(_bad(short, f"a {kind} record has fewer than {_NEEDED[kind]} fields"))
         chosen = pc.and_(is_kind, is_whole)
         parts += _rows(kind, fields.filter(chosen), counts.filter(chosen), records.filter(chosen))
-    parts.append(_bad(records.filter(pc.invert(known)), "no kind of record that is known"))
+    parts.append(_bad(records.filter(pc.invert(is_known)), "unknown kind of record"))
     batches = pa.Table.from_batches([part for part in parts if len(part)], SCHEMA)
     return batches.combine_chunks().to_batches()[0] if len(batches) else _empty()
 
@@ -162,14 +161,14 @@ def _empty() -> Any:
 
 
 def _decoded(bodies: Any) -> tuple[Any, Any]:
-    """Texts, and beside them what is not UTF-8, as far as it can be read."""
+    """(texts, bodies that are not UTF-8 with replacement characters)."""
     if pa.types.is_string(bodies.type):
         return bodies.drop_null(), pa.array([], pa.string())
     try:
         return bodies.cast(pa.string()).drop_null(), pa.array([], pa.string())
     except pa.ArrowInvalid:
         pass
-    # One damaged body spoils the cast of its whole batch: only such a batch is looked at in rows.
+    # One damaged body makes the cast of its batch fail; only then decode body by body.
     good, bad = [], []
     for body in bodies.drop_null().to_pylist():
         try:
@@ -180,7 +179,7 @@ def _decoded(bodies: Any) -> tuple[Any, Any]:
 
 
 def _bad(records: Any, reason: str) -> Any:
-    """Rows for records that cannot be read: the reason, and how the record begins."""
+    """Rows for unreadable records: the reason, and the record's beginning."""
     count = len(records)
     shown = pc.utf8_slice_codeunits(pc.replace_substring(records, "\x01", "|"), 0, _REASON_TEXT_MAX)
     columns = {
@@ -199,10 +198,10 @@ def _batch(columns: dict[str, Any], count: int) -> Any:
 
 
 def _rows(kind: str, fields: Any, counts: Any, records: Any) -> list[Any]:
-    """Rows of one kind; those whose numbers are none come back as bad ones."""
+    """Rows of one kind; records without an id or with a malformed number become bad rows."""
     texts: dict[str, Any] = {}
-    for column, place in KINDS[kind]:
-        texts[column] = _field(fields, counts, place)
+    for column, index in KINDS[kind]:
+        texts[column] = _field(fields, counts, index)
     right = pa.repeat(pa.scalar(True), len(fields))
     for column in _NUMBERS:
         if column in texts:
@@ -228,18 +227,18 @@ def _rows(kind: str, fields: Any, counts: Any, records: Any) -> list[Any]:
     return [_batch(good, count), bad]
 
 
-def _field(fields: Any, counts: Any, place: int) -> Any:
-    """The field at ``place`` of every record; null where a record is shorter."""
+def _field(fields: Any, counts: Any, index: int) -> Any:
+    """The field ``index`` of every record; null where a record is shorter."""
     if not len(fields):
         return pa.array([], pa.string())
     starts = pc.subtract(counts, counts)
     starts = pc.add(pa.array(fields.offsets)[:-1], starts)
-    position = pc.if_else(pc.greater(counts, place), pc.add(starts, place), None)
+    position = pc.if_else(pc.greater(counts, index), pc.add(starts, index), None)
     return fields.values.take(position)
 
 
 def _named(codes: Any, names: tuple[str, ...]) -> Any:
-    """Codes as their names; clients that write names, or newer codes, keep theirs."""
+    """Names for numeric codes; names and unknown codes stay."""
     for number, name in enumerate(names):
         codes = pc.if_else(pc.equal(codes, str(number)), name, codes)
     return codes

@@ -1,8 +1,4 @@
-"""`cometmq pipeline trace` as a function: the trace topic in, journeys and their figures out.
-
-Job: run the questions over one set of journeys, keep them as Parquet where asked, and put the
-answers into a summary and a page.  It must not parse options or print.
-"""
+"""The findings of `cometmq pipeline trace`: answers from journeys, as Parquet, summary and page."""
 
 from __future__ import annotations
 
@@ -36,14 +32,18 @@ _PARTS: Final = ("journeys", "latencies", "never_consumed", "consumed_repeatedly
 
 
 def check_fresh(out: str | None) -> None:
-    """Refuse a directory with something in it, before anything is read."""
+    """Check that a directory is empty or new, before anything is read.
+
+    Raises:
+        ConfigError: it is not empty.
+    """
     if out is not None and Path(out).exists() and any(Path(out).iterdir()):
-        raise ConfigError(f"{out} is not empty: results go to a directory of their own")
+        raise ConfigError(f"{out} is not empty: results need an empty directory")
 
 
 @dataclass(slots=True)
 class TraceFindings:
-    """Answers, ready to be told; lists hold the first ``list_max`` rows."""
+    """Counts and lists; a list holds the first ``list_max`` rows."""
 
     steps: int = 0
     messages: int = 0
@@ -60,11 +60,11 @@ class TraceFindings:
 
     @property
     def bad_count(self) -> int:
-        """Records that could not be read."""
+        """The number of unreadable records."""
         return sum(int(row["count"]) for row in self.bad)
 
     def summary(self, source: str, progress: RunProgress) -> Summary:
-        """The last word. Lost and repeated messages are findings, not faults of the run."""
+        """The summary. Lost and repeated messages are findings, not faults of the run."""
         facts: dict[str, Any] = {
             "source": source,
             "trace_records": self.steps,
@@ -81,7 +81,7 @@ class TraceFindings:
         return Summary("trace", facts)
 
     def as_json(self, summary: Summary) -> dict[str, Any]:
-        """The summary with the lists."""
+        """The summary and the lists as a JSON object."""
         return {
             **summary.as_json(),
             "latencies": self.latencies,
@@ -92,16 +92,16 @@ class TraceFindings:
         }
 
     def report(self, summary: Summary, progress: RunProgress) -> HtmlReport:
-        """The page."""
+        """The report's page."""
         page = HtmlReport(
             "Journeys of messages",
-            "What producers and consumers traced. Delivery is the time from the start of a send to "
-            "the start of its first consumption, by the clocks of two machines.",
+            "From the traces of producers and consumers. Delivery is the time from the start of a "
+            "send to the start of the first consumption, by the clocks of two machines.",
         )
         page.summary(summary)
         page.heading("Latency, ms")
         page.bar_chart(
-            "Delivery, 99 of 100 messages within",
+            "Delivery, 99th percentile",
             [
                 (f"{row['topic']} to {row['group']}", float(row["p99_ms"]))
                 for row in self.latencies
@@ -131,28 +131,34 @@ def examine(
     out: str | None = None,
     counter: RowCounter | None = None,
 ) -> TraceFindings:
-    """Answer every question about the messages of a trace topic.
+    """Compute the findings about the messages of a trace topic.
 
     Args:
         messages: with a column ``body``.
-        grace_ms: what was produced so shortly before the trace's end may still be under way.
-        group: "never consumed" means by this group; None: by any.
-        list_max: rows of each list that are kept for the report.
-        out: a fresh directory for Parquet: journeys, latencies and two lists.
+        grace_ms: messages produced this shortly before the trace's end may still be in flight.
+        group: "never consumed" means by this group; None for any group.
+        list_max: the most rows of each list.
+        out: an empty directory for Parquet: journeys, latencies and two lists.
         counter: counts the bodies, for progress.
     """
     check_fresh(out)
     steps = trace_steps(messages, counter).persist()
-    found = journeys(steps).persist()
+    journey_rows = journeys(steps).persist()
     result = TraceFindings(out=out)
     try:
-        _answer(result, steps, found, grace_ms, group, list_max)
+        _answer(result, steps, journey_rows, grace_ms, group, list_max)
         if out is not None:
-            parts = (found, latencies(found), never_consumed(found, grace_ms=grace_ms, group=group))
-            for name, frame in zip(_PARTS, (*parts, consumed_repeatedly(found)), strict=True):
+            parts = (
+                journey_rows,
+                latencies(journey_rows),
+                never_consumed(journey_rows, grace_ms=grace_ms, group=group),
+            )
+            for name, frame in zip(
+                _PARTS, (*parts, consumed_repeatedly(journey_rows)), strict=True
+            ):
                 frame.write.parquet(f"{out}/{name}")
     finally:
-        found.unpersist()
+        journey_rows.unpersist()
         steps.unpersist()
     return result
 
@@ -160,7 +166,7 @@ def examine(
 def _answer(
     result: TraceFindings,
     steps: DataFrame,
-    found: DataFrame,
+    journey_rows: DataFrame,
     grace_ms: int,
     group: str | None,
     list_max: int,
@@ -169,7 +175,7 @@ def _answer(
 
     result.steps = steps.count()
     result.bad = [row.asDict() for row in bad_records(steps).limit(list_max).collect()]
-    counts = found.agg(F.count("*"), F.count(F.when(F.col("retries") > 0, 1))).collect()[0]
+    counts = journey_rows.agg(F.count("*"), F.count(F.when(F.col("retries") > 0, 1))).collect()[0]
     result.messages, result.retried_count = counts[0], counts[1]
     result.latencies = [
         {
@@ -182,22 +188,26 @@ def _answer(
             "p99_ms": row["p99"],
             "max_ms": row["max"],
         }
-        for row in latencies(found).collect()
+        for row in latencies(journey_rows).collect()
     ]
-    lost = never_consumed(found, grace_ms=grace_ms, group=group)
+    lost = never_consumed(journey_rows, grace_ms=grace_ms, group=group)
     result.never_consumed_count, result.never_consumed = _listed(
         lost, ("msgId", "topic", "keys", "producerGroup", "producedMs", "storeHost"), list_max
     )
     in_group = ("msgId", "topic", "keys", "groupName", "deliveries", "successes", "retries")
-    result.repeated_count, result.repeated = _listed(consumed_repeatedly(found), in_group, list_max)
-    result.failed_count, result.failed = _listed(failed(found), (*in_group, "result"), list_max)
+    result.repeated_count, result.repeated = _listed(
+        consumed_repeatedly(journey_rows), in_group, list_max
+    )
+    result.failed_count, result.failed = _listed(
+        failed(journey_rows), (*in_group, "result"), list_max
+    )
 
 
 def _listed(
     frame: DataFrame, columns: tuple[str, ...], list_max: int
 ) -> tuple[int, list[dict[str, Any]]]:
-    """How many rows, and the oldest of them."""
+    """(number of rows, the oldest rows)."""
     rows = frame.orderBy("producedMs", "msgId").limit(list_max).collect()
-    # A list that was not cut is its own count.
+    # The length of a complete list is the count.
     count = len(rows) if len(rows) < list_max else frame.count()
     return count, [{name: row[name] for name in columns} for row in rows]

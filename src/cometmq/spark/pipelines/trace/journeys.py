@@ -1,15 +1,12 @@
-"""What became of every traced message: journeys, latencies, and the two lists people ask for.
+"""The journey of every traced message: who produced it, who consumed it, how long it took.
 
-Job: the trace topic's bodies to one row per message, DataFrame to DataFrame.  It must not read a
-topic, write a file or print.
+    steps = trace_steps(bodies)              # one row per traced step, bad records with a reason
+    rows = journeys(steps)                   # one row per message
+    latencies(rows); never_consumed(rows); consumed_repeatedly(rows); failed(rows)
 
-    steps = trace_steps(bodies)              # one row per traced step, bad ones with their reason
-    found = journeys(steps)                  # one row per message
-    latencies(found); never_consumed(found); consumed_repeatedly(found); failed(found)
-
-A message's steps meet by its id (the client's unique id), the two steps of one delivery by id and
-request id.  What was traced on one side only still gives a row: no producer, or no end of a
-delivery, reads as null.
+The message id (the client's unique id) joins the steps of a message; message id and request id
+join the two steps of a delivery.  A message that only one side traced has a row too; the missing
+producer, or the missing end of a delivery, is null.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ SEND_LATENCY: Final = "send"
 DELIVERY_LATENCY: Final = "delivery"
 CONSUME_LATENCY: Final = "consume"
 _PERCENTILES: Final = (0.5, 0.9, 0.99)
-#: 1/accuracy is the error of a percentile's rank; this one is exact up to ten thousand values.
+#: 1/accuracy is the error of a percentile's rank; exact up to ten thousand values.
 _ACCURACY: Final = 10_000
 _STEPS_DDL: Final = (
     "kind string, timeMs bigint, region string, groupName string, topic string, msgId string, "
@@ -56,12 +53,13 @@ _STEPS_DDL: Final = (
 
 
 def trace_steps(messages: DataFrame, counter: RowCounter | None = None) -> DataFrame:
-    """One row per traced step in the column ``body`` of ``messages`` (see `trace_contexts`).
+    """One row per traced step in the column ``body`` of ``messages`` (see `contexts`).
 
     Args:
         counter: counts the bodies, for progress.
 
-    Raises ConfigError when there is no such column of bytes.
+    Raises:
+        ConfigError: there is no such column of bytes.
     """
     kinds = dict(messages.dtypes)
     if kinds.get("body") not in ("binary", "string"):
@@ -71,7 +69,7 @@ def trace_steps(messages: DataFrame, counter: RowCounter | None = None) -> DataF
     assert len(_STEPS_DDL.split(",")) == len(SCHEMA.names)
 
     def parse(batches: Iterable[Any]) -> Iterator[Any]:
-        """The part that runs in Spark's workers."""
+        """Runs in Spark's workers."""
         for batch in batches:
             yield parse_contexts(batch.column(0))
             if counter is not None:
@@ -81,7 +79,7 @@ def trace_steps(messages: DataFrame, counter: RowCounter | None = None) -> DataF
 
 
 def bad_records(steps: DataFrame) -> DataFrame:
-    """What could not be read: ``reason`` and ``count``, the most frequent first."""
+    """Unreadable records: ``reason``, ``count`` and ``example``, the most frequent first."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kind = F.substring_index("reason", ":", 1)
@@ -98,14 +96,14 @@ def _when(kind: str, name: str) -> Column:
 
 
 def _deliveries(steps: DataFrame) -> DataFrame:
-    """One row per delivery of a message to a consumer: its two steps brought together."""
+    """One row per delivery of a message to a consumer, from its two steps."""
     from pyspark.sql import functions as F  # noqa: N812
 
     started = F.min(_when("SubBefore", "timeMs"))
     cost = F.max(_when("SubAfter", "costMs"))
     paired = steps.where(F.col("kind").isin("SubBefore", "SubAfter"))
     return paired.groupBy("msgId", "requestId").agg(
-        # Go writes the bare group in both steps, Java's SubAfter may carry none: the first leads.
+        # Go writes the bare group in both steps; Java's SubAfter may have none: prefer the first.
         F.coalesce(
             F.max(_when("SubBefore", "groupName")), F.max(_when("SubAfter", "groupName"))
         ).alias("groupName"),
@@ -121,7 +119,7 @@ def _deliveries(steps: DataFrame) -> DataFrame:
 
 
 def _consumers(steps: DataFrame) -> DataFrame:
-    """One row per message: the groups it went to, each with what came of it."""
+    """One row per message: the groups that received it, each with its results."""
     from pyspark.sql import functions as F  # noqa: N812
 
     latest = F.struct(
@@ -162,7 +160,7 @@ def _consumers(steps: DataFrame) -> DataFrame:
 
 
 def _productions(steps: DataFrame) -> DataFrame:
-    """One row per message: its sending, what became of its transaction, whether it was recalled."""
+    """One row per message: its send, the end of its transaction, whether it was recalled."""
     from pyspark.sql import functions as F  # noqa: N812
 
     columns = (
@@ -211,7 +209,7 @@ def _productions(steps: DataFrame) -> DataFrame:
 
 
 def journeys(steps: DataFrame) -> DataFrame:
-    """One row per message: produced where and when, consumed by whom with which result.
+    """One row per message: its producer, its consumers and their results.
 
     Columns: msgId, topic, keys, tags, msgType, bodyBytes, producerGroup, producerHost, producedMs,
     sendCostMs, sent, sends, storeHost, offsetMsgId, transactionState, recalled, deliveries,
@@ -245,31 +243,33 @@ def journeys(steps: DataFrame) -> DataFrame:
         "transactionState",
         F.coalesce("recalled", F.lit(False)).alias("recalled"),
         F.expr(
-            "coalesce(aggregate(consumers, 0L, (total, one) -> total + one.deliveries), 0L)"
+            "coalesce(aggregate(consumers, 0L, (total, group) -> total + group.deliveries), 0L)"
         ).alias("deliveries"),
         F.coalesce(F.array_max("consumers.retries"), F.lit(0)).alias("retries"),
         consumers.alias("consumers"),
     )
 
 
-def never_consumed(found: DataFrame, *, grace_ms: int = 0, group: str | None = None) -> DataFrame:
-    """Messages that were stored and that no group (or not ``group``) was seen to receive.
+def never_consumed(
+    journey_rows: DataFrame, *, grace_ms: int = 0, group: str | None = None
+) -> DataFrame:
+    """Stored messages without a traced delivery to any group (or to ``group``).
 
-    Left out: recalled messages, transactions not committed, and what was produced in the last
+    Left out are recalled messages, uncommitted transactions, and messages produced in the last
     ``grace_ms`` before the newest step of the trace.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     seen = F.size("consumers") > 0
     if group is not None:
-        seen = F.exists("consumers", lambda one: one["groupName"] == group)
+        seen = F.exists("consumers", lambda consumer: consumer["groupName"] == group)
     is_half = F.col("msgType") == "TRANSACTION_HALF"
     is_open = is_half & (F.coalesce("transactionState", F.lit("")) != "COMMIT_MESSAGE")
-    chosen = found.where(
+    chosen = journey_rows.where(
         F.col("sent") & ~F.col("recalled") & ~seen & ~F.coalesce(is_open, F.lit(False))
     )
     if grace_ms:
-        newest = found.agg(
+        newest = journey_rows.agg(
             F.max(F.greatest("producedMs", F.array_max("consumers.lastFinishedMs"))).alias(
                 "newestMs"
             )
@@ -279,49 +279,49 @@ def never_consumed(found: DataFrame, *, grace_ms: int = 0, group: str | None = N
     return chosen.drop("consumers", "deliveries", "retries")
 
 
-def _by_group(found: DataFrame) -> DataFrame:
+def _by_group(journey_rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    return found.select(
-        "msgId", "topic", "keys", "producedMs", F.explode("consumers").alias("one")
-    ).select("msgId", "topic", "keys", "producedMs", "one.*")
+    return journey_rows.select(
+        "msgId", "topic", "keys", "producedMs", F.explode("consumers").alias("consumer")
+    ).select("msgId", "topic", "keys", "producedMs", "consumer.*")
 
 
-def consumed_repeatedly(found: DataFrame) -> DataFrame:
-    """Messages that one group consumed with success more than once, a row per message and group.
+def consumed_repeatedly(journey_rows: DataFrame) -> DataFrame:
+    """Messages that a group consumed with success more than once, a row per message and group.
 
-    A broadcasting group does that by design: each member consumes every message.
+    In a broadcasting group this is normal: each member consumes every message.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    return _by_group(found).where(F.col("successes") > 1)
+    return _by_group(journey_rows).where(F.col("successes") > 1)
 
 
-def failed(found: DataFrame) -> DataFrame:
+def failed(journey_rows: DataFrame) -> DataFrame:
     """Messages whose last delivery to a group did not succeed, a row per message and group."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return _by_group(found).where((F.col("successes") == 0) & F.col("success").isNotNull())
+    return _by_group(journey_rows).where((F.col("successes") == 0) & F.col("success").isNotNull())
 
 
-def latencies(found: DataFrame) -> DataFrame:
+def latencies(journey_rows: DataFrame) -> DataFrame:
     """Percentiles in ms: rows of (topic, groupName, measure, messages, p50, p90, p99, max).
 
-    ``send`` is how long a producer waited for its broker, ``delivery`` from the start of the send
-    to the start of the first consumption (two machines' clocks; what comes out below nothing
-    counts as 0), ``consume`` the time in the handler, all deliveries of the message together.
+    ``send`` is the time that a producer waited for its broker.  ``delivery`` is the time from the
+    start of the send to the start of the first consumption (by the clocks of two machines; a
+    negative one counts as 0).  ``consume`` is the time in the handler, summed over deliveries.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     topic = F.coalesce("topic", F.lit("(not traced)")).alias("topic")
-    sends = found.where(F.col("sendCostMs").isNotNull()).select(
+    sends = journey_rows.where(F.col("sendCostMs").isNotNull()).select(
         topic,
         F.col("producerGroup").alias("groupName"),
         F.lit(SEND_LATENCY).alias("measure"),
         F.col("sendCostMs").alias("value"),
     )
-    groups = _by_group(found)
-    # `greatest` skips nulls: without a producer's step the wait is unknown, not nothing.
+    groups = _by_group(journey_rows)
+    # `greatest` skips nulls: without a producer's step the time is unknown, not 0.
     waited = F.when(
         F.col("producedMs").isNotNull() & F.col("firstStartedMs").isNotNull(),
         F.greatest(F.col("firstStartedMs") - F.col("producedMs"), F.lit(0)),
