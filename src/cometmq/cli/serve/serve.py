@@ -176,7 +176,6 @@ def name_server(
     talk to each other.
     """
     started = _monotonic()
-    require("broker", "cometmq broker")
     set_up_logging(ctx)
     from cometmq.broker.base.config import parse_assignments
     from cometmq.namesrv.config import load_name_server_config
@@ -256,6 +255,7 @@ def broker(
     ends is started again; a signal stops all; their lines come on this process' stderr.
     """
     started = _monotonic()
+    require("broker", "cometmq broker")
     set_up_logging(ctx)
     from cometmq.broker.base.config import load_config, parse_assignments
 

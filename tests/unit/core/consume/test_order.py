@@ -10,6 +10,7 @@ from cometmq.core.consume.order import (
     RECONSUME_FOR_EVER,
     GiveBack,
     OrderPolicy,
+    Park,
     StrandEvent,
     Strands,
     StrandState,
@@ -158,3 +159,19 @@ def test_order_holds_under_any_failures(
                 strands.resume(name)
     for name in set(names):
         assert finished[name] == [place for place, one in enumerate(names) if one == name]
+
+
+def test_withdrawing_from_nothing() -> None:
+    """A strand that does not exist, and one of which nothing is wanted."""
+    strands: Strands[int] = Strands()
+    assert strands.withdraw("a", lambda message: True) == []
+    strands.add([("a", 1)])
+    assert strands.withdraw("a", lambda message: False) == []
+    assert strands.take(10) == ("a", [1])
+
+
+def test_parking_after_so_many_tries() -> None:
+    """The policy parks a message instead of trying it again."""
+    policy = OrderPolicy(park_after=2)
+    assert policy.after_failure(0, 1) == Park()
+    assert policy.after_failure(0, 0) == Suspend(1_000)

@@ -203,3 +203,14 @@ def test_bitmaps_of_property_strings() -> None:
     narrow = table_with("a > 5")
     assert narrow.bitmaps_of("T")(b"a\x019\x02b\x01x\x02") == narrow.bitmap("T", {"a": "9"})
     assert not any(narrow.bitmaps_of("T")(b"a\x011\x02"))
+
+
+def test_a_dead_filter_of_a_file_stays_as_dead_as_it_was() -> None:
+    """Only those that lived at the end die at the load; a topic nobody filters is known as such."""
+    entry = wanted(table_with())
+    entry.dead_ms = 5
+    table = FilterTable(BloomFilter())
+    assert table.load([entry], 9_000)
+    assert wanted(table).dead_ms == 5
+    assert table.is_filtered("T")
+    assert not table.is_filtered("U")

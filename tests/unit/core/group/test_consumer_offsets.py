@@ -70,3 +70,15 @@ def test_topics_and_groups_are_found_and_removed() -> None:
     assert set(table.all()) == {"t2@g1", "t2@g3"}
     table.remove_group("g1")
     assert set(table.all()) == {"t2@g3"}
+
+
+def test_a_reset_of_another_queue() -> None:
+    """It changes nothing for queues that have none."""
+    table = ConsumerOffsetTable()
+    assert not table.has_reset("g", "t", 0)
+    table.reset("g", "t", 0, 7, NOW_MS)
+    table.commit("g", "t", 1, 3, NOW_MS)
+    assert table.has_reset("g", "t", 0)
+    assert not table.has_reset("g", "t", 1)
+    assert (table.query("g", "t", 0), table.query("g", "t", 1)) == (7, 3)
+    assert table.tell_reset("g", "t", 1, 0, "peer") is None

@@ -115,3 +115,19 @@ def test_every_change_of_owners_is_written_down() -> None:
     locks.expire(203)
     assert is_new()
     assert locks.held().owners == {}
+
+
+def test_a_clean_end_without_locks_and_one_long_ago() -> None:
+    """A table without locks has nothing to end; locks of an end long ago are not taken up."""
+    locks = QueueLocks()
+    revision = locks.revision
+    locks.ended(5)
+    assert locks.revision == revision
+    locks.lock("g", "c1", [Q0], 0)
+    locks.ended(5)
+    late = QueueLocks()
+    late.restore(locks.held(), LOCK_LIVE_MS + 6)
+    assert late.owner("g", Q0, LOCK_LIVE_MS + 6) is None
+    soon = QueueLocks()
+    soon.restore(locks.held(), 6)
+    assert soon.owner("g", Q0, 6) == "c1"

@@ -5,6 +5,7 @@ import pytest
 from cometmq.core.topic.attributes import (
     GROUP_ATTRIBUTES,
     TOPIC_ATTRIBUTES,
+    Attribute,
     altered_attributes,
     parse_attribute_changes,
     unserved_attributes,
@@ -107,3 +108,11 @@ def test_what_is_refused(change: dict[str, str], is_new: bool, fault: str) -> No
     current = {} if is_new else {"message.type": "NORMAL", "queue.type": "BatchCQ"}
     with pytest.raises(ConfigError, match=fault):
         altered_attributes(TOPIC_ATTRIBUTES, current, change, is_new=is_new)
+
+
+def test_a_value_of_a_pattern() -> None:
+    """The error repeats the pattern and the value."""
+    attribute = Attribute(pattern="[a-z]+")
+    attribute.check("abc")
+    with pytest.raises(ConfigError, match=r"not of the form \[a-z\]\+: A1"):
+        attribute.check("A1")

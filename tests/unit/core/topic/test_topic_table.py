@@ -76,3 +76,18 @@ def test_each_change_moves_version_and_revision() -> None:
     assert not table.delete("%RETRY%g", NOW_MS)
     assert table.version.counter == 9
     assert len(table) == 0
+
+
+def test_a_broker_without_templates_and_a_changed_topic() -> None:
+    """No automatic creation, no template topic; a change of a topic is no new topic."""
+    names = {
+        config.topic
+        for config in system_topics(cluster="c", broker_name="b", auto_create=False, timer=False)
+    }
+    assert "TBW102" not in names
+    table = TopicTable()
+    table.put(TopicConfig("t", 1, 1), 1)
+    table.put(TopicConfig("t", 2, 2), 2)
+    assert (table.made_at("t"), table.changed_at("t"), table.made_at("u")) == (1, 2, 0)
+    table.touch(3)
+    assert (table.revision, table.changed_at("t"), table.changed_at("u")) == (3, 2, 0)
