@@ -292,7 +292,9 @@ class MessageReader:
                 break
             examined += 1
             if not (position >= min_physical and 0 < size < PRE_BLANK_SIZE):
-                is_removed = position < min_physical and size > 0 and not is_min_known
+                # A worker may have found the queue's first offset since this read began.
+                is_before_min = not is_min_known or examined <= request.queue.min
+                is_removed = position < min_physical and size > 0 and is_before_min
                 if is_removed or self._mender.is_lost(request.queue, QueueOffset(examined - 1)):
                     status = GetStatus.MESSAGE_WAS_REMOVING
                     continue

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.unit.broker.harness import Client, eventually, scenario
 from tests.unit.broker.transacting import (
     COMMIT,
@@ -21,6 +23,8 @@ from tests.unit.broker.transacting import (
 from cometmq.broker import Broker
 from cometmq.errors import ResponseCode
 from cometmq.model.names import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.store.read.reader import MessageReader
+from cometmq.store.retention.retention import Retention
 
 GROUP_OF_CHECKS = "CID_RMQ_SYS_TRANS"
 
@@ -239,8 +243,14 @@ def test_a_restart_knows_what_is_open(tmp_path: Path) -> None:
     scenario(tmp_path, second)
 
 
-def test_an_open_transaction_outlives_its_log_file(tmp_path: Path) -> None:
-    """It is put back before the file goes, and ended by its first place, also after a restart."""
+@pytest.mark.parametrize("is_racing", [False, True])
+def test_an_open_transaction_outlives_its_log_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_racing: bool
+) -> None:
+    """It is put back before the file goes, and ended by its first place, also after a restart.
+
+    So it is when a worker finds the queue's new begin while the queue is read from its old one.
+    """
     sent: list[Half] = []
 
     async def first(broker: Broker, client: Client) -> None:
@@ -265,4 +275,13 @@ def test_an_open_transaction_outlives_its_log_file(tmp_path: Path) -> None:
         assert [message.body for message in stored(broker, "t", 2)] == [b"1", b"0"]
         assert not broker.transactions.halves
 
+    if is_racing:
+        pick = MessageReader._pick
+
+        def pick_after_the_worker(reader: MessageReader, request: Any, raw: bytes) -> Any:
+            reader._search.min_of(request.queue)
+            return pick(reader, request, raw)
+
+        monkeypatch.setattr(MessageReader, "_pick", pick_after_the_worker)
+        monkeypatch.setattr(Retention, "find_minima", lambda _: None)
     scenario(tmp_path, second)
