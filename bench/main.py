@@ -6,7 +6,6 @@ targets are printed, not punished, since they depend on the machine.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -30,7 +29,7 @@ from bench.base.measure import Conditions, cores, machine_conditions
 from bench.base.processes import start_echo
 from bench.suites.kinds import measure_kinds
 from bench.suites.operations import OPERATIONS, measure_operation
-from bench.suites.report import Fact, Row, as_json, as_text, sync_flush_fact
+from bench.suites.report import Fact, Row, as_json, as_text, sync_flush_fact, write_report
 from bench.suites.suite import Settings, run_row
 from cometmq.errors import ConfigError
 
@@ -370,7 +369,8 @@ def _measure(options: dict[str, Any]) -> int:
             rows += more_rows
             facts += more_facts
     facts = sync_flush_fact(conditions, rows) + facts
-    _print(conditions, rows, facts, options["json_path"])
+    text, document = as_text(conditions, rows, facts), as_json(conditions, rows, facts)
+    write_report(text, document, options["json_path"])
     return 1 if any(row.error for row in rows) else 0
 
 
@@ -424,18 +424,6 @@ def _run_loads(loads: list[Load], settings: Settings, with_echo: bool, rows: lis
         for number, load in enumerate(loads, 1):
             _say(f"{number}/{len(loads)} {load.name}")
             rows.append(run_row(load, settings, echo))
-
-
-def _print(
-    conditions: Conditions, rows: list[Row], facts: list[Fact], json_path: str | None
-) -> None:
-    document = json.dumps(as_json(conditions, rows, facts), indent=2)
-    if json_path == "-":
-        print(document)
-        return
-    print(as_text(conditions, rows, facts))
-    if json_path:
-        Path(json_path).write_text(document + "\n")
 
 
 def run(argv: Sequence[str]) -> int:

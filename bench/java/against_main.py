@@ -6,7 +6,6 @@ acknowledged was read back; missed targets are printed, not punished.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -23,10 +22,10 @@ from bench.java.against import (
     Comparison,
     chosen_rows,
 )
-from bench.java.against_page import as_page
-from bench.java.against_report import as_json, as_text
+from bench.java.against_report import as_json, as_page, as_text
 from bench.java.against_run import Plan, compare, short
 from bench.java.java_peer import JAVA_VERSION
+from bench.suites.report import write_report
 from bench.suites.suite import Settings
 from cometmq.errors import ConfigError
 
@@ -106,10 +105,6 @@ def _conditions(plan: Plan) -> Conditions:
 def _print(conditions: Conditions, comparisons: list[Comparison], options: dict[str, Any]) -> None:
     if options["html_path"]:
         Path(options["html_path"]).write_text(as_page(conditions, comparisons), "utf-8")
-    document = json.dumps(as_json(conditions, comparisons), indent=2)
-    if options["json_path"] == "-":
-        print(document)
-        return
-    print(as_text(conditions, comparisons))
-    if options["json_path"]:
-        Path(options["json_path"]).write_text(document + "\n", "utf-8")
+    write_report(
+        as_text(conditions, comparisons), as_json(conditions, comparisons), options["json_path"]
+    )

@@ -9,8 +9,10 @@ only why.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -18,12 +20,30 @@ import msgspec
 from bench.base.loads import Load, Round
 from bench.base.measure import Conditions, median_of
 
-__all__ = ["Fact", "Row", "as_json", "as_text", "cpu_us_each", "sync_flush_fact", "table"]
+__all__ = [
+    "Fact",
+    "Row",
+    "as_json",
+    "as_text",
+    "conditions_text",
+    "cpu_us_each",
+    "disturbance_marks",
+    "legend",
+    "sync_flush_fact",
+    "table",
+    "write_report",
+]
 
 R = TypeVar("R")
 GENERATOR_BOUND: Final = 0.90
 STOLEN_SHARE: Final = 0.02
 OTHERS_SHARE: Final = 0.05
+LEGEND: Final = {
+    "G": "G: the generator's core was over 90 % busy; the server could do more.",
+    "g": "g: the same with Java's.",
+    "S": "S: other guests of the host took over 2 % of the machine's time.",
+    "B": "B: other processes here took over 5 % of the machine's time; repeat it when quiet.",
+}
 FIGURES: Final = (
     "rate",
     "messages_rate",
@@ -102,8 +122,7 @@ class Row:
     def marks(self) -> str:
         """`G`: generator-bound, `S`, `B`: disturbed by other guests, by other processes here."""
         marks = "G" if self.generator_share > GENERATOR_BOUND else ""
-        marks += "S" if self.stolen_share > STOLEN_SHARE else ""
-        return marks + ("B" if self.others_share > OTHERS_SHARE else "")
+        return marks + disturbance_marks(self.stolen_share, self.others_share)
 
     @property
     def reached(self) -> float | None:
@@ -245,6 +264,35 @@ def table(columns: tuple[tuple[str, Callable[[R], str]], ...], rows: list[R]) ->
     return aligned
 
 
+def disturbance_marks(stolen_share: float, others_share: float) -> str:
+    """`S` and `B`, where others took too much of the machine during a row."""
+    return ("S" if stolen_share > STOLEN_SHARE else "") + (
+        "B" if others_share > OTHERS_SHARE else ""
+    )
+
+
+def legend(marks: str) -> list[str]:
+    """What the marks of a report mean, a line for each that occurs."""
+    return [line for mark, line in LEGEND.items() if mark in marks]
+
+
+def conditions_text(conditions: Conditions) -> list[str]:
+    """Machine and settings, a line each."""
+    width = max((len(name) for name, _ in conditions.rows), default=0)
+    return [f"{name.ljust(width)}  {value}" for name, value in conditions.rows]
+
+
+def write_report(text: str, document: dict[str, Any], json_path: str | None) -> None:
+    """Print the text, and write the JSON document to a file; `-` prints only the document."""
+    rendered = json.dumps(document, indent=2)
+    if json_path == "-":
+        print(rendered)
+        return
+    print(text)
+    if json_path:
+        Path(json_path).write_text(rendered + "\n", encoding="utf-8")
+
+
 def _fact_text(fact: Fact) -> str:
     value = f"{fact.value:,.0f}" if fact.value >= 1000 else f"{fact.value:.3g}"
     text = f"{value} {fact.unit}"
@@ -258,17 +306,11 @@ def _fact_text(fact: Fact) -> str:
 
 def as_text(conditions: Conditions, rows: list[Row], facts: list[Fact]) -> str:
     """The report for a person."""
-    width = max((len(name) for name, _ in conditions.rows), default=0)
-    text = [f"{name.ljust(width)}  {value}" for name, value in conditions.rows]
+    text = conditions_text(conditions)
     good = [row for row in rows if not row.error]
     if good:
         text += ["", *table(RESULTS, good), "", *table(COSTS, good)]
-        if any("G" in row.marks for row in rows):
-            text.append("G: the generator's core was over 90 % busy; the server could do more.")
-        if any("S" in row.marks for row in rows):
-            text.append("S: other guests of the host took over 2 % of the machine's time.")
-        if any("B" in row.marks for row in rows):
-            text.append("B: other processes here took over 5 % of the machine's time.")
+        text += legend("".join(row.marks for row in rows))
     if facts:
         text.append("")
     name_width = max((len(fact.name) for fact in facts), default=0)

@@ -28,8 +28,7 @@ from bench.java.against import (
     RowSpec,
     chosen_rows,
 )
-from bench.java.against_page import as_page, bars
-from bench.java.against_report import as_json, as_text, spread_text
+from bench.java.against_report import as_json, as_page, as_text, bars, spread_text
 from bench.java.against_run import Plan, compare, short
 from bench.java.java_load import JavaBodies, check_received
 from bench.java.java_peer import PeerMissing, broker_conf, fetch_jars, load_program

@@ -162,7 +162,7 @@ def test_verdicts(first: QueueSample, then: QueueSample, verdict: QueueHealth) -
 def test_patience_comes_before_alarm() -> None:
     """A short stillness is no alarm; a restart begins a new period."""
     watch = QueueWatch(QUEUE, 60_000, 0)
-    assert "not looked at" in watch.describe(0)
+    assert "not sampled" in watch.describe(0)
     watch.judge(progress(5), 0)
     assert watch.judge(progress(5), 59_999) is QueueHealth.HEALTHY
     assert watch.judge(progress(5), 60_000) is QueueHealth.PULL_STUCK

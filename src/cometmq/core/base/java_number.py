@@ -1,8 +1,7 @@
-"""Text as a number, by Java's rules.
+"""Parses numbers as Java's ``Integer.valueOf``, ``Long.valueOf`` and ``Double.valueOf`` do.
 
-Job: what ``Integer.valueOf``, ``Long.valueOf`` and ``Double.valueOf`` make of a property's text,
-which decides whether a message matches a filter.  Python's own ``int`` and ``float`` take more
-(white space around, ``1_000``, ``inf``) and less (``1d``, ``0x1p3``).
+SQL92 filters convert properties this way.  Python's ``int`` and ``float`` accept more (white space
+around, ``1_000``, ``inf``) and less (``1d``, ``0x1p3``).
 """
 
 from __future__ import annotations
@@ -48,18 +47,30 @@ def _whole(text: str, greatest: int, kind: str) -> int:
 
 
 def parse_integer(text: str) -> int:
-    """What ``Integer.valueOf`` gives; raises NotComparable where it throws."""
+    """Parse as ``Integer.valueOf`` does.
+
+    Raises:
+        NotComparable: ``Integer.valueOf`` throws.
+    """
     return _whole(text, _INTEGER_MAX, "Integer")
 
 
 def parse_long(text: str) -> int:
-    """What ``Long.valueOf`` gives; raises NotComparable where it throws."""
+    """Parse as ``Long.valueOf`` does.
+
+    Raises:
+        NotComparable: ``Long.valueOf`` throws.
+    """
     return _whole(text, _LONG_MAX, "Long")
 
 
 def parse_double(text: str) -> float:
-    """What ``Double.valueOf`` gives; raises NotComparable where it throws."""
-    # All digits and points, as most are: float() then reads it as Java does, or not at all.
+    """Parse as ``Double.valueOf`` does.
+
+    Raises:
+        NotComparable: ``Double.valueOf`` throws.
+    """
+    # Most texts have digits and points only; float() reads those as Java does, or refuses them.
     if not text.strip("0123456789."):
         try:
             return float(text)

@@ -1,19 +1,16 @@
 """Whether a consumer still makes progress, judged per queue against the broker's end offset.
 
-Job: compare two looks at a queue and say what is wrong, with the numbers that prove it.
-Must not: do I/O, read a clock, or restart anything; the client acts on the verdict.
+A `QueueWatch` compares two samples of a queue; the client acts on the result.  A queue is healthy
+when its pull offset moves, when there is nothing to pull, or when handlers finish messages.  A
+consumer that is connected and sends heartbeats may still deliver nothing.
 
-Theory: a queue is healthy when its pull offset moves, when nothing is left to pull, or when it
-waits for handlers that do finish.  Alive is not the same as healthy: the dangerous consumers of
-this world are connected, heartbeat, and deliver nothing.
-
-    left to pull | held | pull moved | handlers finished | verdict
-    -------------+------+------------+-------------------+------------------------------
-    no           | 0    | -          | -                 | IDLE
-    any          | any  | yes        | any               | HEALTHY
-    any          | > 0  | no         | yes               | HEALTHY
-    any          | > 0  | no         | no                | HANDLERS_STUCK
-    yes          | 0    | no         | -                 | PULL_STUCK: restart the pull loop
+    to pull      | in hand | pull moved | handlers finished | health
+    -------------+---------+------------+-------------------+------------------------------
+    no           | 0       | -          | -                 | IDLE
+    any          | any     | yes        | any               | HEALTHY
+    any          | > 0     | no         | yes               | HEALTHY
+    any          | > 0     | no         | no                | HANDLERS_STUCK
+    yes          | 0       | no         | -                 | PULL_STUCK: restart the pull loop
 """
 
 from dataclasses import dataclass
@@ -25,7 +22,7 @@ __all__ = ["QueueHealth", "QueueSample", "QueueWatch"]
 
 
 class QueueHealth(Enum):
-    """What a look at a queue found."""
+    """Whether a queue makes progress, and what holds it up otherwise."""
 
     HEALTHY = "healthy"
     IDLE = "idle"
@@ -35,7 +32,7 @@ class QueueHealth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueSample:
-    """One look at a queue: the consumer's side, and the end the broker reports."""
+    """A queue at one moment: the consumer's offsets and counts, and the broker's end offset."""
 
     pull_offset: int
     in_hand_count: int
@@ -49,7 +46,7 @@ class QueueSample:
 
 
 class QueueWatch:
-    """QueueSample of one queue over time; one `look` per watchdog round."""
+    """Watches one queue; each round of the watchdog calls `judge` once."""
 
     __slots__ = ("_last", "_patience_ms", "_still_since_ms", "queue")
 
@@ -78,14 +75,14 @@ class QueueWatch:
         return QueueHealth.HANDLERS_STUCK if progress.in_hand_count else QueueHealth.PULL_STUCK
 
     def still_ms(self, now_ms: int) -> int:
-        """For how long nothing has moved."""
+        """How long the queue has made no progress."""
         return now_ms - self._still_since_ms
 
     def describe(self, now_ms: int) -> str:
         """The measured values for a log line."""
         last = self._last
         if last is None:
-            return f"{self.queue}: not looked at yet"
+            return f"{self.queue}: not sampled yet"
         return (
             f"{self.queue}: no progress for {self.still_ms(now_ms)} ms, pull offset "
             f"{last.pull_offset}, broker's end {last.broker_max_offset} (lag {last.lag}), "
@@ -93,5 +90,5 @@ class QueueWatch:
         )
 
     def restarted(self, now_ms: int) -> None:
-        """The pull loop was restarted; give it a new period of patience."""
+        """Start a new period of patience after a restart of the pull loop."""
         self._still_since_ms = now_ms

@@ -124,7 +124,7 @@ class Layout:
 
     @property
     def queue_count(self) -> int:
-        """All queues."""
+        """The number of queues of all brokers."""
         return sum(count for _, count in self.brokers)
 
     def count_of(self, broker_name: str) -> int:
@@ -133,16 +133,16 @@ class Layout:
 
     def home(self, group_hash: int) -> tuple[str, int]:
         """Broker name and queue id of a group."""
-        place = group_hash % self.queue_count
+        index = group_hash % self.queue_count
         for name, count in self.brokers:
-            if place < count:
-                return name, place
-            place -= count
-        raise AssertionError("a place below the number of queues is in one of the brokers")
+            if index < count:
+                return name, index
+            index -= count
+        raise AssertionError("an index below the number of queues is in one of the brokers")
 
 
 class Phase(Enum):
-    """How far a growth is."""
+    """The phase of a growth."""
 
     PREPARED = "prepared"
     MOVING = "moving"
@@ -207,18 +207,18 @@ class Growth:
         return attributes
 
     def is_moved(self, group_hash: int) -> bool:
-        """Whether the group's old home is known to have let it go."""
+        """Whether the group's old home has marked its bucket as moved, as far as we know."""
         if self.phase is Phase.COMPLETE:
             return True
         bits = self.moved.get(self.old.home(group_hash), 0)
         return bool(bits >> bucket_of(group_hash) & 1)
 
     def home(self, group_hash: int) -> tuple[str, int]:
-        """Where a producer sends a group: the old home until that has let it go."""
+        """The queue a producer sends a group to: the old home until its bucket has moved."""
         return (self.new if self.is_moved(group_hash) else self.old).home(group_hash)
 
     def unmoved_queues(self) -> list[tuple[str, int]]:
-        """Queues of the old layout that have buckets left."""
+        """Queues of the old layout with buckets that have not moved."""
         if self.phase is Phase.COMPLETE:
             return []
         return [
@@ -229,12 +229,12 @@ class Growth:
         ]
 
     def unmoved_queues_of(self, broker_name: str) -> list[int]:
-        """The same of one broker."""
+        """The ids of those queues at one broker."""
         return [queue_id for name, queue_id in self.unmoved_queues() if name == broker_name]
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything has moved."""
+        """Whether all buckets have moved."""
         return not self.unmoved_queues()
 
     @property
@@ -249,13 +249,13 @@ class Growth:
         return self.epoch == epoch and order.index(self.phase) >= order.index(phase)
 
     def marked(self, broker_name: str, queue_id: int, bits: int) -> "Growth":
-        """With further buckets of a queue moved."""
+        """A copy with more buckets of a queue marked as moved."""
         moved = dict(self.moved)
         moved[broker_name, queue_id] = moved.get((broker_name, queue_id), 0) | bits
         return replace(self, moved=moved)
 
     def merged(self, other: "Growth | None") -> "Growth":
-        """What two brokers say together: the later epoch, or both marks of the same."""
+        """Combine what two brokers report: the later epoch, or the marks of both."""
         if other is None or other.epoch < self.epoch:
             return self
         if other.epoch > self.epoch:

@@ -1,11 +1,7 @@
-"""What a pull by SQL92 asks of each message: first the bitmap in its extension, then its record.
+"""SQL92 filters over stored messages: first the bitmap of an extension unit, then the record.
 
-Job: one filter in the two forms a read needs, `hint` for what an extension unit can rule out and
-`matches` for the record as it is stored.  It must not read anything, and knows no broker.
-
-Theory: see `cometmq.core.filter.filter_table`.  A hint may only be used with the text whose
-bitmaps it
-speaks of; a pull that brings another text than its group registered has none.
+`hint` rules messages out by their bitmap, `matches` evaluates a record; see `filter_table`.  The
+bitmaps are made from the text that the group registered, so a pull with another text has no hint.
 
 Source: ExpressionMessageFilter and ExpressionForRetryMessageFilter of RocketMQ 5.4.
 """
@@ -51,27 +47,31 @@ class PropertyFilter:
         self._wanted = property_marks(names) if len(names) <= _NAMES_MAX else []
 
     @classmethod
-    def of(cls, one: ConsumerFilter) -> PropertyFilter | None:
-        """Make the filter of a registered one; None where its text is not one here."""
-        if one.expression is None:
+    def of(cls, registered: ConsumerFilter) -> PropertyFilter | None:
+        """Make the filter that a group registered; None if its text is illegal here."""
+        if registered.expression is None:
             return None
-        hint = None
-        if one.key is not None:
-            hint = BitmapHint(tuple(one.key.positions), one.key.bit_count // 8, one.born_ms)
-        return cls(one.expression, hint)
+        hint, key = None, registered.key
+        if key is not None:
+            hint = BitmapHint(tuple(key.positions), key.bit_count // 8, registered.born_ms)
+        return cls(registered.expression, hint)
 
     @classmethod
     def of_text(cls, text: str) -> PropertyFilter:
-        """Make the filter of a pull's own text; raises ExpressionIllegal."""
+        """Make the filter of the text that a pull brings.
+
+        Raises:
+            ExpressionIllegal: the text is not a filter.
+        """
         return cls(compile_expression(text))
 
     @property
     def needles(self) -> tuple[Needle, ...]:
-        """Bytes of which a record that matches has at least one; none when nothing is known."""
+        """Byte patterns; a record that matches has at least one. Empty if the filter has none."""
         return self.expression.needles
 
     def matches(self, record: memoryview) -> bool:
-        """Say whether a stored record matches; one that cannot be read does not."""
+        """Whether a stored record matches; an unreadable record does not."""
         try:
             raw = properties_of(record)
         except CodecError:
@@ -97,7 +97,7 @@ class RetryFilter:
         self._find = find
 
     def matches(self, record: memoryview) -> bool:
-        """Say whether a record is wanted; what nobody filters is."""
+        """Whether a record matches the filter of its first topic; without a filter it does."""
         try:
             properties = decode_properties(properties_of(record))
         except CodecError:

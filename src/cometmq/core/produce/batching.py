@@ -83,7 +83,7 @@ def split_by_size(sizes: Iterable[int], limit_bytes: int) -> Iterator[tuple[int,
 
 
 def common_group(messages: Sequence[Message]) -> str | None:
-    """The message group that all messages have, if they have one."""
+    """Return the message group of all messages; None if they have none or different ones."""
     group = messages[0].message_group
     if group and all(message.message_group == group for message in messages):
         return group

@@ -1,11 +1,10 @@
-"""What happens to a message whose handler did not take it.
+"""The copy of a failed message that a client sends to the retry topic itself.
 
-Job: levels, counts and the header fields of a failed message's way to retry or dead letters.
-Must not: send anything.
+A client does so when the broker refuses the send-back.  For delay level 0 a broker chooses level
+``3 + reconsumeTimes``; the copy asks for the same level.
 
 Source: ``ConsumeMessageConcurrentlyService`` and ``DefaultMQPushConsumerImpl.sendMessageBack``
-of RocketMQ 5.4.0.  The broker chooses level ``3 + reconsumeTimes`` for 0; our own re-send (when
-the send-back itself failed) must come to the same level.
+of RocketMQ 5.4.0.
 """
 
 from typing import Final
@@ -31,11 +30,11 @@ def fallback_properties(
     max_reconsume_times: int | None,
     delay_level: int,
 ) -> dict[str, str]:
-    """Properties of the copy we send to the retry topic when the broker refused code 36.
+    """Return the properties of the copy for the retry topic, after the broker refused code 36.
 
-    ``topic`` and ``message_id`` are the message's own; an earlier try's origin is kept.  A dead
-    letter is asked for by a count above the maximum, since an ordinary send has no level -1.  A
-    maximum of None leaves it to the group's settings at the broker.
+    ``topic`` and ``message_id`` are the message's own; the origin of an earlier try stays.  An
+    ordinary send has no level -1, so a count above the maximum asks for a dead letter.  With a
+    maximum of None the group's settings at the broker decide.
     """
     copy = dict(properties)
     copy.setdefault("RETRY_TOPIC", topic)

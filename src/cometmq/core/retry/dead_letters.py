@@ -1,12 +1,9 @@
-"""What is known of a dead message, which ones are chosen, and how one is sent again.
+"""Dead letters: their origin and reason, a selection of them, and the copies that resend them.
 
-Job: read origin, tries and reason from a dead letter; match a selection; the properties of a copy.
-Must not: read or send anything.
-
-A message dies when a consumer group has refused it too often: its broker appends it to the topic
-``%DLQ%group``.  Brokers keep the topic it was first sent to in the property ``RETRY_TOPIC`` (gRPC
-proxies in ``DLQ_ORIGIN_TOPIC``) and its first message id in ``ORIGIN_MESSAGE_ID``.  RocketMQ keeps
-no reason; applications may leave one in a property.
+A message becomes a dead letter when a consumer group has refused it too often: the broker appends
+it to the topic ``%DLQ%group``.  Brokers store its first topic in the property ``RETRY_TOPIC`` (gRPC
+proxies in ``DLQ_ORIGIN_TOPIC``) and its first message id in ``ORIGIN_MESSAGE_ID``.  RocketMQ stores
+no reason; applications may put one in a property.
 """
 
 from __future__ import annotations
@@ -29,10 +26,10 @@ __all__ = [
     "position_text",
 ]
 
-#: Properties in which applications leave what went wrong; the first that is there counts.
+#: Properties in which applications store the reason of a failure; the first that exists counts.
 REASON_PROPERTIES: Final = ("error", "ERROR", "exception", "EXCEPTION", "reason", "REASON")
 REPLAY_OF: Final = "REPLAY_OF"
-"""Where a message that was sent again comes from: ``topic@broker:queue:offset``."""
+"""Property of a resent message: the position of its dead letter, ``topic@broker:queue:offset``."""
 _KEPT: Final = frozenset(
     {
         prop.KEYS,
@@ -44,14 +41,14 @@ _KEPT: Final = frozenset(
         prop.TRACE_CONTEXT,
     }
 )
-"""Of RocketMQ's own properties those that belong to the message, not to its way so far."""
+"""RocketMQ's own properties that describe the message rather than its delivery so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
     """One dead letter; times in ms since 1970.
 
-    ``origin_topic`` is empty where the message does not tell.  ``died_ms`` is when it was stored in
+    ``origin_topic`` is empty if the message does not name it.  ``died_ms`` is when it was stored in
     the dead-letter topic, ``times_refused`` counts tries of the group.
     """
 
@@ -89,7 +86,7 @@ def death_of(
     properties: Mapping[str, str],
     reason_properties: Sequence[str] = REASON_PROPERTIES,
 ) -> Death:
-    """What a message in a dead-letter topic tells of its death."""
+    """Read a message of a dead-letter topic."""
     reasons = (properties[name] for name in reason_properties if name in properties)
     return Death(
         queue,
@@ -108,7 +105,7 @@ def death_of(
 
 @dataclass(frozen=True, slots=True)
 class DeathSelection:
-    """Which dead messages: all conditions hold, of each one of its values; empty asks nothing.
+    """Selects dead letters: every condition must hold, with one of its values; empty means any.
 
     ``since_ms`` and ``until_ms`` bound when they died, the latter exclusively.  ``reasons`` are
     texts that the reason contains.  ``message_ids`` are either of a message's two ids.
@@ -123,7 +120,7 @@ class DeathSelection:
     until_ms: int | None = None
 
     def matches(self, death: Death) -> bool:
-        """Whether the message is chosen."""
+        """Whether a dead letter meets all conditions."""
         if self.since_ms is not None and death.died_ms < self.since_ms:
             return False
         if self.until_ms is not None and death.died_ms >= self.until_ms:
@@ -144,10 +141,10 @@ class DeathSelection:
 def copy_properties(
     death: Death, properties: Mapping[str, str], *, is_for_group: bool
 ) -> dict[str, str]:
-    """Properties of the copy that is sent again.
+    """Return the properties of the copy that is sent again.
 
-    For the group's retry topic it stays the same message (unique id, first topic); for its first
-    topic it is a new one, to which the broker gives an id.
+    A copy for the group's retry topic keeps the message's unique id and names its first topic.  A
+    copy for the first topic is a new message and gets a new id.
     """
     copy = {
         name: value

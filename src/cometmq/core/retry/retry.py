@@ -1,10 +1,8 @@
-"""What becomes of a message a consumer gives back: another try later, or a dead letter.
+"""Decides whether a message that a consumer sends back is delivered again or is a dead letter.
 
-Job: decide topic and delay level.  It must not touch stores or topics.
-
-Two entrances differ by one comparison (SendMessageProcessor of RocketMQ 5.4): the request
-CONSUMER_SEND_MSG_BACK buries at `reconsume_times` >= max, a direct send to the retry topic at
-> max, since there the client has counted already.
+RocketMQ 5.4 (SendMessageProcessor) compares in two ways: CONSUMER_SEND_MSG_BACK makes a dead letter
+at `reconsume_times` >= max, a direct send to the retry topic at > max, since the client has already
+incremented the count there.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ _FIRST_RETRY_LEVEL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SendBackDecision:
-    """The decision: `is_dead` for the dead-letter topic, else the delay level to wait.
+    """`is_dead` for the dead-letter topic, else the delay level before the next delivery.
 
-    ``delay_ms`` is set where the group's own policy decides; the level is then 0 and the caller
-    turns the time into what it has.
+    ``delay_ms`` is set where the group's own policy decides; the level is then 0, and the caller
+    chooses a level or a timer for that time.
     """
 
     is_dead: bool
@@ -48,7 +46,7 @@ class SendBackDecision:
 def max_reconsume_times(
     group: SubscriptionGroupConfig, requested: int | None, client_version: int
 ) -> int:
-    """Give the number of tries: the client's wish where its version sends one, else the group's."""
+    """Return the maximum the client sends, if its version sends one, else the group's."""
     if requested is not None and client_version >= VERSION_WITH_MAX_RECONSUME:
         return requested
     return group.retry_max_times
@@ -57,7 +55,7 @@ def max_reconsume_times(
 def decide_send_back(
     reconsume_times: int, max_times: int, delay_level: int, policy: RetryPolicy | None = None
 ) -> SendBackDecision:
-    """Decide for a message that was consumed `reconsume_times` + 1 times without success.
+    """Decide for a message whose handler failed `reconsume_times` + 1 times.
 
     `delay_level` < 0 asks for the dead-letter topic, 0 for the usual back-off (the group's policy
     where it has one, else level 3 + `reconsume_times`), else for a level.
@@ -70,7 +68,7 @@ def decide_send_back(
 
 
 def level_not_before(delay_ms: int, delays_ms: Sequence[int]) -> int:
-    """Give the level that waits least of those that wait `delay_ms` or longer.
+    """Return the shortest delay level that is not shorter than `delay_ms`.
 
     0 (no wait) for a delay of 0; the longest level for a delay longer than any.  ``delays_ms``
     holds the delay of level 1 first.
@@ -82,5 +80,5 @@ def level_not_before(delay_ms: int, delays_ms: Sequence[int]) -> int:
 
 
 def goes_to_dlq_on_send(reconsume_times: int, max_times: int) -> bool:
-    """Decide for a message the client itself sends to its retry topic."""
+    """Whether a message that a client sends to its own retry topic becomes a dead letter."""
     return reconsume_times > max_times

@@ -74,8 +74,8 @@ def select_by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
 class RoundRobin:
     """The next queue, avoiding brokers the caller has reason to avoid.
 
-    ``start`` is the first place, chosen at random by the caller so that many producers do not
-    begin on the same queue.  ``next`` is the place of the next queue, counted without end.
+    ``start`` is the first index, chosen at random by the caller so that many producers do not
+    begin on the same queue.  ``next`` is the index of the next queue, counted without end.
     """
 
     __slots__ = ("next",)
@@ -91,13 +91,13 @@ class RoundRobin:
     ) -> MessageQueue | None:
         """The next queue that is not on ``last_broker`` and whose broker ``is_good``, if any."""
         count = len(queues)
-        place = self.next
-        self.next = place + 1
+        index = self.next
+        self.next = index + 1
         if last_broker is None and is_good is None:
-            return queues[place % count] if count else None
+            return queues[index % count] if count else None
         for step in range(count):
-            queue = queues[(place + step) % count]
+            queue = queues[(index + step) % count]
             if queue.broker_name != last_broker and (is_good is None or is_good(queue.broker_name)):
-                self.next = place + step + 1
+                self.next = index + step + 1
                 return queue
         return None

@@ -1,11 +1,8 @@
-"""Open transactions of a broker: which half messages wait for their end, and what is due for each.
+"""Open transactions of a broker: half messages without an end, op messages, rules of check-back.
 
-Job: the table of open half messages with their earlier offsets, the format of op messages, and the
-rules of check-back (store.md 6).  It must not do I/O or read the clock.
-
-A half message that is put back, to count a check or to let the queue be read from later, gets a
-new place in the half queue.  Its producer may still name an earlier one, so the table knows all of
-them; it is one transaction with one end, whichever place is named.
+A broker stores a half message again to count a check, or to move the offset that the half queue is
+read from.  The message then has a new queue offset, and its producer may still name an earlier one.
+The table knows all of them; they are one transaction with one end (store.md 6).
 
 Source of formats: ``TransactionalMessageServiceImpl`` and ``TransactionalMessageUtil`` of RocketMQ
 5.4.
@@ -36,14 +33,14 @@ __all__ = [
 
 OP_TAG: Final = "d"
 _NEVER: Final = b"-1,"
-"""An op body that names nothing: Java ignores what lies before the place it has come to."""
+"""An op body that names no message: Java ignores offsets before the one it has reached."""
 
 
 class KeptHalf(msgspec.Struct, gc=False, frozen=True):
     """What the commit of a half message stores, as the log has it."""
 
     queue_id: int
-    """Where its producer wanted it."""
+    """The queue its producer chose."""
     body: bytes
     raw: bytes
     """Properties without REAL_TOPIC and REAL_QID."""
@@ -71,9 +68,9 @@ class HalfMessage(msgspec.Struct, gc=False):
     first_offset: int = -1
     """The queue offset it was first stored at, -1 when this is the first."""
     topic: str = ""
-    """Where its producer wanted it; "" when it does not say."""
+    """The topic its producer chose; "" if it names none."""
     cached: KeptHalf | None = None
-    """None when it has to be read from the log."""
+    """What the commit stores; None if it must be read from the log."""
 
 
 class CheckRules(msgspec.Struct, frozen=True):
@@ -176,10 +173,10 @@ class OpenHalves:
     def __init__(self) -> None:
         self._open: dict[int, HalfMessage] = {}
         self._newest: dict[int, int] = {}
-        """Earlier place to newest one, of messages that were put back."""
+        """Earlier queue offset to newest one, of messages that were stored again."""
         self._earlier: dict[int, list[int]] = {}
         self.counts: dict[str, int] = {}
-        """Open ones of each topic; a topic stays when its last one is ended."""
+        """Open transactions by topic; a topic stays after its last one."""
         self.changes = 0
         """How often `counts` has changed."""
 
@@ -187,38 +184,38 @@ class OpenHalves:
         return len(self._open)
 
     def add(self, half: HalfMessage) -> None:
-        """Note a half message at a place behind all others."""
+        """Add a half message at the end of the half queue."""
         self._open[half.queue_offset] = half
         counts = self.counts
         counts[half.topic] = counts.get(half.topic, 0) + 1
         self.changes += 1
 
     def at(self, queue_offset: int) -> HalfMessage | None:
-        """The open half message whose newest place this is."""
+        """The open half message with this newest queue offset."""
         return self._open.get(queue_offset)
 
     def find(self, queue_offset: int) -> HalfMessage | None:
-        """The open half message that is or was at a place."""
+        """The open half message that has or had this queue offset."""
         return self._open.get(self._newest.get(queue_offset, queue_offset))
 
     def offsets(self) -> list[int]:
-        """Newest offsets of all, ascending."""
+        """Newest queue offsets of all open half messages, ascending."""
         return list(self._open)
 
     def first(self) -> HalfMessage | None:
-        """The one with the lowest place."""
+        """The open half message with the lowest queue offset."""
         return next(iter(self._open.values()), None)
 
     def last(self) -> HalfMessage | None:
-        """The one that was added last, or put back."""
+        """The open half message with the highest queue offset."""
         return next(reversed(self._open.values()), None)
 
     def places_of(self, topic: str) -> list[int]:
-        """Newest offsets of those that are for a topic, ascending."""
-        return [place for place, half in self._open.items() if half.topic == topic]
+        """Newest queue offsets of the half messages for a topic, ascending."""
+        return [offset for offset, half in self._open.items() if half.topic == topic]
 
     def remove(self, half: HalfMessage) -> Sequence[int]:
-        """Forget one that is ended; every queue offset it was known by, the newest last."""
+        """Remove an ended half message; return all its queue offsets, the newest last."""
         newest = half.queue_offset
         del self._open[newest]
         self.counts[half.topic] -= 1

@@ -1,7 +1,7 @@
-"""Two values of an SQL92 filter beside each other, in all combinations of their kinds.
+"""Compares two values of an SQL92 filter, in all combinations of their kinds.
 
-Job: the comparisons that are not worth generated code: literals among themselves, and conditions
-compared with something.  It must not look at messages.
+Generated code covers the frequent comparisons; this module has the others: two literals, and a
+condition beside a value.
 
 Source: ComparisonExpression of RocketMQ 5.4.  Values of two kinds are brought to one: a text to the
 number or Boolean beside it (on its left or right; but a Boolean on the *left* of a text makes Java
@@ -33,12 +33,16 @@ _PARSERS = {
 
 
 def parse_boolean(text: str) -> bool:
-    """What ``Boolean.valueOf`` gives: TRUE for "true" in any case, FALSE for everything else."""
+    """Parse as ``Boolean.valueOf`` does: TRUE for "true" in any case, else FALSE."""
     return text.lower() == "true"
 
 
 def refuse_text(text: str) -> bool:
-    """Java's answer to a Boolean on the left of a text."""
+    """Refuse a Boolean on the left of a text, as Java does.
+
+    Raises:
+        NotComparable: always.
+    """
     raise NotComparable(f"a Boolean on the left cannot be compared with the text {text[:80]!r}")
 
 
@@ -60,7 +64,11 @@ def _rank(value: float) -> int:
 
 
 def order_texts(left: str, right: str) -> int:
-    """The order of two properties, which both must be numbers; raises NotComparable."""
+    """Compare two properties as numbers.
+
+    Raises:
+        NotComparable: one of them is not a number.
+    """
     return compare_doubles(parse_double(left), parse_double(right))
 
 

@@ -1,8 +1,4 @@
-"""An SQL92 filter as a tree.
-
-Job: name the parts a filter is made of, as the parser finds them and the compiler takes them.  It
-must not decide what they mean: ``sql92_parser`` says what may stand where, ``sql92_compiler`` what
-it evaluates to.
+"""The nodes of an SQL92 filter's tree: `parser` builds it, `compiler` gives it its meaning.
 
 ``<>``, ``IS NOT NULL`` and the other negations with the value null for null are a `Not` above the
 plain form, as in RocketMQ, so that they share its null.  ``NOT IN``, ``NOT CONTAINS`` and their
