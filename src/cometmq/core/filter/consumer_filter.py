@@ -75,25 +75,25 @@ def encode_filter_file(filters: Iterable[ConsumerFilter]) -> bytes:
     return _pretty({"filterDataByTopic": topics}, 0).encode()
 
 
-def encode_filter(one: ConsumerFilter) -> str:
+def encode_filter(entry: ConsumerFilter) -> str:
     """One filter's text, as in the file."""
-    return _pretty(_filter_to_json(one), 0)
+    return _pretty(_filter_to_json(entry), 0)
 
 
-def _filter_to_json(one: ConsumerFilter) -> dict[str, Any]:
+def _filter_to_json(entry: ConsumerFilter) -> dict[str, Any]:
     data: dict[str, Any] = {}
-    if one.key is not None:
-        positions = list(one.key.positions)
-        data["bloomFilterData"] = {"bitNum": one.key.bit_count, "bitPos": positions}
+    if entry.key is not None:
+        positions = list(entry.key.positions)
+        data["bloomFilterData"] = {"bitNum": entry.key.bit_count, "bitPos": positions}
     return data | {
-        "bornTime": one.born_ms,
-        "clientVersion": one.client_version,
-        "consumerGroup": one.group,
-        "dead": one.is_dead,
-        "deadTime": one.dead_ms,
-        "expression": one.text,
-        "expressionType": one.expression_type,
-        "topic": one.topic,
+        "bornTime": entry.born_ms,
+        "clientVersion": entry.client_version,
+        "consumerGroup": entry.group,
+        "dead": entry.is_dead,
+        "deadTime": entry.dead_ms,
+        "expression": entry.text,
+        "expressionType": entry.expression_type,
+        "topic": entry.topic,
     }
 
 

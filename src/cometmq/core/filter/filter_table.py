@@ -220,15 +220,15 @@ class FilterTable:
             return True
         return self.bloom.is_hit(wanted.key, unit.bitmap)
 
-    def _revive(self, one: ConsumerFilter) -> bool:
-        if not one.is_dead:
+    def _revive(self, entry: ConsumerFilter) -> bool:
+        if not entry.is_dead:
             return False
-        one.dead_ms = 0
+        entry.dead_ms = 0
         self.revision += 1
         return True
 
     def _bury(self, filters: Iterable[ConsumerFilter], now_ms: int) -> None:
-        for one in filters:
-            if not one.is_dead:
-                one.dead_ms = now_ms
+        for entry in filters:
+            if not entry.is_dead:
+                entry.dead_ms = now_ms
                 self.revision += 1

@@ -84,10 +84,10 @@ class QueueLocks:
         }
         return HeldQueues(owners, self._renewed_until_ms, self._is_ended)
 
-    def restore(self, found: HeldQueues, now_ms: int) -> None:
+    def restore(self, recorded: HeldQueues, now_ms: int) -> None:
         """Take up the locks of the run before; each lives as long as its owner may rely on it."""
-        renewed_ms = min(found.renewed_until_ms, now_ms)
-        if not found.is_ended:
+        renewed_ms = min(recorded.renewed_until_ms, now_ms)
+        if not recorded.is_ended:
             relied_on_ms = min(RELIED_ON_MS, self.live_ms)
             renewed_ms = max(renewed_ms, now_ms - self.live_ms + relied_on_ms)
         elif now_ms - renewed_ms > self.live_ms:
@@ -95,12 +95,12 @@ class QueueLocks:
         else:
             # Nobody is told of a renewal before the file says no more that there is none.
             self.revision += 1
-        for group, owners in found.owners.items():
+        for group, owners in recorded.owners.items():
             locks = {queue: _Lock(name, renewed_ms) for queue, name in owners.items()}
             for lock in locks.values():
                 lock.granted_at = self.revision
             self._groups[group] = locks
-        self._renewed_until_ms = found.renewed_until_ms
+        self._renewed_until_ms = recorded.renewed_until_ms
 
     def ended(self, now_ms: int) -> None:
         """Nothing is renewed from now on: the broker stops."""

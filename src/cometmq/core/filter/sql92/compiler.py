@@ -83,7 +83,7 @@ class _Code:
         return self.miss or self.is_false
 
 
-def _known(value: bool | None) -> _Code:
+def _constant_code(value: bool | None) -> _Code:
     return _Code(str(value), str(value is True), str(value is False), False, value is None)
 
 
@@ -97,7 +97,7 @@ class _Compiler:
     def __init__(self) -> None:
         self.names: dict[str, object] = {}
         self._by_value: dict[tuple[type, object], str] = {}
-        self._places = 0
+        self._variable_count = 0
 
     def constant(self, value: object) -> str:
         key = (type(value), value)
@@ -112,11 +112,11 @@ class _Compiler:
         self.names[name] = function
         return name
 
-    def place(self) -> str:
-        self._places += 1
-        return f"v{self._places}"
+    def variable(self) -> str:
+        self._variable_count += 1
+        return f"v{self._variable_count}"
 
-    def look_up(self, name: str) -> str:
+    def property_code(self, name: str) -> str:
         return f"p.get({self.constant(name)})"
 
     # --- conditions -----------------------------------------------------------------------
@@ -124,11 +124,11 @@ class _Compiler:
     def condition(self, node: Node) -> _Code:
         match node:
             case Literal(value=bool() | None as constant):
-                return _known(constant)
+                return _constant_code(constant)
             case Property(name=name):
-                found = self.look_up(name)
-                value = f"(None if {found} is None else False)"
-                return _Code(value, "False", f"({found} is not None)")
+                fetched = self.property_code(name)
+                value = f"(None if {fetched} is None else False)"
+                return _Code(value, "False", f"({fetched} is not None)")
             case Not(operand=operand):
                 return self._not(self.condition(operand))
             case Logic(is_and=is_and, operands=operands):
@@ -146,8 +146,8 @@ class _Compiler:
         raise AssertionError(f"{node} is no condition; the parser lets none through")
 
     def _not(self, code: _Code) -> _Code:
-        place = self.place()
-        value = f"(None if ({place} := {code.value}) is None else not {place})"
+        variable = self.variable()
+        value = f"(None if ({variable} := {code.value}) is None else not {variable})"
         return _Code(
             value if code.may_be_null else f"(not {code.value})",
             code.is_false,
@@ -192,9 +192,9 @@ class _Compiler:
         for code in codes:
             tried = code.value
             if code.may_be_null:
-                place = self.place()
-                tried = f"({place} := {tried})"
-                nulls.append(f"{place} is None")
+                variable = self.variable()
+                tried = f"({variable} := {tried})"
+                nulls.append(f"{variable} is None")
             tries.append(f"{tried} is {not is_and}")
         tail = f"None if {' or '.join(nulls)} else {is_and}" if nulls else str(is_and)
         return f"({not is_and} if {' or '.join(tries)} else {tail})"
@@ -211,29 +211,29 @@ class _Compiler:
                 return None
         if low is None or top is None or low.kind is not top.kind:
             return None
-        place = self.place()
-        found = f"({place} := {self.look_up(name)})"
+        variable = self.variable()
+        fetched = f"({variable} := {self.property_code(name)})"
         bounds = f"{self.constant(low.value)} <= {{}} <= {self.constant(top.value)}"
-        inside = f"({bounds.format(self._number(place, low.kind))})"
+        inside = f"({bounds.format(self._number(variable, low.kind))})"
         outside = f"(not {inside})"
         if not is_and:
             inside, outside = outside, inside
         return _Code(
-            f"(None if {found} is None else {inside})",
-            f"({found} is not None and {inside})",
-            f"({found} is not None and {outside})",
+            f"(None if {fetched} is None else {inside})",
+            f"({fetched} is not None and {inside})",
+            f"({fetched} is not None and {outside})",
             may_raise=True,
         )
 
     def _null_test(self, operand: Node) -> _Code:
         if negated_number(operand) is not None:
-            return _known(value=False)
+            return _constant_code(value=False)
         match operand:
             case Literal(value=value):
-                return _known(value is None)
+                return _constant_code(value is None)
             case Property(name=name):
-                found = self.look_up(name)
-                is_true, is_false = f"({found} is None)", f"({found} is not None)"
+                fetched = self.property_code(name)
+                is_true, is_false = f"({fetched} is None)", f"({fetched} is not None)"
                 return _Code(is_true, is_true, is_false, may_be_null=False)
             case _:
                 value, may_raise = self._operand(operand)
@@ -241,37 +241,37 @@ class _Compiler:
                 return _Code(is_true, is_true, is_false, may_raise, may_be_null=False)
 
     def _inclusion(self, node: Inclusion) -> _Code:
-        found, values = self.look_up(node.name), self.constant(node.values)
-        place = self.place()
-        bare = f"({found} in {values})"
-        known = f"(({place} := {found}) is not None and {place} not in {values})"
+        fetched, values = self.property_code(node.name), self.constant(node.values)
+        variable = self.variable()
+        bare = f"({fetched} in {values})"
+        known = f"(({variable} := {fetched}) is not None and {variable} not in {values})"
         verb = "not in" if node.is_negated else "in"
-        value = f"(None if ({place} := {found}) is None else {place} {verb} {values})"
+        value = f"(None if ({variable} := {fetched}) is None else {variable} {verb} {values})"
         return _Code(value, known, bare) if node.is_negated else _Code(value, bare, known)
 
     def _text_search(self, node: TextSearch) -> _Code:
         if not node.text:
-            return _known(value=False)
+            return _constant_code(value=False)
         operand = node.operand
-        place, text = self.place(), self.constant(node.text)
+        variable, text = self.variable(), self.constant(node.text)
         test = {
-            "CONTAINS": f"{text} in {place}",
-            "STARTSWITH": f"{place}.startswith({text})",
-            "ENDSWITH": f"{place}.endswith({text})",
+            "CONTAINS": f"{text} in {variable}",
+            "STARTSWITH": f"{variable}.startswith({text})",
+            "ENDSWITH": f"{variable}.endswith({text})",
         }[node.operator]
         if node.is_negated:
             test = f"not {test}"
         if isinstance(operand, Property):
-            found = f"({place} := {self.look_up(operand.name)})"
+            fetched = f"({variable} := {self.property_code(operand.name)})"
         elif isinstance(operand, Literal) and operand.kind is LiteralKind.STRING:
-            found = f"({place} := {self.constant(operand.value)})"
+            fetched = f"({variable} := {self.constant(operand.value)})"
         else:
             value, may_raise = self._operand(operand)
             if not may_raise:
-                return _known(value=False)
+                return _constant_code(value=False)
             never = f"({self.helper(_discard)}({value}) is not None)"
             return _Code(never, never, f"(not {never})", may_raise=True, may_be_null=False)
-        is_true = f"({found} is not None and {test})"
+        is_true = f"({fetched} is not None and {test})"
         return _Code(is_true, is_true, f"(not {is_true})", may_be_null=False)
 
     # --- comparisons ----------------------------------------------------------------------
@@ -285,7 +285,7 @@ class _Compiler:
             case Literal(value=str() as value):
                 return self.constant(value), False
             case Property(name=name):
-                return self.look_up(name), False
+                return self.property_code(name), False
             case Negation(operand=operand):
                 value, may_raise = self._operand(operand)
                 return (f"{self.helper(_discard)}({value})", True) if may_raise else ("None", False)
@@ -293,15 +293,15 @@ class _Compiler:
                 code = self.condition(node)
                 return code.value, code.may_raise
 
-    def _number(self, place: str, kind: LiteralKind) -> str:
+    def _number(self, variable: str, kind: LiteralKind) -> str:
         """Code that converts a property's text, Java's way."""
         if kind is LiteralKind.DOUBLE:
-            return f"{self.helper(parse_double)}({place})"
+            return f"{self.helper(parse_double)}({variable})"
         slow = self.helper(parse_integer if kind is LiteralKind.INTEGER else parse_long)
         # Up to nine ASCII digits need no further look: they fit, and int() reads them as Java does.
         return (
-            f"({self.helper(int)}({place}) if {self.helper(len)}({place}) < 10 and"
-            f" {place}.isdecimal() and {place}.isascii() else {slow}({place}))"
+            f"({self.helper(int)}({variable}) if {self.helper(len)}({variable}) < 10 and"
+            f" {variable}.isdecimal() and {variable}.isascii() else {slow}({variable}))"
         )
 
     def _equality(self, left: Node, right: Node) -> _Code:
@@ -313,12 +313,12 @@ class _Compiler:
         if isinstance(right, Property) and first is not None:
             return self._literal_equality(first, right.name)
         if isinstance(left, Property) and isinstance(right, Property):
-            place, other = self.place(), self.look_up(right.name)
-            found = f"({place} := {self.look_up(left.name)})"
+            variable, other = self.variable(), self.property_code(right.name)
+            fetched = f"({variable} := {self.property_code(left.name)})"
             return _Code(
-                f"(True if {found} == {other} else None if {place} is None else False)",
-                f"({self.look_up(left.name)} == {other})",
-                f"({found} is not None and {place} != {other})",
+                f"(True if {fetched} == {other} else None if {variable} is None else False)",
+                f"({self.property_code(left.name)} == {other})",
+                f"({fetched} is not None and {variable} != {other})",
             )
         (one, may_raise), (other, may_raise_too) = self._operand(left), self._operand(right)
         value = f"{self.helper(are_equal)}({one}, {other})"
@@ -332,21 +332,21 @@ class _Compiler:
         except NotComparable as error:
             raised = f"{self.helper(_raise)}({self.constant(str(error))})"
             return _Code(raised, raised, raised, may_raise=True, may_be_null=False)
-        return _known(
+        return _constant_code(
             {"=": sign == 0, "<": sign < 0, "<=": sign <= 0, ">": sign > 0, ">=": sign >= 0}[
                 operator
             ]
         )
 
-    def _converted(self, place: str, literal: Literal, operator: str) -> tuple[str, str]:
+    def _converted(self, variable: str, literal: Literal, operator: str) -> tuple[str, str]:
         """A property's text beside a literal: the test, and its opposite."""
         constant = self.constant(literal.value)
         if literal.kind is LiteralKind.STRING:
-            return f"{place} == {constant}", f"{place} != {constant}"
+            return f"{variable} == {constant}", f"{variable} != {constant}"
         if literal.kind is LiteralKind.BOOLEAN:
-            test = f"{self.helper(parse_boolean)}({place})"
+            test = f"{self.helper(parse_boolean)}({variable})"
             return f"{test} is {constant}", f"{test} is not {constant}"
-        number = self._number(place, literal.kind)
+        number = self._number(variable, literal.kind)
         python = "==" if operator == "=" else operator
         test, opposite = (
             f"{number} {python} {constant}",
@@ -360,27 +360,27 @@ class _Compiler:
         return test, opposite
 
     def _property_equality(self, name: str, literal: Literal) -> _Code:
-        place = self.place()
-        found = f"({place} := {self.look_up(name)})"
-        test, opposite = self._converted(place, literal, "=")
-        value = f"(None if {found} is None else {test})"
-        is_false = f"({found} is not None and {opposite})"
+        variable = self.variable()
+        fetched = f"({variable} := {self.property_code(name)})"
+        test, opposite = self._converted(variable, literal, "=")
+        value = f"(None if {fetched} is None else {test})"
+        is_false = f"({fetched} is not None and {opposite})"
         if literal.kind is LiteralKind.STRING:
-            bare = f"({self.look_up(name)} == {self.constant(literal.value)})"
+            bare = f"({self.property_code(name)} == {self.constant(literal.value)})"
             return _Code(value, bare, is_false)
-        is_true = f"({found} is not None and {test})"
+        is_true = f"({fetched} is not None and {test})"
         return _Code(value, is_true, is_false, may_raise=literal.is_number)
 
     def _literal_equality(self, literal: Literal, name: str) -> _Code:
         """A literal on the left is not equal to what a message does not have; nothing is null."""
-        place = self.place()
-        found = f"({place} := {self.look_up(name)})"
+        variable = self.variable()
+        fetched = f"({variable} := {self.property_code(name)})"
         if literal.kind is LiteralKind.BOOLEAN:
-            test = f"({found} is not None and {self.helper(refuse_text)}({place}))"
+            test = f"({fetched} is not None and {self.helper(refuse_text)}({variable}))"
             return _Code(test, test, f"(not {test})", may_raise=True, may_be_null=False)
-        test, opposite = self._converted(place, literal, "=")
-        is_true = f"({found} is not None and {test})"
-        is_false = f"({found} is None or {opposite})"
+        test, opposite = self._converted(variable, literal, "=")
+        is_true = f"({fetched} is not None and {test})"
+        is_false = f"({fetched} is None or {opposite})"
         return _Code(is_true, is_true, is_false, literal.is_number, may_be_null=False)
 
     def _ordering(self, node: Comparison) -> _Code:
@@ -397,22 +397,22 @@ class _Compiler:
         return self._null_ordering(left, right)
 
     def _property_ordering(self, name: str, literal: Literal, operator: str) -> _Code:
-        place = self.place()
-        found = f"({place} := {self.look_up(name)})"
-        test, opposite = self._converted(place, literal, operator)
+        variable = self.variable()
+        fetched = f"({variable} := {self.property_code(name)})"
+        test, opposite = self._converted(variable, literal, operator)
         return _Code(
-            f"(None if {found} is None else {test})",
-            f"({found} is not None and {test})",
-            f"({found} is not None and {opposite})",
+            f"(None if {fetched} is None else {test})",
+            f"({fetched} is not None and {test})",
+            f"({fetched} is not None and {opposite})",
             may_raise=True,
         )
 
     def _properties_ordering(self, name: str, other: str, operator: str) -> _Code:
-        place, second = self.place(), self.place()
-        found = f"({place} := {self.look_up(name)})"
-        found_too = f"({second} := {self.look_up(other)})"
-        sign = f"{self.helper(order_texts)}({place}, {second})"
-        both = f"{found} is not None and {found_too} is not None"
+        variable, second = self.variable(), self.variable()
+        fetched = f"({variable} := {self.property_code(name)})"
+        found_too = f"({second} := {self.property_code(other)})"
+        sign = f"{self.helper(order_texts)}({variable}, {second})"
+        both = f"{fetched} is not None and {found_too} is not None"
         return _Code(
             f"({sign} {operator} 0 if {both} else None)",
             f"({both} and {sign} {operator} 0)",
@@ -430,9 +430,9 @@ class _Compiler:
         else:
             value, may_raise = self._operand(right)
             if may_raise and isinstance(left, Property):
-                value = f"(None if {self.look_up(left.name)} is None else {value})"
+                value = f"(None if {self.property_code(left.name)} is None else {value})"
         if not may_raise:
-            return _known(None)
+            return _constant_code(None)
         return _Code(value, f"({value} is True)", f"({value} is False)", may_raise=True)
 
 
@@ -474,13 +474,13 @@ def compile_match(node: Node) -> Matches:
     if code.may_raise:
         fault = compiler.helper(NotComparable)
         body = f"    try:\n    {body}    except {fault}:\n        return False\n"
-    found: Matches = _function("matches", body, compiler.names)
-    return found
+    fetched: Matches = _function("matches", body, compiler.names)
+    return fetched
 
 
 def compile_evaluation(node: Node) -> Evaluate:
     """A function that gives TRUE, FALSE or null (None), and raises NotComparable as Java throws."""
     compiler = _Compiler()
     code = compiler.condition(node)
-    found: Evaluate = _function("evaluate", f"    return {code.value}\n", compiler.names)
-    return found
+    fetched: Evaluate = _function("evaluate", f"    return {code.value}\n", compiler.names)
+    return fetched

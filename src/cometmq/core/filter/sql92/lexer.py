@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from cometmq.errors import ExpressionIllegal
 
-__all__ = ["KEYWORDS", "LENGTH_MAX", "Token", "place_of", "refuse", "tokenize"]
+__all__ = ["KEYWORDS", "LENGTH_MAX", "Token", "line_and_column", "refuse", "tokenize"]
 
 LENGTH_MAX: Final = 32_768
 """Characters. Every pull may carry its subscription's filter, so longer ones belong elsewhere."""
@@ -51,17 +51,17 @@ class Token(NamedTuple):
     position: int
 
 
-def place_of(text: str, position: int) -> tuple[int, int]:
+def line_and_column(text: str, position: int) -> tuple[int, int]:
     """Line and column of a character, both from 1."""
     lines = re.split(r"\r\n|\r|\n", text[:position])
     return len(lines), len(lines[-1]) + 1
 
 
 def refuse(
-    text: str, position: int, expected: str, found: str, hint: str = ""
+    text: str, position: int, expected: str, actual: str, hint: str = ""
 ) -> ExpressionIllegal:
     """The error for what stands at a position of a filter."""
-    return ExpressionIllegal(*place_of(text, position), expected, found, hint)
+    return ExpressionIllegal(*line_and_column(text, position), expected, actual, hint)
 
 
 _STRAY_HINTS: Final = {
@@ -85,9 +85,9 @@ def _stray(text: str, position: int) -> ExpressionIllegal:
         )
     if text.startswith("/*", position):
         return refuse(text, position, "a comment that is closed by */", text[position:])
-    found = character if character.isprintable() else f"U+{ord(character):04X}"
+    actual = character if character.isprintable() else f"U+{ord(character):04X}"
     return refuse(
-        text, position, "a name, a value or an operator", found, _STRAY_HINTS.get(character, "")
+        text, position, "a name, a value or an operator", actual, _STRAY_HINTS.get(character, "")
     )
 
 
