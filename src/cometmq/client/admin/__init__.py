@@ -1,4 +1,4 @@
-"""What operators and tools ask of a cluster, with asyncio and without.
+"""Administration of a cluster, with asyncio and without.
 
 Also dead letters and open transactions.
 """

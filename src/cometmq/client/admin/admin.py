@@ -1,8 +1,4 @@
-"""The asyncio admin client.
-
-Job: life cycle around ``AdminCalls``.
-Must not: contain an operation; those are shared with ``cometmq.sync.Admin``.
-"""
+"""The asyncio admin client; `AdminCalls` has its operations."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -52,7 +48,7 @@ class Admin(AdminCalls):
         super().__init__(io, RouteBook(io, self._options.name_servers, timeout_ms), timeout_ms)
 
     async def start(self) -> None:
-        """Nothing to do; here for symmetry with the other clients."""
+        """Do nothing; here for symmetry with the other clients."""
 
     async def shutdown(self) -> None:
         """Disconnect."""
@@ -77,4 +73,4 @@ class Admin(AdminCalls):
 
 
 def _no_greeting(address: str, channel: Channel) -> None:
-    """An admin client does not register."""
+    """Send nothing: an admin client does not register."""

@@ -1,8 +1,7 @@
-"""What operators and tools ask of a cluster, as coroutines over `Io`.
+"""The operations of the admin clients, as coroutines over `Io`.
 
-Job: topics, groups, offsets, messages by id and key, cluster info; one implementation under the
-asynchronous and the blocking `Admin`.
-Must not: start background work or keep state beyond routes.
+They cover topics, groups, offsets, messages by id and key, and cluster information.  The asyncio
+and the blocking `Admin` share them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -67,7 +66,7 @@ __all__ = ["AdminCalls", "ClusterInfo", "OffsetRange", "QueueProgress"]
 
 NEVER_MS: Final = 2**63 - 1
 QUEUE_COUNT: Final = 8
-"""Queues of a topic made without a number (``defaultTopicQueueNums``)."""
+"""Queues of a topic that is created without a number (``defaultTopicQueueNums``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """What a queue holds: ``min_offset`` up to, not including, ``max_offset``."""
+    """The offsets of a queue's messages: from ``min_offset`` to before ``max_offset``."""
 
     min_offset: int
     max_offset: int
@@ -93,7 +92,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group is in a queue; ``consumer_offset`` is None where none is stored."""
+    """A group's progress in a queue; ``consumer_offset`` is None without a stored offset."""
 
     broker_offset: int
     consumer_offset: int | None
@@ -131,7 +130,7 @@ class AdminCalls(GrowthCalls):
     async def _masters(
         self, cluster: str | None = None, broker_name: str | None = None
     ) -> dict[str, str]:
-        """Addresses of masters by broker name, narrowed down as asked."""
+        """Addresses of masters by broker name, of one cluster or one broker if given."""
         info = await self.cluster_info()
         wanted = set(info.brokers)
         if cluster is not None:
@@ -159,7 +158,11 @@ class AdminCalls(GrowthCalls):
         return masters
 
     async def broker_runtime_info(self, broker_name: str) -> dict[str, str]:
-        """A broker's figures by RocketMQ's names (``brokerStatus``)."""
+        """A broker's figures by RocketMQ's names (``brokerStatus``).
+
+        Raises:
+            ConfigError: no broker has this name.
+        """
         address = (await self._masters(broker_name=broker_name))[broker_name]
         answer = await self._calls.ask(
             address, RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -167,7 +170,11 @@ class AdminCalls(GrowthCalls):
         return decode_kv_table(answer.body)
 
     async def broker_config(self, broker_name: str) -> str:
-        """A broker's configuration as properties text."""
+        """A broker's configuration as properties text.
+
+        Raises:
+            ConfigError: no broker has this name.
+        """
         address = (await self._masters(broker_name=broker_name))[broker_name]
         answer = await self._calls.ask(
             address, RemotingCommand.request(RequestCode.GET_BROKER_CONFIG)
@@ -175,7 +182,7 @@ class AdminCalls(GrowthCalls):
         return answer.body.decode()
 
     async def open_transactions(self) -> list[OpenTransaction]:
-        """Half messages of all brokers that wait for their end, the oldest first."""
+        """The half messages of all brokers that wait for their end, oldest first."""
         matches: list[OpenTransaction] = []
         for name, address in sorted((await self._masters()).items()):
             settings = parse_properties(await self.broker_config(name))
@@ -234,7 +241,7 @@ class AdminCalls(GrowthCalls):
         """Delete a topic with its messages on all brokers and name servers.
 
         Raises:
-            TopicNotExist: nobody knows it.
+            TopicNotExist: no name server has the topic.
         """
         if await self._routes.fetch(topic) is None:
             raise TopicNotExist(ResponseCode.TOPIC_NOT_EXIST, f"the topic {topic} does not exist")
@@ -267,7 +274,7 @@ class AdminCalls(GrowthCalls):
         ]
 
     async def topic_route(self, topic: str) -> TopicRoute:
-        """Which brokers have how many queues of a topic.
+        """The brokers of a topic and their numbers of queues.
 
         Raises:
             NoRoute: the topic does not exist.
@@ -276,7 +283,11 @@ class AdminCalls(GrowthCalls):
         return await self._routes.find(topic)
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
-        """The topic's settings by broker name."""
+        """The topic's settings by broker name.
+
+        Raises:
+            NoRoute: the topic does not exist.
+        """
         route = await self.topic_route(topic)
         configs: dict[str, TopicConfig] = {}
         for broker in route.broker_datas:
@@ -290,7 +301,11 @@ class AdminCalls(GrowthCalls):
         return configs
 
     async def topic_offsets(self, topic: str) -> dict[MessageQueue, OffsetRange]:
-        """What each queue of a topic holds."""
+        """The offsets of each queue's messages.
+
+        Raises:
+            NoRoute: the topic does not exist.
+        """
         route = await self.topic_route(topic)
         queues = sorted(set(subscribe_queues(topic, route)) | set(publish_queues(topic, route)))
         return {
@@ -403,7 +418,7 @@ class AdminCalls(GrowthCalls):
     async def group_offsets(
         self, group: str, topics: Iterable[str] | None = None
     ) -> dict[MessageQueue, QueueProgress]:
-        """How far the group is, queue by queue, in these topics (or this one, or all it knows)."""
+        """The group's progress by queue, in these topics or in all that it has offsets for."""
         progress: dict[MessageQueue, QueueProgress] = {}
         for topic in (
             sorted(name_list(topics)) if topics is not None else await self.group_topics(group)
@@ -418,7 +433,7 @@ class AdminCalls(GrowthCalls):
         return progress
 
     async def commit_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets for a group; its members must be offline, or they overwrite them."""
+        """Store offsets for a group whose members are offline; members would overwrite them."""
         for queue, queue_offset in offsets.items():
             await self._calls.commit(
                 await self._address(queue), group, queue, queue_offset, wait=True
@@ -429,10 +444,14 @@ class AdminCalls(GrowthCalls):
     ) -> dict[MessageQueue, int]:
         """Move a group to a time (None: to the end) in every queue, and return the new offsets.
 
-        Brokers tell the members (INVOKE_BROKER_TO_RESET_OFFSET), who go on there at once; where a
-        broker refuses and the group has no members there, the offsets are stored.  Members that a
-        broker has not heard of yet, as it has just started, are told with their next pull.  Brokers
-        keep the order in memory until then, and take no commits of the group for that queue.
+        The brokers tell the members (INVOKE_BROKER_TO_RESET_OFFSET), which continue at the new
+        offsets at once.  Where a broker refuses and the group has no members, the offsets are
+        stored.  A broker that has just started and does not know the members yet tells them with
+        their next pull.  Until then it keeps the order in memory and refuses commits of the group.
+
+        Raises:
+            NoRoute: the topic does not exist.
+            RemoteError: a broker refused although the group has members there.
         """
         route = await self.topic_route(topic)
         moment = -1 if timestamp_ms is None else timestamp_ms
@@ -463,7 +482,7 @@ class AdminCalls(GrowthCalls):
     # -- messages ---------------------------------------------------------------------------
 
     def queue_reader(self) -> QueueReader:
-        """What reads whole queues as an operator, over this client's connections."""
+        """A reader of whole queues, over this client's connections."""
         return QueueReader(self._io, self._calls, self._routes)
 
     async def view_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
@@ -490,7 +509,7 @@ class AdminCalls(GrowthCalls):
     async def _view_by_offset(
         self, address: str, physical_offset: int, topic: str | None
     ) -> ReceivedMessage | None:
-        # A unique id has the length of an offset id too; only known brokers are dialled.
+        # A unique id has the length of an offset id, so only known brokers are contacted.
         info = await self.cluster_info()
         known = {
             member: broker.broker_name
@@ -541,7 +560,7 @@ class AdminCalls(GrowthCalls):
             except QueryNotFound:
                 continue
             for message in _messages(answer.body, broker.broker_name):
-                # The index compares hashes; the text decides.
+                # The index compares hashes, so compare the texts here.
                 if is_unique_id and message.message_id != key:
                     continue
                 if not is_unique_id and key not in message.keys:
@@ -552,7 +571,7 @@ class AdminCalls(GrowthCalls):
 
 
 def _messages(body: bytes, broker_name: str) -> list[ReceivedMessage]:
-    """Messages of an answer, each with the queue its record names."""
+    """The messages of an answer, each with the queue that its record names."""
     messages = split_messages(body, MessageQueue("", broker_name, 0))
     for message in messages:
         stored = message.stored

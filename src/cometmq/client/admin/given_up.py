@@ -1,10 +1,9 @@
-"""Transactions that brokers gave up asking about: which there are, and to ask about one again.
+"""Transactions that brokers have given up checking, and the request to check one again.
 
-Job: read ``TRANS_CHECK_MAX_TIME_TOPIC`` of each broker as an operator, and send
-RESUME_CHECK_HALF_MESSAGE (323).  Works against RocketMQ's brokers as well.
-Must not: decide an outcome; the transaction's producers do, when they are asked.
-
-What was resumed stays in that topic until retention takes it, so it is still listed.
+They lie in each broker's ``TRANS_CHECK_MAX_TIME_TOPIC``; RESUME_CHECK_HALF_MESSAGE (323) puts one
+back.  This works against RocketMQ's brokers as well.  The transaction's producers decide its
+outcome when they are asked.  A resumed transaction stays in that topic until retention removes it,
+so it is still listed.
 """
 
 from typing import NamedTuple
@@ -20,12 +19,12 @@ __all__ = ["GivenUpTransaction", "given_up_transactions", "resume_transaction"]
 
 
 class GivenUpTransaction(NamedTuple):
-    """One half message nobody decided in time; times in ms."""
+    """A half message without an outcome in time; times are in ms."""
 
     queue: MessageQueue
     transaction_id: str
     offset_message_id: str
-    """Where the broker keeps it; what tools call it by."""
+    """The id by which the broker and its tools name the message."""
     group: str
     topic: str
     keys: str
@@ -34,7 +33,7 @@ class GivenUpTransaction(NamedTuple):
 
 
 async def given_up_transactions(reader: QueueReader) -> list[GivenUpTransaction]:
-    """Those of all brokers that retention has not removed, the oldest first.
+    """The given-up transactions of all brokers, oldest first.
 
     Raises:
         CometError: a broker does not answer, or refuses.
@@ -59,12 +58,12 @@ async def given_up_transactions(reader: QueueReader) -> list[GivenUpTransaction]
 
 
 async def resume_transaction(reader: QueueReader, transaction: GivenUpTransaction) -> None:
-    """Put it back among the open ones, with no checks counted.
+    """Make a transaction open again, with its count of checks at 0.
 
-    It is on the broker's disk as a message is that the broker acknowledges.
+    The broker stores it as durably as an acknowledged message.
 
     Raises:
-        RemoteError: the broker does not take it; its remark says why.
+        RemoteError: the broker refused; its remark says why.
     """
     header = ResumeCheckHeader(transaction.offset_message_id, TRANS_CHECK_MAX_TIME_TOPIC)
     command = RemotingCommand.request(RequestCode.RESUME_CHECK_HALF_MESSAGE, header.to_ext())

@@ -38,7 +38,7 @@ class Admin:
         fork.register(self)
 
     def start(self) -> None:
-        """Nothing to do; here for symmetry with the other clients."""
+        """Do nothing; here for symmetry with the other clients."""
 
     def shutdown(self) -> None:
         """Disconnect."""

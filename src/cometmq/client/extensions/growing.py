@@ -1,7 +1,7 @@
-"""Where a producer sends message groups: what it knows of a topic's growth, and asks of brokers.
+"""The homes of a topic's message groups, as a producer knows them, and how they are fetched.
 
-Job: `GroupView`, and reading the growth out of the brokers' topic attributes.
-Must not: send, or decide where a group is at home (``core.growing`` does).
+`core.extensions.growing` decides where a group is at home; the brokers publish the growth in their
+topic attributes.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ __all__ = ["GroupView", "fetch_growth", "growth_of"]
 
 
 class RouteQueues(Protocol):
-    """Where messages of a topic can go, as the producer has it."""
+    """The publishable queues of a topic, as the producer has them."""
 
     queues: tuple[MessageQueue, ...]
     addresses: dict[str, str]
 
 
 class GroupView:
-    """The homes of a topic's message groups, as learned with one route of it.
+    """The homes of a topic's message groups, fetched for one route.
 
-    It counts as long as the producer has the same route object, ``source``.
+    It is valid as long as the producer uses the same route object, ``source``.
     """
 
     __slots__ = ("growth", "is_settled", "source", "topic")
@@ -40,7 +40,7 @@ class GroupView:
         self.source = source
         self.growth = growth
         self.is_settled = growth is None or growth.is_complete
-        """Whether no group is on the move."""
+        """Whether no group is moving."""
 
     def queue(self, number: int) -> MessageQueue:
         """The home of a group with this hash."""
@@ -54,7 +54,7 @@ class GroupView:
         return self.queue(group_hash(group))
 
     def must_wait(self, number: int) -> bool:
-        """Whether the group's old home takes nothing more, and has not let it go yet."""
+        """Whether the group's old home is closed, and has not released the group yet."""
         growth = self.growth
         return (
             growth is not None
@@ -64,28 +64,27 @@ class GroupView:
         )
 
     def group_home(self, number: int | None) -> str:
-        """What a send says of its group: the epoch it was chosen by, and the hash."""
+        """The epoch and the hash by which a send chose its queue, for the broker to check."""
         epoch = 0 if self.growth is None else self.growth.epoch
         return f"{epoch}:" if number is None else f"{epoch}:{number}"
 
 
 def growth_of(config: TopicConfig | None, broker_name: str) -> Growth | None:
-    """The growth that a broker's topic configuration tells of, if any."""
+    """The growth in a broker's topic configuration, if any."""
     if config is None:
         return None
     try:
         return Growth.from_attributes(config.attributes, broker_name)
     except ConfigError:
-        return None  # somebody else's attributes of these names: the topic never grew
+        return None  # attributes with these names but another meaning: the topic never grew
 
 
 async def fetch_growth(
     io: Io, topic: str, addresses: Mapping[str, str], timeout_ms: int
 ) -> Growth | None:
-    """What the brokers of a topic say of its growth, together; None if it never grew.
+    """The growth of a topic, merged from its brokers; None if it never grew.
 
-    A broker that does not answer, or (RocketMQ's before 5) does not know the question, says
-    nothing.
+    A broker that does not answer, or does not know the request (RocketMQ before 5), is left out.
     """
     growths = await asyncio.gather(
         *(ask_growth(io, topic, name, address, timeout_ms) for name, address in addresses.items())
@@ -100,7 +99,7 @@ async def fetch_growth(
 async def ask_growth(
     io: Io, topic: str, broker_name: str, address: str, timeout_ms: int
 ) -> Growth | None:
-    """What one broker says."""
+    """The growth that one broker publishes; None without an answer."""
     command = RemotingCommand.request(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic).to_ext())
     try:
         answer = await io.request(address, command, timeout_ms)

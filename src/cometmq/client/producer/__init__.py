@@ -1,4 +1,4 @@
 """Producers: choosing a queue, sending, batching, retrying, recalling, request and reply.
 
-Asyncio and synchronous faces share one core.
+Asyncio and synchronous producers share one core.
 """

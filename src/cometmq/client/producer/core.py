@@ -1,7 +1,6 @@
-"""What both faces of the producer share: topics, choice of a queue, faults, what to retry.
+"""The decisions that asyncio and synchronous producers share: queues, faults and retries.
 
-Job: every decision of a send that needs no waiting.
-Must not: do I/O, know asyncio, or touch a future.
+Nothing here waits, does I/O or touches a future.
 """
 
 import logging
@@ -37,13 +36,13 @@ log = logging.getLogger("cometmq.client")
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 """Response codes after which the message is in the broker's log."""
 QUICK_MS: Final = 50
-"""Java's first latency class: a send quicker than this says nothing against its broker."""
+"""Java's first latency class: a send within this time does not count against its broker."""
 RETRY_PAUSE_S: Final = 0.1
-"""Before a second try on the only broker there is; doubled for each further one."""
+"""The pause before the second try on the only broker; each further pause is twice as long."""
 
 
 class TopicQueues:
-    """Where messages of one topic can go."""
+    """The publishable queues of one topic, with the addresses of their brokers."""
 
     __slots__ = ("addresses", "queues", "turn")
 
@@ -56,7 +55,7 @@ class TopicQueues:
 
 
 class ProducerCore:
-    """Settings and memory of one producer."""
+    """The settings and the state of one producer."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         settings.validate()
@@ -72,9 +71,9 @@ class ProducerCore:
         self.faults = LatencyFaultTable(enabled=settings.latency_fault)
         self.topics: dict[str, TopicQueues] = {}
         self.views: dict[str, GroupView] = {}
-        """Where message groups are at home, by topic."""
+        """The home queues of message groups, by topic."""
         self.make_ids: Callable[[], Callable[[], str]] = lambda: uniq_ids_of(options).next_id
-        """Makes a source of message ids; the synchronous face has one per thread."""
+        """Makes a source of message ids; the synchronous producer has one per thread."""
         self.codec = SendCodec(
             self.group,
             self.make_ids(),
@@ -87,7 +86,7 @@ class ProducerCore:
         )
 
     def renew(self) -> None:
-        """In a forked child: ids of its own, and routes asked for anew."""
+        """In a forked child: use new message ids and fetch routes anew."""
         self.topics.clear()
         self.views.clear()
         self.codec.new_id = self.make_ids()
@@ -115,7 +114,11 @@ class ProducerCore:
     def choose(
         self, topic: TopicQueues, message: Message, selector: QueueSelector | None
     ) -> MessageQueue:
-        """The queue of a message that has a say in it: by selector or by message group."""
+        """The queue of a message, by selector, by message group or in turn.
+
+        Raises:
+            ConfigError: the selector is not a function or chose a queue of another topic.
+        """
         if selector is not None:
             check_callable("selector", selector)
             chosen = selector(topic.queues, message)
@@ -150,7 +153,7 @@ class ProducerCore:
         return queue
 
     def note(self, queue: MessageQueue, started: float, *, failed: bool) -> None:
-        """Tell the fault table; brokers that always were quick cost one comparison."""
+        """Record a send in the fault table; for a broker that was always quick this is cheap."""
         latency_ms = (self.clock.monotonic() - started) * 1000
         if failed or latency_ms >= QUICK_MS or self.faults.has_any:
             self.faults.update(
@@ -162,7 +165,7 @@ class ProducerCore:
             )
 
     def may_retry(self, error: Exception) -> bool:
-        """Whether another broker (or a moment later the same) may do better."""
+        """Whether another try, at another broker or a moment later, may succeed."""
         if isinstance(error, (AccessDenied, TlsFailed)):
             return False
         return isinstance(error, ClientError) or (
@@ -170,11 +173,11 @@ class ProducerCore:
         )
 
     def forgets_route(self, error: Exception) -> bool:
-        """Whether the error says that the remembered route is wrong."""
+        """Whether the error means that the cached route is wrong."""
         return isinstance(error, RemoteError) and error.code == ResponseCode.TOPIC_NOT_EXIST
 
     def pause_before_retry(self, name: str, failed_count: int) -> float:
-        """Seconds to wait before another try: none if another broker can take it."""
+        """Seconds to wait before another try; 0 if there is another broker."""
         topic = self.topics.get(name)
         if topic is None or len(topic.addresses) > 1:
             return 0.0
@@ -182,7 +185,7 @@ class ProducerCore:
 
 
 def final_error(topic: str, faults: Sequence[Exception]) -> Exception:
-    """What the caller gets when no try is left: the one fault, or a list of all."""
+    """The error of a send whose tries are used up: the only fault, or a list of all faults."""
     last = faults[-1]
     if len(faults) == 1:
         return last

@@ -1,14 +1,11 @@
-"""Sends by message group: kept in order while their group moves from one queue to another.
+"""Sends by message group, kept in order while their group moves to another queue.
 
-Job: give each such send its queue when it goes out, and hold back those of a bucket of groups
-while a broker has refused one of them.
-Must not: decide where a group is at home, or settle a send (``sending`` does).
-
-Theory: a group's sends may be pipelined.  When the old queue's broker says that a group has moved,
-those behind the refused one are on their way and will be refused as well.  So the bucket goes on
-only when none of its sends is in flight and the homes have been asked for anew, and then in the
-order of the calls.  Lingering batches hold many groups; a refused one is taken apart into single
-sends, and single sends of a topic that moves wait until no batch is in flight.
+Each such send gets its queue when it goes out.  Sends of one group may be pipelined.  When the old
+queue's broker says that a group has moved, it also refuses the later sends that are in flight.  So
+a bucket of groups continues only when none of its sends is in flight and the homes were fetched
+anew, and then in the order of the calls.  A lingering batch holds messages of many groups.  A
+refused batch is split into single sends, and single sends of a moving topic wait until no batch is
+in flight.
 """
 
 import asyncio
@@ -32,11 +29,11 @@ from cometmq.net.channel import Channel
 __all__ = ["GroupSends"]
 
 LEARN_PAUSE_S: Final = 0.1
-"""Between two questions for homes; what is asked for changes with what consumers commit."""
+"""The pause between two fetches of homes, which change as consumers commit."""
 
 
 class Path(Protocol):
-    """The producer's sender, as seen from here."""
+    """The producer's sender as group sends use it."""
 
     core: ProducerCore
     in_flight: InFlight
@@ -46,12 +43,12 @@ class Path(Protocol):
         ...
 
     def write(self, sending: Sending, channel: Channel) -> None:
-        """Send on this channel."""
+        """Send over this channel."""
         ...
 
 
 class _Flight:
-    """The sends of one bucket: those on their way, and those that wait for their turn."""
+    """The sends of one bucket that are in flight or wait for their turn."""
 
     __slots__ = ("is_connecting", "is_refused", "on_their_way", "waiting")
 
@@ -63,7 +60,7 @@ class _Flight:
 
 
 class _Topic:
-    """What moves in one topic."""
+    """The group sends of one topic."""
 
     __slots__ = ("batches", "flights", "learned_s", "learning", "lingered", "name", "view")
 
@@ -79,7 +76,7 @@ class _Topic:
 
 
 class GroupSend:
-    """What a `Sending` by message group knows more than others."""
+    """The part of a `Sending` that only sends by message group have."""
 
     __slots__ = (
         "_owner",
@@ -105,7 +102,7 @@ class GroupSend:
         self.is_counted = False
 
     def refused(self, sending: Sending) -> None:
-        """The broker said that the group has moved."""
+        """Handle the answer that the group has moved."""
         self._owner.refused(sending, self)
 
     def ended(self) -> None:
@@ -114,7 +111,7 @@ class GroupSend:
 
 
 class BatchSend:
-    """The same for a lingering batch, in which are many groups."""
+    """The part of a `Sending` that only a lingering batch of groups has."""
 
     __slots__ = ("_owner", "group_home", "topic", "turn")
 
@@ -125,7 +122,7 @@ class BatchSend:
         self.turn = turn
 
     def refused(self, sending: Sending) -> None:
-        """The broker said that groups have moved."""
+        """Handle the answer that groups have moved."""
         self._owner.batch_refused(sending, self)
 
     def ended(self) -> None:
@@ -149,7 +146,7 @@ class GroupSends:
     # -- sends ------------------------------------------------------------------------------
 
     def begin(self, sending: Sending, group: str) -> None:
-        """Send to the home of a message group, now or when its turn has come."""
+        """Send to the home of a message group, now or in its turn."""
         self._enter(sending, group, next(self._turns))
 
     def _enter(self, sending: Sending, group: str, turn: int) -> None:
@@ -176,7 +173,7 @@ class GroupSends:
         return view if view.source is self._path.core.topics.get(topic.name) else None
 
     def _go(self, topic: _Topic, flight: _Flight, *, is_learned: bool = False) -> None:
-        """Send what waits, in the order of the calls, unless something stands in the way."""
+        """Send the waiting messages in the order of the calls, if the bucket may send now."""
         view = topic.view if is_learned else self._fresh_view(topic)
         if view is None:
             self._learning(topic)
@@ -194,7 +191,7 @@ class GroupSends:
                 return
 
     def _send_next(self, topic: _Topic, flight: _Flight, view: GroupView) -> bool:
-        """Send the first that waits; False if it has to wait on."""
+        """Send the first waiting message; False if it has to wait longer."""
         sending = flight.waiting[0]
         own = sending.group
         if view.must_wait(own.number):
@@ -228,7 +225,7 @@ class GroupSends:
     async def _connect(
         self, topic: _Topic, flight: _Flight, sending: Sending, address: str
     ) -> None:
-        """Make the connection that the first one of a bucket waits for."""
+        """Make the connection that a bucket's first message waits for."""
         queue = sending.queue
         assert queue is not None
         left_ms = max(1, int((sending.deadline - self._path.core.monotonic()) * 1000))
@@ -260,7 +257,7 @@ class GroupSends:
             self._go(topic, flight)
 
     def _expire(self, flight: _Flight) -> None:
-        """Fail what has waited too long."""
+        """Fail the messages that have waited too long."""
         now = self._path.core.monotonic()
         late = [sending for sending in flight.waiting if sending.deadline <= now]
         for sending in late:
@@ -270,7 +267,7 @@ class GroupSends:
     # -- answers ----------------------------------------------------------------------------
 
     def refused(self, sending: Sending, own: GroupSend) -> None:
-        """A group has moved, or waits: its bucket goes on when nothing of it is in flight."""
+        """Hold a bucket whose group has moved or waits, until none of its sends is in flight."""
         own.flight.on_their_way -= 1
         own.is_counted = False
         own.flight.is_refused = True
@@ -279,7 +276,7 @@ class GroupSends:
         self._learning(own.topic)
 
     def ended(self, own: GroupSend) -> None:
-        """A send is settled."""
+        """Count a settled send, and let its bucket continue."""
         flight = own.flight
         if own.is_counted:
             own.is_counted = False
@@ -293,20 +290,20 @@ class GroupSends:
     # -- lingering batches ------------------------------------------------------------------
 
     def linger_view(self, name: str, group: str) -> GroupView | None:
-        """How to linger with a message of a group; None if it must travel alone for now."""
+        """The view for a lingering message of a group; None if it must be sent alone for now."""
         topic = self._topic(name)
         view = self._fresh_view(topic)
         if view is None or not view.is_settled:
             return None
         if topic.lingered is not view:
             if topic.lingered is not None:
-                self._flush_linger()  # a batch holds what one view chose
+                self._flush_linger()  # all messages of a batch use one view
             topic.lingered = view
         flight = topic.flights.get(bucket_of(group_hash(group)))
         return None if flight is not None and flight.waiting else view
 
     def begin_batch(self, sending: Sending) -> None:
-        """A lingering batch of groups is about to be sent."""
+        """Register a lingering batch of groups that is about to be sent."""
         topic = self._topic(sending.prepared.topic)
         view = topic.lingered
         assert view is not None, "only `linger_view` lets groups linger"
@@ -315,13 +312,13 @@ class GroupSends:
         topic.batches += 1
 
     def batch_refused(self, sending: Sending, own: BatchSend) -> None:
-        """Take a batch apart: each message goes where its group is."""
+        """Split a batch, so that each message goes to the home of its group."""
         batch = sending.batch
         assert batch is not None
         own.topic.view = None
-        for one, group in _singles(sending, batch):
-            self._path.in_flight.begin(len(one.prepared.body))
-            self._enter(one, group, own.turn)
+        for single, group in _singles(sending, batch):
+            self._path.in_flight.begin(len(single.prepared.body))
+            self._enter(single, group, own.turn)
         batch.futures = []
         sending.finish([])
 
@@ -335,16 +332,17 @@ class GroupSends:
     # -- learning ---------------------------------------------------------------------------
 
     def _learning(self, topic: _Topic) -> None:
-        """Begin to learn the homes, unless that is under way."""
+        """Fetch the homes in the background, unless a fetch is under way."""
         if topic.learning is None:
             topic.learning = asyncio.get_running_loop().create_future()
             self._instance.spawn(self._learn(topic, topic.learning), "homes")
 
     async def learn(self, name: str) -> GroupView:
-        """Ask the brokers for the homes of a topic's groups; callers share one question.
+        """Fetch the homes of a topic's groups from the brokers; concurrent callers share a fetch.
 
         Raises:
-            NoRoute, ClientError: nobody knows the topic.
+            NoRoute: the topic has no route.
+            ClientError: no name server or broker answered.
         """
         topic = self._topic(name)
         self._learning(topic)
@@ -376,7 +374,7 @@ class GroupSends:
         topic.learning = None
         if isinstance(outcome, Exception):
             learning.set_exception(outcome)
-            learning.exception()  # it also is that of the sends that wait
+            learning.exception()  # the waiting sends get the same error
         else:
             learning.set_result(outcome)
         for flight in list(topic.flights.values()):
@@ -417,7 +415,7 @@ def _turn(sending: Sending) -> int:
 
 
 def _singles(sending: Sending, batch: LingerBatch) -> list[tuple[Sending, str]]:
-    """The messages of a batch as sends of their own, with their groups."""
+    """The messages of a batch as single sends, with their groups."""
     singles: list[tuple[Sending, str]] = []
     for (flag, body, properties), message_id, future in zip(
         batch.items, batch.ids, batch.futures, strict=True

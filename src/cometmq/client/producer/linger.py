@@ -1,11 +1,8 @@
-"""Gathering sends into batches for a short while.
+"""Gathers sends into batches for a few milliseconds.
 
-Job: encode messages and collect them per topic and queue until time or size says so.
-Must not: send; it calls back with a full batch.
-
-Theory: a batch costs the broker one request, so waiting a few milliseconds for company multiplies
-the rate.  Messages that must travel alone (delayed, to a retry topic, or large enough to be
-compressed) are not taken.  One timer runs per open batch, none per message.
+A batch costs the broker one request, so a short wait for more messages multiplies the rate.
+Messages that must be sent alone (delayed, to a retry topic, or large enough to be compressed) are
+not gathered.  One timer runs per open batch, none per message.
 """
 
 import asyncio
@@ -20,13 +17,13 @@ from cometmq.model.names import RETRY_PREFIX
 __all__ = ["Linger", "LingerBatch"]
 
 COUNT_MAX: Final = 4_096
-"""Messages per batch: their ids come back in one header field, 33 bytes each."""
+"""Messages per batch: one header field of the answer holds their ids, 33 bytes each."""
 
 Item = tuple[int, bytes, bytes]
 
 
 class LingerBatch:
-    """An open batch: items, their ids and futures, in the order of the sends."""
+    """An open batch: encoded messages, their ids and futures, in the order of the sends."""
 
     __slots__ = ("futures", "ids", "items", "key", "size_bytes", "timer")
 
@@ -83,12 +80,12 @@ class Linger:
                 and not message.topic.startswith(RETRY_PREFIX)
             )
         except (AttributeError, TypeError):
-            return False  # no message, or no body: what checks it says so
+            return False  # not a message, or without a body: the ordinary checks say so
 
     def add(
         self, message: Message, queue: MessageQueue | None, loop: asyncio.AbstractEventLoop
     ) -> "asyncio.Future[SendResult]":
-        """Encode a message, put it into its batch, give the future of its result; HOT.
+        """Add a message to its batch and return the future of its result; HOT.
 
         Raises:
             LocalProtocolError: as `SendCodec.batch_item`.
@@ -133,5 +130,5 @@ class Linger:
             self._close(batch)
 
     def abandon(self) -> None:
-        """In a forked child: the parent's batches are the parent's to send."""
+        """In a forked child: drop the batches, which the parent sends."""
         self._open.clear()

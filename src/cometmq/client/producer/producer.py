@@ -1,13 +1,11 @@
 """The asyncio producer.
 
-Job: bring messages to brokers and each result to its future.
-Must not: encode (``send``), decide (``producer_core``), or know sockets (``net``).
-
-Theory: a send in flight is one object (``sending``), called with the answer; no task runs for it.
-Only the rare steps (an unknown route, a connection to be made) use a task.  Retries are Java's:
-up to ``retries`` more tries within one total timeout, preferably on another broker, after
-transport faults and after answers another broker may not give.  A message with a fixed queue
-(``queue=``, ``selector=``, ``message_group=``) is tried once: moving it would break its order.
+A send in flight is one object (see `sending`) that is called with the answer; no task runs for it.
+Only rare steps, such as an unknown route or a missing connection, use a task.  Retries are Java's:
+up to ``retries`` more tries within one total timeout, preferably at another broker, after transport
+faults and after answers that another broker may not give.  A message with a fixed queue
+(``queue=``, ``selector=``, ``message_group=``) is tried once, because another queue would break its
+order.
 """
 
 import asyncio
@@ -76,16 +74,16 @@ class Producer:
         batch_bytes_max: a lingering batch is sent early at this size.
         compression: ``ZLIB``, ``LZ4`` or ``ZSTD``, for bodies of ``compress_above_bytes`` or more.
         max_message_bytes: larger bodies (after compression) are refused here.
-        latency_fault: keep away from brokers that failed or were slow (Java's
+        latency_fault: avoid brokers that failed or were slow (Java's
             ``sendLatencyFaultEnable``).
         retry_when_not_ok: also try another broker when the message was stored but its flush or
-            replica timed out (Java's ``retryAnotherBrokerWhenNotStoreOK``); it may then exist
-            twice.
+            replica timed out (Java's ``retryAnotherBrokerWhenNotStoreOK``); it may then be
+            stored twice.
         instance_name: replaces the process id in the client id.
         client_ip: replaces the address in client and message ids.
         env: clock, chance and network; the machine's by default.
         security: ``access_key``, ``secret_key``, ``security_token`` and ``tls`` (True or a
-            `Tls`), else what ``COMETMQ_ACCESS_KEY`` and the other variables say.
+            `Tls`); by default from ``COMETMQ_ACCESS_KEY`` and the other variables.
     """
 
     @same_arguments(ProducerSettings)
@@ -114,7 +112,11 @@ class Producer:
     # -- life -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Bind to the running loop and start heartbeats; no connection is made yet."""
+        """Bind to the running loop and start heartbeats; no connection is made yet.
+
+        Raises:
+            ClientClosed: the producer was shut down.
+        """
         if self._is_closed:
             raise ClientClosed(f"the producer {self.group} is closed; make a new one")
         if self._instance is None:
@@ -131,14 +133,14 @@ class Producer:
         return self._sender
 
     async def shutdown(self) -> None:
-        """Send what lingers, wait for answers, unregister and disconnect."""
+        """Send lingering messages, wait for answers, unregister and disconnect."""
         if self._is_closed:
             return
         instance = self._instance
         try:
             if instance is not None:
                 await self.flush()
-        finally:  # also when we are cancelled: what is in flight fails then
+        finally:  # also after a cancellation: sends in flight fail then
             self._is_closed = True
             if instance is not None:
                 await instance.close({self.group: "producerGroup"})
@@ -156,7 +158,7 @@ class Producer:
         await self.shutdown()
 
     def after_fork(self) -> None:
-        """In a child process: leave the parent's connections, start anew on next use."""
+        """In a child process: leave the parent's connections alone, and start anew on next use."""
         if self._instance is not None:
             self._instance.abandon()
             if self._sender is not None:
@@ -290,9 +292,14 @@ class Producer:
         selector: QueueSelector | None = None,
         message_group: str | None = None,
     ) -> None:
-        """Send without asking for an answer: nothing tells whether it arrived.
+        """Send without asking for an answer, so a loss goes unnoticed.
 
-        With a message group the answer is asked for and dropped: the group's queue may change.
+        With a message group an answer is requested and dropped, because the group may move.
+
+        Raises:
+            LocalProtocolError: the message breaks a limit.
+            NoRoute: no broker for the topic.
+            ConnectFailed: the broker cannot be reached.
         """
         sender = self._ready()
         if message_group is not None:
@@ -324,6 +331,10 @@ class Producer:
         The results are in the order of the messages. Several requests are sent one after the
         other; if one fails, its error is raised and what went before stays stored. Messages that
         all have one message group go to its queue.
+
+        Raises:
+            ConfigError: the messages or the queue are of a wrong type or topic.
+            CometError: as `send`.
         """
         sender = self._ready()
         loop = asyncio.get_running_loop()
@@ -356,21 +367,30 @@ class Producer:
         return results
 
     async def flush(self) -> None:
-        """Send what lingers and wait until no send is in flight; errors stay with their sends."""
+        """Send lingering messages and wait until no send is in flight; raises no send's error."""
         self._flush_linger()
         sender = self._sender
         while sender is not None and sender.in_flight.count:
             await sender.in_flight.wait()
 
     async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that messages can be sent to."""
+        """The queues of a topic that messages can be sent to.
+
+        Raises:
+            NoRoute: no broker for the topic.
+        """
         sender = self._ready()
         return (await sender.topic(checked_topic(topic))).queues
 
     async def create_topic(
         self, topic: str, *, queue_count: int = 8, attributes: str | None = None
     ) -> None:
-        """Create a topic on every master; `Admin.create_topic` has all choices."""
+        """Create a topic on every master; `Admin.create_topic` has all options.
+
+        Raises:
+            ConfigError: the name or the number of queues is wrong.
+            RemoteError: a broker refused.
+        """
         from cometmq.client.admin.calls import AdminCalls
 
         self._ready()
@@ -383,10 +403,10 @@ class Producer:
     # -- request and reply ------------------------------------------------------------------
 
     async def request(self, message: Message, *, timeout_ms: int = 3_000) -> Reply:
-        """Send a message and wait for the reply of whoever consumes it.
+        """Send a message and wait for its consumer's reply.
 
         Raises:
-            RequestTimeout: no reply came in time; the message may have been handled all the same.
+            RequestTimeout: no reply came in time; the message may have been handled.
             CometError: as `send`.
         """
         sender = self._ready()
@@ -396,7 +416,7 @@ class Producer:
         assert instance is not None
         is_new = message.topic not in self.core.topics
         await sender.topic(message.topic)
-        if is_new:  # every broker the reply may come from must know us
+        if is_new:  # a reply may come through any broker of the topic, so each must know us
             await instance.heartbeat()
         prepared = self.core.codec.prepare(message)
         reply = self._requests.open(prepared, instance.client_id, timeout_ms)
@@ -417,11 +437,11 @@ class Producer:
             reply.cancel()
 
     async def reply(self, request: ReceivedMessage, message: Message | bytes) -> None:
-        """Answer a received request; of a `Message` everything but the topic counts.
+        """Answer a received request; the topic of a `Message` is ignored.
 
         Raises:
-            InvalidParameter: what was received is no request.
-            RemoteError: the broker could not bring the reply to who asked, who may be gone.
+            InvalidParameter: the received message is not a request.
+            RemoteError: the broker could not deliver the reply; the requester may be gone.
         """
         self._ready()
         instance = self._instance
@@ -434,11 +454,11 @@ class Producer:
     # -- timed messages ---------------------------------------------------------------------
 
     async def recall(self, topic: str, handle: str | None) -> str:
-        """Take back a message with an exact time, by ``SendResult.recall_handle``; its id.
+        """Recall a message with an exact time, by ``SendResult.recall_handle``; returns its id.
 
         Raises:
-            InvalidParameter: the handle is none, or of another topic.
-            RemoteError: the broker refuses, with code 604 when the message is due already.
+            InvalidParameter: the handle is missing, or belongs to another topic.
+            RemoteError: the broker refuses, with code 604 when the message is due.
         """
         self._ready()
         instance = self._instance
@@ -449,31 +469,33 @@ class Producer:
         )
 
     async def reschedule(self, handle: str | None, message: Message) -> SendResult:
-        """Send a message with a time in place of the one a handle names: never none of the two.
+        """Replace a timed message by another one; at least one of the two stays stored.
 
         Raises:
-            RemoteError: it was too late (604) or refused; then the new one is taken back.
+            LocalProtocolError: the new message has no time.
+            RemoteError: the old message was due (604) or the broker refused; then the new one is
+                recalled.
         """
         topic = message.topic
-        return await reschedule(message, handle, self.send, lambda one: self.recall(topic, one))
+        return await reschedule(message, handle, self.send, lambda old: self.recall(topic, old))
 
     # -- inside -----------------------------------------------------------------------------
 
     async def find_topic(self, name: str) -> TopicQueues:
-        """The queues of a topic, for the synchronous face, which shares this core."""
+        """The queues of a topic, for the synchronous producer."""
         return await self._ready().topic(name)
 
     async def learn_homes(self, name: str) -> GroupView:
-        """Where message groups are at home, asked anew, for the synchronous face."""
+        """Fetch the homes of message groups, for the synchronous producer."""
         return await self._ready().groups.learn(name)
 
     def forget_topic(self, name: str) -> None:
-        """As `Sender.forget_topic`, for the synchronous face."""
+        """As `Sender.forget_topic`, for the synchronous producer."""
         if self._sender is not None:
             self._sender.forget_topic(name)
 
     def recheck_route(self, name: str) -> None:
-        """As `Sender.recheck_route`, for the synchronous face."""
+        """As `Sender.recheck_route`, for the synchronous producer."""
         if self._sender is not None:
             self._sender.recheck_route(name)
 
@@ -526,10 +548,10 @@ class Producer:
             sender.groups.begin_batch(sending)
         sender.start(sending)
 
-    # -- what the instance asks -------------------------------------------------------------
+    # -- for the instance -------------------------------------------------------------
 
     def consumer_data(self) -> ConsumerData | None:
-        """A producer consumes nothing."""
+        """None: a producer consumes nothing."""
         return None
 
     def topics(self) -> set[str]:
@@ -541,7 +563,7 @@ class Producer:
         self.core.topics.pop(topic, None)
 
     def serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
-        """Brokers bring replies; about transactions this producer knows nothing."""
+        """Answer a broker's request; only replies to requests are known here."""
         if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return self._requests.serve(command)
         if command.is_oneway:

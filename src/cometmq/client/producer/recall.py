@@ -1,11 +1,9 @@
-"""Timed messages taken back, or moved to another time, before they are delivered.
+"""Recalls timed messages, or moves them to another time, before they are delivered.
 
-Job: RECALL_MESSAGE 370 to the broker that holds the message, and rescheduling in terms of it.
-Must not: know when a message is due; the broker decides whether it is too late.
-
-A handle (`SendResult.recall_handle`) names broker, second and message.  Asking twice does no harm,
-so a recall whose answer was lost is tried again; one that is refused then may have worked before,
-and the lost answer is what is raised.
+The request RECALL_MESSAGE 370 goes to the broker that holds the message; the broker decides whether
+it is too late.  A handle (`SendResult.recall_handle`) names broker, second and message.  A repeated
+recall does no harm, so a recall whose answer was lost is tried again.  If that try is refused, the
+first may have succeeded, so the lost answer is the error that is raised.
 """
 
 from collections.abc import Awaitable, Callable
@@ -38,7 +36,7 @@ _STORED: Final = (
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
 )
-"""The broker has the recall and will do it unless it loses what it has not flushed."""
+"""The broker has stored the recall, and executes it unless it loses unflushed data."""
 
 
 def _decoded(topic: str, handle: str | None) -> RecallHandle:
@@ -69,13 +67,13 @@ async def recall(
     timeout_ms: int,
     tries: int,
 ) -> str:
-    """Take a timed message back; its id.
+    """Recall a timed message and return its id.
 
     Raises:
-        InvalidParameter: the handle is none, or of another topic.
+        InvalidParameter: the handle is missing, or belongs to another topic.
         NoRoute: the broker that holds the message is not known.
-        RemoteError: the broker refuses, for instance since it is too late (604).
-        ConnectFailed, RequestTimeout: whether it is taken back is not known.
+        RemoteError: the broker refuses, for example because it is too late (604).
+        ConnectFailed, RequestTimeout: the outcome is unknown.
     """
     decoded = _decoded(topic, handle)
     await instance.routes.find(topic)
@@ -111,15 +109,16 @@ async def reschedule(
     send: Callable[[Message], Awaitable[SendResult]],
     take_back: Callable[[str | None], Awaitable[str]],
 ) -> SendResult:
-    """Send a message in place of the one a handle names.
+    """Send a message that replaces the one a handle names.
 
-    The new one is sent first, so that nothing is lost when this process dies in between; then the
-    old one is taken back.  Where that is refused, the new one is taken back and the refusal raised:
-    the old one stands, or was delivered.  Where the outcome is unknown, both are left as they are.
+    The new message is sent first, so nothing is lost if this process dies before the recall of the
+    old one.  If that recall is refused, the new message is recalled and the refusal raised: the old
+    message stays, or was delivered.  If its outcome is unknown, both messages stay.
 
     Raises:
-        RemoteError: the old one was not taken back.
-        SendFailed: the new one is stored and not as safe as its broker promises; both stand.
+        LocalProtocolError: the new message has no time.
+        RemoteError: the old message was not recalled.
+        SendFailed: the new message was stored without the broker's full safety; both stay.
     """
     _decoded(message.topic, handle)
     if message.deliver_time_ms is None and message.delay_ms is None:

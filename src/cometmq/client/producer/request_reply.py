@@ -1,12 +1,9 @@
-"""Request and reply over topics, as ``DefaultMQProducer.request`` of RocketMQ 5.4.0 has it.
+"""Request and reply over topics, as ``DefaultMQProducer.request`` of RocketMQ 5.4.0 does it.
 
-Job: requests that wait for their replies, PUSH_REPLY_MESSAGE_TO_CLIENT 326 that brings one, and
-SEND_REPLY_MESSAGE_V2 325 that sends one.
-Must not: store anything; a reply whose asker is gone is gone.
-
-Theory: a request is an ordinary message with a correlation id and the asker's client id in its
-properties.  Whoever consumes it sends the reply to a broker, which pushes it over the connection
-the asker's heartbeat came on; so an asker must be known to every broker of the topic first.
+A request is an ordinary message with a correlation id and the requester's client id in its
+properties.  Its consumer sends the reply to a broker (SEND_REPLY_MESSAGE_V2 325), which pushes it
+(PUSH_REPLY_MESSAGE_TO_CLIENT 326) over the connection of the requester's heartbeat.  So every
+broker of the topic must know the requester first.  A reply whose requester is gone is lost.
 """
 
 import asyncio
@@ -44,7 +41,7 @@ _COMPRESSED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back for a request; times in ms since 1970, by the sender's and broker's clocks."""
+    """A reply; times are in ms since 1970, by the clocks of its sender and of the broker."""
 
     body: bytes
     properties: Mapping[str, str]
@@ -65,7 +62,7 @@ class Reply:
 
 
 class OpenRequests:
-    """Requests of one producer whose replies have not come."""
+    """The requests of one producer that wait for replies."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[Reply]] = {}
@@ -74,7 +71,7 @@ class OpenRequests:
         return len(self._waiting)
 
     def open(self, prepared: Prepared, client_id: str, timeout_ms: int) -> "asyncio.Future[Reply]":
-        """Make a message a request, and a future of its reply."""
+        """Turn a message into a request, and return the future of its reply."""
         correlation_id = prepared.message_id
         prepared.properties += encode_properties_text(
             {
@@ -89,7 +86,7 @@ class OpenRequests:
         return future
 
     def serve(self, command: RemotingCommand) -> RemotingCommand:
-        """326: hand a reply to its request; one that comes too late is logged and taken."""
+        """Pass a pushed reply to its request; a late one is logged and accepted."""
         try:
             header = PushReplyHeader.from_command(command)
             properties = decode_properties(header.properties or "")
@@ -120,12 +117,12 @@ def _plain(body: bytes, sys_flag: int) -> bytes:
     try:
         return decompress(body, sys_flag)
     except CodecError:
-        # Go's client 2.1.2 says so of every large reply and never does it; Java's takes it too.
+        # Go's client 2.1.2 marks every large reply so and compresses none; Java accepts that too.
         return body
 
 
 def check_received(request: object) -> None:
-    """Raise ConfigError unless it is something that was received."""
+    """Raise ConfigError unless the value is a `ReceivedMessage`."""
     if not isinstance(request, ReceivedMessage):
         raise ConfigTypeError(
             f"the request to be answered is {request!r:.100} ({type(request).__name__}); give the "
@@ -139,8 +136,8 @@ async def send_reply(
     """Send a prepared message as the reply to a request.
 
     Raises:
-        InvalidParameter: the message is no request.
-        RemoteError: the broker could not bring the reply to the asker.
+        InvalidParameter: the message is not a request.
+        RemoteError: the broker could not deliver the reply.
     """
     request_properties = request.properties
     needed = {
@@ -157,7 +154,7 @@ async def send_reply(
     own[prop.TTL] = request_properties.get(prop.TTL, str(REPLY_TIMEOUT_MS))
     topic = reply_topic(cluster)
     route = await instance.routes.find(topic)
-    # The asker is certainly known where its request was stored; any other master may know it too.
+    # The broker that stored the request knows the requester; any other master may know it too.
     masters = {
         broker.broker_name: broker.master_address
         for broker in route.broker_datas

@@ -1,8 +1,6 @@
-"""The way of a started producer's sends to the brokers.
+"""Routes, connections and tries of a started producer's sends.
 
-Job: routes, connections and tries: what stands between a message and `Sending`, one object per
-send in flight.  Made by the producer when it starts, left behind by a forked child.
-Must not: encode or decide (`send`, `producer_core`), or know what users may ask for (`producer`).
+The sender is made when the producer starts, and left behind in a forked child.
 """
 
 import asyncio
@@ -44,13 +42,17 @@ class Sender:
         self.groups = GroupSends(self, instance, flush_linger)
 
     def to_keep(self) -> object:
-        """What a forked child must not destroy: it belongs to the parent's loop."""
+        """Objects of the parent's loop that a forked child must not destroy."""
         return self.in_flight, self._looking_up, self._targets, self.groups
 
     # -- routes -----------------------------------------------------------------------------
 
     async def topic(self, name: str) -> TopicQueues:
-        """The queues of a topic; callers that come during a look-up share it."""
+        """The queues of a topic; concurrent callers share a look-up.
+
+        Raises:
+            NoRoute: no broker for the topic.
+        """
         cached = self.core.topics.get(name)
         if cached is not None:
             return cached
@@ -69,25 +71,25 @@ class Sender:
         return topic
 
     def forget_topic(self, name: str) -> None:
-        """The route of a topic turned out to be wrong."""
+        """Drop the cached route of a topic, because it is wrong."""
         self.core.topics.pop(name, None)
         self._instance.routes.forget(name)
 
     def recheck_route(self, name: str) -> None:
-        """A broker of the route cannot be reached: ask whether it has moved."""
+        """Fetch the route anew, because one of its brokers cannot be reached."""
         self._instance.refresh_soon(name)
 
     # -- trying -----------------------------------------------------------------------------
 
     def plain(self, message: Message) -> "asyncio.Future[SendResult] | None":
-        """The usual send without the steps between: None unless everything is there; HOT."""
+        """The shortest path of a send; None unless route and connection are ready.  HOT."""
         core = self.core
         try:
             topic = core.topics.get(message.topic)
             if topic is None or message.message_group or core.faults.has_any:
                 return None
         except (AttributeError, TypeError):
-            return None  # no message, or no name: what checks it says so
+            return None  # not a message, or without a topic: the ordinary checks say so
         targets = self._targets.get(message.topic)
         if targets is None or targets.topic is not topic:
             targets = self._targets[message.topic] = SendTargets(topic, core.codec)
@@ -120,7 +122,7 @@ class Sender:
             prepared.properties,
             body,
         )
-        # Behind whatever may refuse the message: a send that never began would never end.
+        # After everything that may refuse the message: a send that never began would never end.
         self.in_flight.begin(len(body))
         channel.call(opaque, frame, deadline, sending)
         return future
@@ -128,7 +130,7 @@ class Sender:
     def begin(
         self, prepared: Prepared, future: "asyncio.Future[Any] | None", timeout_ms: int | None
     ) -> Sending:
-        """A send that begins now."""
+        """Begin a send."""
         core = self.core
         if timeout_ms is None:
             timeout_ms = core.timeout_ms
@@ -141,7 +143,7 @@ class Sender:
 
     def pin(self, sending: Sending, message: Message, selector: QueueSelector | None) -> None:
         """Fix the queue of a message that must not move, then send it."""
-        # What comes later than what is sent after it has no order, and takes no part in moves.
+        # Delayed messages keep no order, so they take no part in moves.
         if selector is None and message.message_group and not message.is_delayed:
             self.groups.begin(sending, message.message_group)
             return
@@ -164,7 +166,7 @@ class Sender:
         await self._try_slowly(sending, topic)
 
     def start(self, sending: Sending) -> None:
-        """Send now if route and connection are there, else in a task; HOT."""
+        """Send now if route and connection are ready, else in a task; HOT."""
         core = self.core
         topic = core.topics.get(sending.prepared.topic)
         if topic is None:
@@ -201,13 +203,13 @@ class Sender:
         channel.call(opaque, frame, sending.deadline, sending)
 
     def write(self, sending: Sending, channel: Channel) -> None:
-        """Send to the queue that is set, on this channel."""
+        """Send over this channel to the queue that is set."""
         queue = sending.queue
         assert queue is not None
         self._write(sending, queue, channel)
 
     def _later(self, sending: Sending, work: Coroutine[Any, Any, None]) -> None:
-        """Do a slow step in a task; its failure is the try's failure."""
+        """Run a slow step in a task; its failure fails the try."""
         self._instance.spawn(self._step(sending, work), "send")
 
     async def _step(self, sending: Sending, work: Coroutine[Any, Any, None]) -> None:

@@ -1,7 +1,7 @@
-"""A send on its way over asyncio: one object per message, called with the answer.
+"""A send in flight over asyncio: one object per message, called with the answer.
 
-Job: settle the future of a message (or the futures of a batch), or try again.
-Must not: choose queues or find routes; it asks its `SendPath` to.
+It settles the future of its message (or the futures of a batch), or asks its `SendPath` to try
+again.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ __all__ = ["InFlight", "SendPath", "SendTarget", "SendTargets", "Sending"]
 IN_FLIGHT_MAX: Final = 65_535
 """Java's limit of asynchronous requests; beyond it `send_nowait` refuses instead of piling up."""
 IN_FLIGHT_BYTES_MAX: Final = 100 * 1024 * 1024
-"""Java's ``backPressureForAsyncSendSize``: what a broker that stands still may make us hold."""
+"""Java's ``backPressureForAsyncSendSize``: the memory that a stalled broker may cost us."""
 QUICK_S: Final = QUICK_MS / 1000
 
 
 class InFlight:
-    """How much is on its way, and waiting for less."""
+    """Counts the sends in flight, and lets callers wait for one to end."""
 
     __slots__ = ("_changed", "count", "size_bytes")
 
@@ -48,19 +48,19 @@ class InFlight:
         return self.count >= IN_FLIGHT_MAX or self.size_bytes >= IN_FLIGHT_BYTES_MAX
 
     def begin(self, size_bytes: int) -> None:
-        """One send more."""
+        """Count a send that begins."""
         self.count += 1
         self.size_bytes += size_bytes
 
     def end(self, size_bytes: int) -> None:
-        """One send less."""
+        """Count a send that has ended."""
         self.count -= 1
         self.size_bytes -= size_bytes
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
     async def wait(self) -> None:
-        """Until one send has ended."""
+        """Wait until one send has ended."""
         if self._changed is None or self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)
@@ -86,7 +86,7 @@ class SendPath(Protocol):
 
 
 class SendTarget:
-    """One queue of a topic with what every send to it needs, looked up once."""
+    """One queue of a topic with the address, channel and encoder of its sends."""
 
     __slots__ = ("address", "channel", "encode", "queue", "queue_id")
 
@@ -112,8 +112,8 @@ class SendTargets:
         self.count = len(self.targets)
 
 
-# A struct is made in one step in C.  The collector has to see it: the error of a send that failed
-# knows the frames it came through, they know the send, and the send's future knows the error.
+# A struct is made in one step in C.  The collector has to track it, because a failed send is part
+# of a cycle: the error's traceback refers to the send, whose future refers to the error.
 class Sending(msgspec.Struct, weakref=False):
     """One message (or batch) on its way; called by the channel with the answer."""
 
@@ -133,10 +133,10 @@ class Sending(msgspec.Struct, weakref=False):
     batch: LingerBatch | None = None
     faults: list[Exception] | None = None
     group: Any = None
-    """What a send by message group knows more (``group_sends``)."""
+    """The part of a send by message group; see `group_sends`."""
 
     def __call__(self, answer: RemotingCommand | Exception) -> None:
-        """The answer, or what came instead of it; HOT."""
+        """Handle the answer, or the error that came instead; HOT."""
         core = self.path.core
         queue = self.queue
         assert queue is not None
@@ -148,7 +148,7 @@ class Sending(msgspec.Struct, weakref=False):
             self.failed(answer)
             return
         code = answer.code
-        # Brokers that always were quick cost this comparison and nothing else.
+        # A broker that was always quick costs this comparison only.
         if core.faults.has_any or core.monotonic() - self.started >= QUICK_S:
             core.note(queue, self.started, failed=False)
         if code not in STORED_CODES:
@@ -166,7 +166,7 @@ class Sending(msgspec.Struct, weakref=False):
             self.fail(error)
 
     def failed(self, error: Exception) -> None:
-        """Try elsewhere if that may help and time is left."""
+        """Try again if that may help and time remains; else fail."""
         core = self.path.core
         if self.faults is None:
             self.faults = []
@@ -200,9 +200,9 @@ class Sending(msgspec.Struct, weakref=False):
             if not future.done():
                 future.set_result(result)
         elif self.batch is not None:
-            for one, own in zip(self.batch.futures, result, strict=True):
-                if not one.done():
-                    one.set_result(own)
+            for own_future, own_result in zip(self.batch.futures, result, strict=True):
+                if not own_future.done():
+                    own_future.set_result(own_result)
         self.path.in_flight.end(len(self.prepared.body))
         if self.group is not None:
             self.group.ended()

@@ -1,12 +1,9 @@
 """The synchronous producer: requests over blocking sockets in the caller's thread.
 
-Job: the names and signatures of ``Producer``, without asyncio.
-Must not: decide differently from it; every decision is ``ProducerCore``'s.
-
-Theory: a thread that sends and waits needs no event loop, and a hop to one costs a third of the
-rate.  So `send` encodes, writes and reads on a connection that no other thread uses meanwhile.
-Heartbeats, routes, `send_nowait` and lingering batches are the work of an asyncio producer on the
-background loop, which shares this one's core.  Safe to use from any number of threads.
+A thread that sends and waits needs no event loop, and a hop to one costs a third of the rate.  So
+`send` encodes, writes and reads on a connection that no other thread uses in the meantime.  An
+asyncio producer on the background loop shares this one's core; it does heartbeats, routes,
+`send_nowait` and lingering batches.  A producer may be used by any number of threads.
 """
 
 import asyncio
@@ -83,7 +80,7 @@ class Producer:
                 self._is_forked = False
 
     def shutdown(self) -> None:
-        """Send what lingers, wait for answers, unregister and disconnect."""
+        """Send lingering messages, wait for answers, unregister and disconnect."""
         if self._is_closed:
             return
         if self._is_started:
@@ -106,7 +103,7 @@ class Producer:
         self.shutdown()
 
     def after_fork(self) -> None:
-        """In a child process: leave the parent's connections, start anew on next use."""
+        """In a child process: leave the parent's connections alone, and start anew on next use."""
         self._io.after_fork()
         self._outbox.clear()
         self._outbox_scheduled = False
@@ -125,7 +122,7 @@ class Producer:
         raise ClientClosed(f"the producer {self.group} is not started; use `with` or call start()")
 
     def _ids_per_thread(self) -> Callable[[], str]:
-        """A counter shared by threads could give one id twice."""
+        """One id counter per thread: a shared one could give one id twice."""
         options = self._core.options
 
         class _Ids(threading.local):
@@ -199,7 +196,7 @@ class Producer:
         }
         self._outbox.append((message, options, future))
         if not self._outbox_scheduled:
-            # One wake-up for all sends until the loop gets round to them.
+            # One wake-up serves all sends until the loop runs `_pump`.
             self._outbox_scheduled = True
             background().soon(self._pump)
         return future
@@ -224,9 +221,9 @@ class Producer:
         selector: QueueSelector | None = None,
         message_group: str | None = None,
     ) -> None:
-        """Send without asking for an answer: nothing tells whether it arrived.
+        """Send without asking for an answer, so a loss goes unnoticed.
 
-        With a message group the answer is asked for and dropped: the group's queue may change.
+        With a message group an answer is requested and dropped, because the group may move.
         """
         self._ready()
         if message_group is not None:
@@ -293,14 +290,14 @@ class Producer:
     create_topic = on_background(AsyncProducer.create_topic)
 
     def flush(self) -> None:
-        """Wait until no background send is in flight; errors stay with their sends."""
+        """Wait until no background send is in flight; raises no send's error."""
         self._ready()
         background().run(self._flush())
 
     async def _flush(self) -> None:
         self._pump()
         await self._twin.flush()
-        await asyncio.sleep(0)  # the turn in which results reach their futures
+        await asyncio.sleep(0)  # results reach their futures in this turn
 
     def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that messages can be sent to."""
@@ -324,7 +321,7 @@ class Producer:
     def _exchange_grouped(
         self, prepared: Prepared, group: str, timeout_ms: int
     ) -> tuple[MessageQueue, RemotingCommand]:
-        """Send to the home of a message group, wherever that moves meanwhile."""
+        """Send to the home of a message group, following it if it moves."""
         core = self._core
         number = group_hash(group)
         deadline = core.monotonic() + timeout_ms / 1000
@@ -351,7 +348,7 @@ class Producer:
         timeout_ms: int,
         group_home: str | None = None,
     ) -> tuple[MessageQueue, RemotingCommand]:
-        """Send with retries; the queue that took the message and its broker's answer. HOT."""
+        """Send with retries; returns the queue of the last try and the answer.  HOT."""
         core = self._core
         frame = core.codec.frame
         started = core.clock.monotonic()
@@ -393,7 +390,7 @@ class Producer:
 
 
 def _copy(done: asyncio.Future[SendResult], future: Future[SendResult]) -> None:
-    """Bring an asyncio result into a thread's future."""
+    """Copy the result of an asyncio future to a thread's future."""
     if future.cancelled():
         return
     if done.cancelled():

@@ -1,19 +1,15 @@
 """The asyncio producer of transactional messages.
 
-Job: store half messages, tie their outcome to a function or a block of code, and answer the
-brokers' checks.
-Must not: decide outcomes; the user's functions do.
+A half message is stored first, invisible to consumers.  Then the local transaction runs, and the
+broker is told to deliver the message or to drop it.  If the broker is not told, because the process
+died or the network failed, it asks any live producer of the group after some seconds, and the check
+function looks the transaction up.  So every producer of the group must be able to answer for all of
+them, and a producer registers at every broker before it sends anything.
 
-Theory: a half message is stored first and nobody sees it; then the local transaction runs; then
-the broker is told to deliver the message or to forget it.  If it is not told, because the process
-died or the network failed, it asks any live producer of the group after some seconds, and the
-check function looks the transaction up.  So each producer of the group must be able to answer for
-all of them, and a producer registers at every broker when it starts, before it sends anything.
-
-A half message is tried again under a new id, and only until one is stored: one that was stored
-though its answer was lost is rolled back by a check, since no local transaction knows its id.
-While a local transaction still runs here, its check is answered "unknown" without calling anybody;
-what it ended with is remembered, so that an end that was lost needs no look-up either.
+A half message is tried again under a new id until one is stored.  One that was stored although its
+answer was lost is rolled back by a check, since no local transaction knows its id.  While a local
+transaction runs in this process, its check is answered "unknown" without calling the function.
+Outcomes are remembered, so a lost end needs no look-up either.
 """
 
 import asyncio
@@ -62,9 +58,9 @@ __all__ = ["TransactionProducer"]
 log = logging.getLogger("cometmq.client")
 
 WAITING_MAX: Final = 2_000
-"""Checks that wait for their turn; the oldest is dropped beyond, the broker asks again."""
+"""Limit of waiting checks; beyond it the oldest is dropped, and the broker asks again."""
 REMEMBERED: Final = 10_000
-"""Ended transactions whose outcome is known without a look-up."""
+"""How many outcomes of ended transactions are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ class TransactionProducer(Producer):
 
     Args:
         group: producer group; every producer of it must answer for all its transactions.
-        check: gets the `ReceivedMessage` of an open transaction and says what became of it: a
+        check: gets the `ReceivedMessage` of an open transaction and returns its outcome: a
             `TransactionOutcome`, True for commit, False for rollback, None for "ask again later".
             Plain functions run in a worker thread.  An exception counts as None.
         parallel_checks: how many checks may run at once.
@@ -137,7 +133,7 @@ class TransactionProducer(Producer):
         return sender
 
     async def _register(self) -> None:
-        """A heartbeat to every master the name servers know, whatever is sent there."""
+        """Send a heartbeat to every master that the name servers know."""
         instance = self._instance
         if instance is None or instance.is_closed:
             return
@@ -157,7 +153,7 @@ class TransactionProducer(Producer):
         timeout_ms: int | None = None,
         first_check_s: int | None = None,
     ) -> TransactionResult:
-        """Store a half message, run ``local`` and end the transaction with what it says.
+        """Store a half message, run ``local`` and end the transaction with its outcome.
 
         Args:
             local: gets the `Transaction`; may be a coroutine function.  A plain one runs on the
@@ -191,10 +187,10 @@ class TransactionProducer(Producer):
         timeout_ms: int | None = None,
         first_check_s: int | None = None,
     ) -> AsyncIterator[Transaction]:
-        """Tie a message to a block: delivered at its end, forgotten after an exception.
+        """Tie a message to a block: delivered at its end, dropped after an exception.
 
-        If the process dies inside the block, or is cut off, a check finds out.  The block may say
-        otherwise by ``commit()``, ``rollback()`` and ``unknown()`` of what it gets.
+        If the process dies inside the block, or the block is cancelled, a check decides.  The block
+        may set another outcome by ``commit()``, ``rollback()`` or ``unknown()`` of the transaction.
 
         Raises:
             CometError: the half message was not stored; the block did not run.
@@ -217,7 +213,13 @@ class TransactionProducer(Producer):
         timeout_ms: int | None = None,
         first_check_s: int | None = None,
     ) -> Transaction:
-        """Store a half message; `end` must follow.  `transaction` does both."""
+        """Store a half message; `end` must follow.  `transaction` does both.
+
+        Raises:
+            LocalProtocolError: the message is delayed or breaks a limit.
+            SendFailed: the half message may be lost, and was rolled back.
+            CometError: the half message was not stored.
+        """
         sent = await self._send_half(message, queue, timeout_ms, first_check_s)
         transaction = Transaction(message, sent)
         if sent.status is not SendStatus.SEND_OK:
@@ -229,7 +231,7 @@ class TransactionProducer(Producer):
         return transaction
 
     async def end(self, transaction: Transaction, outcome: TransactionOutcome) -> None:
-        """Tell the broker the outcome.  An end that does not arrive is no error: it will ask."""
+        """Tell the broker the outcome.  If that fails nothing is raised: the broker will ask."""
         transaction.outcome = outcome
         self._running.discard(transaction.id)
         instance = self._instance
@@ -297,7 +299,7 @@ class TransactionProducer(Producer):
             left_ms = max(1, int((deadline - core.clock.monotonic()) * 1000))
             sending = sender.begin(prepared, future, left_ms)
             sending.tries_left = 1
-            # From now on: a broker whose answer is slow may ask before it comes.
+            # Before the answer: a broker may check before its answer arrives.
             self._running.add(prepared.message_id)
             if queue is not None:
                 sending.fixed = queue
@@ -322,7 +324,7 @@ class TransactionProducer(Producer):
     # -- checks -----------------------------------------------------------------------------
 
     def serve(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
-        """Brokers ask about transactions; everything else as for any producer."""
+        """Answer a broker's request; checks of transactions wait for their turn."""
         if command.code != RequestCode.CHECK_TRANSACTION_STATE:
             return super().serve(channel, command)
         instance = self._instance
@@ -377,7 +379,7 @@ class TransactionProducer(Producer):
             raise remote_error(answer.code, answer.remark)
 
     async def _call(self, message: ReceivedMessage) -> object:
-        """Call the user's check: a coroutine here, a plain function in a worker."""
+        """Call the program's check: a coroutine function here, a plain function in a worker."""
         check = self._check
         if inspect.iscoroutinefunction(check):
             return await check(message)
@@ -397,7 +399,7 @@ class TransactionProducer(Producer):
         return await said if inspect.isawaitable(said) else said
 
     def after_fork(self) -> None:
-        """In a child process: the parent's transactions are its own."""
+        """In a child process: leave the transactions to the parent."""
         super().after_fork()
         self._waiting.clear()
         self._running.clear()

@@ -1,11 +1,7 @@
 """The synchronous producer of transactional messages.
 
-Job: the names and signatures of ``TransactionProducer``, without asyncio.
-Must not: decide differently from it.
-
-Theory: half messages and ends travel on the background loop, so that checks that come meanwhile
-know which transactions still run here.  The local transaction, function or block, runs in the
-caller's thread.
+Half messages and ends travel over the background loop, so that checks know which transactions still
+run in this process.  The local transaction, function or block, runs in the caller's thread.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,10 +25,10 @@ __all__ = ["TransactionProducer"]
 
 
 class TransactionProducer(Producer):
-    """Sends messages that are delivered if, and only if, a local transaction was done.
+    """Sends messages that are delivered if, and only if, a local transaction commits.
 
     Arguments as `cometmq.TransactionProducer`; ``check`` and the local transaction are plain
-    functions.  Checks run in worker threads, at the same time as the program's own.
+    functions.  Checks run in worker threads, beside the program's own threads.
     """
 
     @same_arguments(TransactionSettings)
@@ -48,7 +44,7 @@ class TransactionProducer(Producer):
         timeout_ms: int | None = None,
         first_check_s: int | None = None,
     ) -> TransactionResult:
-        """Store a half message, run ``local`` here and end the transaction with what it says.
+        """Store a half message, run ``local`` here and end the transaction with its outcome.
 
         An exception of ``local`` leaves the outcome to a check, and is raised.  Raises what
         `cometmq.TransactionProducer.send_in_transaction` raises.
@@ -72,9 +68,9 @@ class TransactionProducer(Producer):
         timeout_ms: int | None = None,
         first_check_s: int | None = None,
     ) -> Iterator[Transaction]:
-        """Tie a message to a block: delivered at its end, forgotten after an exception.
+        """Tie a message to a block: delivered at its end, dropped after an exception.
 
-        If the process dies inside the block, or is interrupted, a check finds out.
+        If the process dies inside the block, or is interrupted, a check decides.
         """
         transaction = self.begin(
             message, queue=queue, timeout_ms=timeout_ms, first_check_s=first_check_s

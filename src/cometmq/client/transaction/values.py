@@ -1,8 +1,4 @@
-"""Values of transactions: outcomes, one transaction, what came of it, and requests about it.
-
-Job: the words users and the transaction producers share, and the END_TRANSACTION request.
-Must not: send anything or call users' functions.
-"""
+"""The values of transactions: outcome, transaction, result, and the requests that end one."""
 
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
@@ -30,7 +26,7 @@ __all__ = [
 
 
 class TransactionOutcome(IntEnum):
-    """What becomes of a half message; the numbers are RocketMQ's."""
+    """The outcome of a half message; the numbers are RocketMQ's."""
 
     UNKNOWN = 0
     COMMIT = 8
@@ -38,13 +34,13 @@ class TransactionOutcome(IntEnum):
 
 
 Said: TypeAlias = TransactionOutcome | bool | None
-"""What users' functions return: an outcome, True (commit), False (rollback) or None (unknown)."""
+"""The result of a program's function: an outcome, or True (commit), False (rollback), None."""
 
 
 class TransactionResult(NamedTuple):
-    """What came of `send_in_transaction`.
+    """The result of `send_in_transaction`.
 
-    ``is_settled``: the broker has confirmed the outcome.  False is no loss: the broker will ask.
+    ``is_settled`` means that the broker has confirmed the outcome; otherwise it will ask.
     """
 
     sent: SendResult
@@ -61,7 +57,7 @@ class Transaction:
         self.message = message
         self.sent = sent
         self.outcome: TransactionOutcome | None = None
-        """What it is to end with; None until the block or function has said so."""
+        """The outcome; None until the block or function has set it."""
         self.is_settled = False
         """Whether the broker has confirmed the outcome."""
 
@@ -71,11 +67,11 @@ class Transaction:
         return self.sent.message_id
 
     def commit(self) -> None:
-        """Say that the message is to be delivered, whatever the block does afterwards."""
+        """Have the message delivered, whatever the block does afterwards."""
         self.outcome = TransactionOutcome.COMMIT
 
     def rollback(self) -> None:
-        """Say that the message is not to be delivered, also without an exception."""
+        """Have the message dropped, also without an exception."""
         self.outcome = TransactionOutcome.ROLLBACK
 
     def unknown(self) -> None:
@@ -83,9 +79,9 @@ class Transaction:
         self.outcome = TransactionOutcome.UNKNOWN
 
     def block_ended(self, error: BaseException | None) -> TransactionOutcome:
-        """What the end of the block means, unless it was said before.
+        """The outcome at the end of the block, unless the block has set it.
 
-        A block that was cut off (cancelled, interrupted) may have been in the midst of its commit.
+        A block that was cancelled or interrupted may have been in the middle of its commit.
         """
         if self.outcome is None:
             if error is None:
@@ -97,22 +93,22 @@ class Transaction:
         return self.outcome
 
     def result(self) -> TransactionResult:
-        """What came of it."""
+        """The result of this transaction."""
         outcome = TransactionOutcome.UNKNOWN if self.outcome is None else self.outcome
         return TransactionResult(self.sent, outcome, self.is_settled)
 
 
 LocalTransaction: TypeAlias = Callable[[Transaction], Said | Awaitable[Said]]
-"""Does the local work of a transaction and says what came of it."""
+"""Does the local work of a transaction and returns its outcome."""
 Check: TypeAlias = Callable[[ReceivedMessage], Said | Awaitable[Said]]
-"""Finds out what became of the transaction with the message's ``message_id``."""
+"""Looks up the outcome of the transaction with the message's ``message_id``."""
 
 
 def outcome_of(said: object, function: str) -> TransactionOutcome:
-    """Turn what a user's function returned into an outcome.
+    """Turn the result of a program's function into an outcome.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the result means no outcome.
     """
     if isinstance(said, TransactionOutcome):
         return said
@@ -129,7 +125,7 @@ def outcome_of(said: object, function: str) -> TransactionOutcome:
 
 
 def end_of_half(group: str, sent: SendResult, outcome: TransactionOutcome) -> RemotingCommand:
-    """The request that ends a transaction by its producer's own word."""
+    """The request with which the producer ends its transaction."""
     header = EndTransactionHeader(
         producer_group=group,
         tran_state_table_offset=sent.queue_offset,

@@ -1,7 +1,6 @@
-"""What operators ask and order of parked messages, over an admin client's connections.
+"""The parked lanes of a group, as an operator lists, retries and skips them.
 
-Job: the parked lanes of a group at all brokers, their messages, and the orders retry and skip.
-Must not: run anything; the members of the group do, when they read the order.
+An order is a record in the parking log; the group's members carry it out when they read it.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -23,13 +22,13 @@ __all__ = ["ParkedLane", "ParkedLanes", "parking_groups"]
 
 @dataclass(frozen=True, slots=True)
 class ParkedLane:
-    """One lane that does not flow, at one broker."""
+    """One parked lane at one broker."""
 
     name: str
     lane: HaltedLane
     queue: ParkingQueue
     expires_ms: int = 0
-    """From when on retention may delete the first of its messages, unless it is moved on before."""
+    """When retention may delete its first message, unless a member moves the lane before."""
 
     @property
     def message_group(self) -> str:
@@ -61,7 +60,7 @@ class ParkedLanes:
         self._clock = clock
 
     async def all(self) -> list[ParkedLane]:
-        """All of them, by name."""
+        """All parked lanes, sorted by name."""
         lanes_found: list[ParkedLane] = []
         for queue in await self.reader.queues(park_topic(self.group)):
             park = ParkingQueue(self.reader, self.group, queue.broker_name, self._clock)
@@ -76,10 +75,10 @@ class ParkedLanes:
     async def named(self, name: str) -> list[ParkedLane]:
         """The lane of a name, or of a message group that only one topic has.
 
-        There is more than one where a topic's queues at several brokers have the same group.
+        There is one lane per broker whose queues have the group.
 
         Raises:
-            QueryNotFound: nothing of that name is parked; the error names one that is.
+            QueryNotFound: no such lane is parked; the error proposes a similar name.
             ConfigError: the message group is parked in more than one topic.
         """
         lanes = await self.all()
@@ -104,11 +103,11 @@ class ParkedLanes:
         )
 
     async def retry(self, lane: ParkedLane) -> None:
-        """Have its messages consumed again, in order; durable when this returns."""
+        """Have the messages of a lane consumed again, in order; durable when this returns."""
         await lane.queue.append_order(ParkKind.RETRY, lane.name)
 
     async def skip(self, lane: ParkedLane, count: int) -> int:
-        """Give up its first messages; how many these are."""
+        """Give up the first messages of a lane; returns how many."""
         messages = list(islice(lane.lane.messages, count))
         if messages:
             await lane.queue.append_order(ParkKind.SKIP, lane.name, messages[-1].park_offset)

@@ -1,8 +1,6 @@
-"""The parking topic of a consumer group at one broker: appended to, read, and asked about.
+"""The parking topic of a consumer group at one broker: created, appended to and read.
 
-Job: make the topic, append copies and orders, read records into a `ParkingLog`; what a consumer and
-an operator's commands share.
-Must not: decide what is parked or when; see `cometmq.core.extensions.parking` for what the
+Consumers and an operator's commands share this.  `cometmq.core.extensions.parking` defines what the
 records mean.
 """
 
@@ -46,10 +44,10 @@ log = logging.getLogger("cometmq.client")
 
 PULL_COUNT: Final = 32
 RETENTION_HOURS: Final = 72
-"""``fileReservedTime`` where nobody says otherwise."""
+"""The default of ``fileReservedTime``."""
 _SUBSCRIBED_AND_SUSPEND: Final = 4 | 2
 _MARGIN_MS: Final = 10_000
-"""A held pull is answered some seconds after its time at the latest."""
+"""How much later than its time a held pull may be answered."""
 _MOVE_ON: Final = (
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -73,7 +71,7 @@ class ParkingQueue:
         return address
 
     async def make(self) -> None:
-        """Make the topic at the broker where it is missing."""
+        """Create the topic at the broker, unless it exists."""
         topic = self.queue.topic
         asked = RemotingCommand.request(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic).to_ext())
         try:
@@ -90,19 +88,19 @@ class ParkingQueue:
         await self.reader.calls.ask(self._address(), made)
 
     async def start_offset(self) -> int:
-        """Where reading may begin: see `ParkingLog.commit_offset`."""
+        """The offset at which reading may begin; see `ParkingLog.commit_offset`."""
         calls, address = self.reader.calls, self._address()
         stored = await calls.consumer_offset(address, self.group, self.queue)
         return max(stored or 0, await calls.min_offset(address, self.queue))
 
     async def retention_ms(self) -> int:
-        """For how long the broker keeps messages, unless its disk fills up before."""
+        """How long the broker keeps messages, unless its disk fills up earlier."""
         command = RemotingCommand.request(RequestCode.GET_BROKER_CONFIG)
         try:
             answer = await self.reader.calls.ask(self._address(), command)
             hours = int(parse_properties(answer.body.decode()).get("fileReservedTime", ""))
         except (RemoteError, UnicodeDecodeError, ValueError):
-            hours = RETENTION_HOURS  # who may not ask is told nothing
+            hours = RETENTION_HOURS  # this client may not read the configuration
         return max(1, hours) * 3_600_000
 
     async def end_offset(self) -> int:
@@ -110,7 +108,7 @@ class ParkingQueue:
         return await self.reader.calls.max_offset(self._address(), self.queue)
 
     async def commit(self, park_offset: int) -> None:
-        """Let others begin there."""
+        """Store the offset at which other readers may begin."""
         await self.reader.calls.commit(
             self._address(), self.group, self.queue, park_offset, wait=False
         )
@@ -118,7 +116,7 @@ class ParkingQueue:
     # -- reading ----------------------------------------------------------------------------
 
     async def state(self) -> ParkingLog:
-        """What is parked here now."""
+        """Read the whole log, and return its state."""
         parking_log = ParkingLog(await self.start_offset())
         end = await self.end_offset()
         async for message in self.reader.read(self.queue, parking_log.next_offset, end):
@@ -131,7 +129,7 @@ class ParkingQueue:
     async def pull(
         self, park_offset: int, suspend_ms: int
     ) -> tuple[list[ReceivedMessage], int, bool]:
-        """(messages, where to go on, whether the broker moved us); waits for messages."""
+        """Wait for records; returns messages, next offset, whether the broker moved the offset."""
         header = PullMessageHeader(
             consumer_group=self.group,
             topic=self.queue.topic,
@@ -156,10 +154,10 @@ class ParkingQueue:
     # -- writing ----------------------------------------------------------------------------
 
     async def append_copy(self, message: ReceivedMessage, properties: Mapping[str, str]) -> int:
-        """Append a copy of a message; its offset here, once it is stored as safely as a send.
+        """Append a copy of a message as durably as a send, and return its offset.
 
         Raises:
-            CometError: it was not, or nobody knows.
+            CometError: the copy was not stored, or the outcome is unknown.
         """
         stored = message.stored
         sys_flag = stored.sys_flag & (COMPRESSED | COMPRESSION_MASK)
@@ -168,21 +166,21 @@ class ParkingQueue:
         )
 
     async def append_order(self, kind: ParkKind, lane: str, upto_offset: int | None = None) -> int:
-        """Append a record that is no copy; its offset."""
+        """Append an order, and return its offset."""
         properties = order_properties(kind, lane, upto_offset)
         return await self._append(f"{kind.value} {lane}".encode(), properties, 0, 0, 0)
 
     async def append_moved(
         self, lane: str, parked: ParkedMessage, message: ReceivedMessage, move: str
     ) -> int:
-        """Append a copy of a copy, for a move; its offset."""
+        """Append a copy of a parked copy, for a move, and return its offset."""
         properties = moved_properties(
             message.properties, lane=lane, topic=message.topic, message=parked, move=move
         )
         return await self.append_copy(message, properties)
 
     async def append_move(self, lane: str, move: str, count: int) -> int:
-        """End a move of ``count`` copies; 0 gives it up."""
+        """End a move of ``count`` copies, or give it up with 0."""
         properties = move_properties(lane, move, count)
         return await self._append(f"move {lane}".encode(), properties, 0, 0, 0)
 
@@ -206,13 +204,13 @@ class ParkingQueue:
             self._address(), command, self.reader.calls.timeout_ms
         )
         if answer.code != 0:
-            # Also "stored, but not flushed": a copy is not in other hands before it is durable.
+            # This includes "stored, but not flushed": a copy counts only when it is durable.
             raise remote_error(answer.code, answer.remark)
         return SendResponseHeader.from_command(answer).queue_offset
 
 
 def read_record(message: ReceivedMessage) -> ParkRecord | None:
-    """The record of a message in a parking topic; None, with a log line, for what is none."""
+    """The record of a message in a parking topic; None, with a log line, if it is not one."""
     try:
         return record_of(
             message.queue_offset,

@@ -1,11 +1,8 @@
-"""Parked messages are moved on in their log before retention reaches them.
+"""Moves parked messages to the end of their log before retention deletes them.
 
-Job: read parked copies in the order of their lane, and move lanes whose oldest copy is half as old
-as messages are kept: every minute, by the member that has the lane's queue.
-Must not: run handlers, or decide what records mean (`cometmq.core.extensions.parking` does).
-
-A lane that is moved is older by a few records, not lost: `core.parking` says why a move is one
-step.  Without a member nobody moves anything; `cometmq parking list` shows until when it lasts.
+Once a minute, the member that has a lane's queue moves each lane whose oldest copy has reached half
+the retention time.  `core.extensions.parking` explains why a move is one step.  A group without
+members moves nothing; `cometmq parking list` shows when its messages expire.
 """
 
 import asyncio
@@ -31,10 +28,10 @@ ReadUpTo = Callable[[int], Awaitable[None]]
 async def read_parked(
     reader: QueueReader, queue: ParkingQueue, messages: Sequence[ParkedMessage]
 ) -> AsyncIterator[tuple[ParkedMessage, ReceivedMessage]]:
-    """Read copies in the order of their lane; those that retention has deleted are left out."""
+    """Read copies in the order of their lane; copies that retention has deleted are skipped."""
     start = 0
     for place in range(1, len(messages) + 1):
-        # After a move, later ones of the lane may lie before earlier ones.
+        # After a move, later copies of a lane may have lower offsets than earlier ones.
         if place < len(messages) and messages[place].park_offset > messages[place - 1].park_offset:
             continue
         wanted = {one.park_offset: one for one in messages[start:place]}
@@ -72,7 +69,7 @@ class LaneMover:
         self._read_up_to = read_up_to
 
     async def run(self) -> None:
-        """Look once a minute."""
+        """Move old lanes, once a minute."""
         while True:
             await asyncio.sleep(CHECK_S)
             try:
@@ -81,10 +78,10 @@ class LaneMover:
                 log.warning("%s: parked messages are not moved on: %s", self._queue.queue, error)
 
     async def move_old(self) -> int:
-        """Move what is old enough; how many lanes that were.
+        """Move the lanes that are old enough, and return their number.
 
         Raises:
-            CometError: the log was not read or written; the rest is for the next time.
+            CometError: the log was not read or written; the other lanes are moved next time.
         """
         if not self._lanes():
             return 0
@@ -104,7 +101,7 @@ class LaneMover:
         return lane.state is LaneState.PARKED and lane.opened_by is None and self._may_move(lane)
 
     async def _move(self, name: str) -> bool:
-        """Copy a lane to the end of its log; False if somebody came between."""
+        """Copy a lane to the end of its log; False if the lane changed in the meantime."""
         lane = self._lanes().get(name)
         if lane is None or not self._is_movable(lane):
             return False

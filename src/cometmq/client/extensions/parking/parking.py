@@ -1,13 +1,12 @@
-"""Parking in an ordered consumer: failed message groups are put aside, and brought back in order.
+"""Parking in an ordered consumer: puts failed message groups aside and retries them in order.
 
-Job: keep the parking logs of the brokers whose queues we hold, send what is parked, run what an
-operator wants retried.
-Must not: decide when a message has failed for good (`core.order`), nor what records mean
-(`core.parking`, which also says why order holds).
+It follows the parking logs of the brokers whose queues this consumer has, sends the messages to
+park, and runs the messages that an operator wants retried.  `core.extensions.parking` defines the
+records and explains why the order holds.
 
-Theory: everything known of parked lanes comes from reading the log; what is sent counts when it
-has been read back.  A lane is *closed*, so that nothing of it may run, from the moment a message of
-it is given to `park` until nothing of it is in the log or on its way there.
+All knowledge of parked lanes comes from reading the log; a sent copy counts when it was read back.
+A lane is *closed*, so that none of its messages may run, from the moment one of them is passed to
+`park` until none of them is in the log or on its way there.
 """
 
 import asyncio
@@ -51,28 +50,28 @@ __all__ = ["OnParked", "Parking", "ParkingHost"]
 log = logging.getLogger("cometmq.client")
 
 OnParked = Callable[[ReceivedMessage, str], Awaitable[None] | None]
-"""Called with a message that failed too often and the reason its handler gave; may be ``async``."""
+"""Called with a message that failed too often and its handler's reason; may be ``async``."""
 
 SUSPEND_MS: Final = 15_000
 PAUSE_S: Final = 1.0
 READY_S: Final = 10.0
-"""How long taking a queue waits for what is parked to be read."""
+"""How long the start of a queue waits until the parking log is read."""
 RETRY_COUNT: Final = 32
-"""Retried messages between two notes of what is done."""
+"""Retried messages between two `done` records."""
 _GROUP_PROPERTY: Final = b"__SHARDINGKEY"
 
 
 class ParkingHost(Protocol):
-    """What parking needs of its consumer."""
+    """The consumer as parking uses it."""
 
     group: str
 
     def dispatcher_of(self, topic: str) -> Any:
-        """The runner of a topic's handler."""
+        """The dispatcher of a topic's handler."""
         ...
 
     def may_consume(self, queue: MessageQueue) -> bool:
-        """Whether the queue's lock is ours for sure."""
+        """Whether this client certainly owns the queue's lock."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> Any:
@@ -99,12 +98,12 @@ class _Item:
         self.kind = kind
         self.reason = reason
         self.settled = asyncio.Event()
-        """It was read back, or will never be."""
+        """Set when the copy was read back, or never will be."""
         self.is_lost = False
 
 
 class _BrokerLog:
-    """One broker's log as we have read it."""
+    """One broker's log as far as this consumer has read it."""
 
     def __init__(self, queue: ParkingQueue, start: int) -> None:
         self.queue = queue
@@ -112,10 +111,10 @@ class _BrokerLog:
         self.committed = start
         self.changed = asyncio.Event()
         self.sent: deque[tuple[int, _Item]] = deque()
-        """Acknowledged copies that were not read back yet."""
+        """Acknowledged copies that are not read back yet."""
 
     async def read_up_to(self, end: int) -> None:
-        """Wait until the records below ``end`` are taken in."""
+        """Wait until the records below ``end`` are applied."""
         while self.log.next_offset < end:
             await self.changed.wait()
 
@@ -141,16 +140,16 @@ class Parking:
         self._brokers: dict[str, _BrokerLog] = {}
         self._queues: dict[MessageQueue, Assignment] = {}
         self._moving: dict[str, int] = {}
-        """Messages of a lane that were given to `park` and are not read back."""
+        """How many messages of each lane were passed to `park` and are not read back."""
         self._outbox: dict[str, deque[_Item]] = {}
         self._retrying: dict[str, tuple[MessageQueue, asyncio.Event]] = {}
-        """Lanes whose messages run again: the queue they came from, and when that has ended."""
+        """Lanes that are retried: their source queue, and an event for the end of the retry."""
         self._is_closed = False
 
     # -- queues -----------------------------------------------------------------------------
 
     async def prepare(self, queue: MessageQueue) -> None:
-        """Know what is parked at a queue's broker; before the queue's first message is handled.
+        """Read what is parked at a queue's broker, before the queue's first message is handled.
 
         Raises:
             CometError: the log could not be read to its end.
@@ -174,7 +173,7 @@ class Parking:
             ) from None
 
     def mover(self, broker_log: _BrokerLog) -> LaneMover:
-        """What moves a broker's old lanes on."""
+        """The mover of a broker's old lanes."""
 
         def may_move(lane: HaltedLane) -> bool:
             source = lane.messages[0].source
@@ -191,19 +190,19 @@ class Parking:
         )
 
     def added(self, assignment: Assignment) -> None:
-        """A queue is ours."""
+        """Add a queue of this consumer."""
         self._queues[assignment.queue] = assignment
         broker_log = self._brokers.get(assignment.queue.broker_name)
         if broker_log is not None:
-            self._retry_what_may(broker_log)
+            self._start_retries(broker_log)
 
     def removed(self, assignment: Assignment) -> None:
-        """A queue is ours no more; what runs of it may end."""
+        """Remove a queue; its running retries may end."""
         if self._queues.get(assignment.queue) is assignment:
             del self._queues[assignment.queue]
 
     async def leave(self, assignment: Assignment) -> None:
-        """Before a queue is handed over: wait until nothing of it is on its way or runs."""
+        """Before a queue is handed over, wait for its retries and its messages to park."""
         self.removed(assignment)
         for queue, ended in list(self._retrying.values()):
             if queue == assignment.queue:
@@ -211,18 +210,18 @@ class Parking:
         await self._arrival(assignment)
 
     async def _arrival(self, assignment: Assignment) -> None:
-        """Wait until all of a queue's messages to be parked are, or the queue is lost."""
+        """Wait until all of a queue's messages to park are parked, or the queue is lost."""
         while not assignment.process_queue.dropped and any(  # noqa: ASYNC110 - a lost lock is no event
             item.assignment is assignment for item in self._on_their_way()
         ):
             await asyncio.sleep(0.05)
 
     def stop(self) -> None:
-        """Retry nothing more; what runs may end."""
+        """Start no more retries; running ones may end."""
         self._is_closed = True
 
     async def finish(self, timeout_s: float) -> None:
-        """At the end of the consumer: wait for what runs and what is on its way."""
+        """At shutdown, wait for running retries and for messages on their way to the log."""
         self.stop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -254,13 +253,13 @@ class Parking:
 
     @property
     def is_any_closed(self) -> bool:
-        """Whether `is_closed` has to be asked at all."""
+        """Whether any lane is closed."""
         return bool(self._moving) or any(
             broker_log.log.lanes for broker_log in self._brokers.values()
         )
 
     def is_closed(self, message: ReceivedMessage) -> bool:
-        """Whether a message has to go behind others of its lane that are parked."""
+        """Whether the message's lane is closed, so that the message must be parked too."""
         lane = self.lane_of(message)
         broker_log = self._brokers.get(message.broker_name)
         return lane in self._moving or (broker_log is not None and lane in broker_log.log.lanes)
@@ -268,7 +267,7 @@ class Parking:
     def divert(
         self, assignment: Assignment, messages: list[ReceivedMessage]
     ) -> list[ReceivedMessage]:
-        """Give those of closed lanes to the log; the others, in their order."""
+        """Park the messages of closed lanes; returns the others, in their order."""
         if not self.is_any_closed:
             return messages
         flowing: list[ReceivedMessage] = []
@@ -282,7 +281,7 @@ class Parking:
     def park(
         self, assignment: Assignment, message: ReceivedMessage, kind: ParkKind, reason: str = ""
     ) -> None:
-        """Bring a message to the log; when it is there it counts as consumed."""
+        """Send a message to the log; once it is there it counts as consumed."""
         lane = self.lane_of(message)
         if kind is ParkKind.FAILED and lane in self._moving:
             kind = ParkKind.BEHIND
@@ -324,7 +323,7 @@ class Parking:
                 continue
             broker_log.sent.append((park_offset, item))
             self._read_back(broker_log)
-            # The next one of the lane must not be in the log without this one.
+            # The lane's next message must not be in the log without this one.
             await item.settled.wait()
             if item.is_lost:
                 item.is_lost = False
@@ -345,7 +344,7 @@ class Parking:
         )
 
     def _read_back(self, broker_log: _BrokerLog) -> None:
-        """What was read back is in other hands."""
+        """Finish the messages whose copies were read back."""
         waiting: deque[tuple[int, _Item]] = deque()
         for park_offset, item in broker_log.sent:
             if park_offset >= broker_log.log.next_offset:
@@ -405,7 +404,7 @@ class Parking:
         place = broker_log.log.next_offset
         messages, following, is_moved = await broker_log.queue.pull(place, SUSPEND_MS)
         if is_moved and following < place:
-            # The broker lost its newest records (a power cut, with asynchronous flush).
+            # The broker lost its newest records (a power cut with asynchronous flush).
             log.warning(
                 "%s ends at %d now, we were at %d", broker_log.queue.queue, following, place
             )
@@ -422,13 +421,13 @@ class Parking:
         self._read_back(broker_log)
         changed, broker_log.changed = broker_log.changed, asyncio.Event()
         changed.set()
-        self._retry_what_may(broker_log)
+        self._start_retries(broker_log)
         if broker_log.log.commit_offset > broker_log.committed:
             broker_log.committed = broker_log.log.commit_offset
             await broker_log.queue.commit(broker_log.committed)
 
     def _send_again(self, broker_log: _BrokerLog) -> None:
-        """Copies that the broker had acknowledged and lost."""
+        """Send again the copies that the broker acknowledged and lost."""
         lost, broker_log.sent = broker_log.sent, deque()
         for _, item in lost:
             item.is_lost = True
@@ -436,7 +435,7 @@ class Parking:
 
     # -- retrying ---------------------------------------------------------------------------
 
-    def _retry_what_may(self, broker_log: _BrokerLog) -> None:
+    def _start_retries(self, broker_log: _BrokerLog) -> None:
         if self._is_closed:
             return
         for name, lane in broker_log.log.lanes.items():
@@ -451,7 +450,7 @@ class Parking:
                 self._host.spawn(self._retry(broker_log, name, source), "retry-parked")
 
     async def _retry(self, broker_log: _BrokerLog, name: str, source: MessageQueue) -> None:
-        """Bring a lane's messages to the handler, in order, until it is empty or fails again."""
+        """Run a lane's messages in order, until the lane is empty or fails again."""
         try:
             while await self._retry_some(broker_log, name, source):
                 pass
@@ -461,7 +460,7 @@ class Parking:
         finally:
             _, ended = self._retrying.pop(name)
             ended.set()
-        self._retry_what_may(broker_log)
+        self._start_retries(broker_log)
 
     def _may_retry(self, broker_log: _BrokerLog, name: str, source: MessageQueue) -> bool:
         lane = broker_log.log.lanes.get(name)
@@ -474,7 +473,7 @@ class Parking:
         )
 
     async def _retry_some(self, broker_log: _BrokerLog, name: str, source: MessageQueue) -> bool:
-        """Some messages from the front of the lane; False when this is over."""
+        """Run some messages from the front of the lane; False when the retry has ended."""
         if not self._may_retry(broker_log, name, source):
             return False
         some = list(islice(broker_log.log.lanes[name].messages, RETRY_COUNT))
@@ -500,19 +499,19 @@ class Parking:
             end = await broker_log.queue.append_order(ParkKind.HALT, name)
             self._tell(*fault)
         elif done_upto < 0:
-            await asyncio.sleep(PAUSE_S)  # gone from the log, or no longer ours
+            await asyncio.sleep(PAUSE_S)  # deleted from the log, or no longer ours
         await broker_log.read_up_to(end + 1)
         return fault is None and done_upto >= 0
 
     def _is_skipped(self, broker_log: _BrokerLog, name: str, one: ParkedMessage) -> bool:
-        """Whether an operator has skipped a message meanwhile."""
+        """Whether an operator has skipped the message in the meantime."""
         lane = broker_log.log.lanes.get(name)
         return lane is None or not lane.holds(one.park_offset, RETRY_COUNT)
 
     async def _run(
         self, broker_log: _BrokerLog, name: str, source: MessageQueue, message: ReceivedMessage
     ) -> str | None:
-        """Handle one message until it is taken: None.  Else why it failed; "" if it is not ours."""
+        """Run one message: None on success, else the reason; "" if the lane is no longer ours."""
         dispatcher = self._host.dispatcher_of(message.topic)
         message.stored.reconsume_times = 0
         while self._may_retry(broker_log, name, source):
@@ -538,7 +537,7 @@ class Parking:
         return ""
 
     async def _bury(self, message: ReceivedMessage) -> None:
-        """The handler wants a retried message to be a dead letter."""
+        """Make a retried message a dead letter."""
         address = self._reader.address(message.message_queue)
         await self._reader.calls.send_back(
             address,

@@ -1,5 +1,4 @@
-"""Staged batches as a producer sees them: stage messages nobody sees, then publish all of them
-at once.
+"""Staged batches: a producer stages invisible messages, then publishes all of them at once.
 
-Asyncio and synchronous faces share one set of calls.
+The asyncio and synchronous clients share one set of calls.
 """

@@ -1,8 +1,4 @@
-"""One part of a staged batch while it is written.
-
-Job: choose a queue for each message, gather messages into blocks, and stage full blocks.
-Must not: publish; `cometmq.client.extensions.staging.calls` does.
-"""
+"""One part of a staged batch while it is written: gathers messages into blocks and stages them."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ from cometmq.model import properties as prop
 __all__ = ["PartCore"]
 
 BUFFERED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Parts that write to very many queues send half-full blocks above this."""
+"""Above this, a part that writes to very many queues sends blocks that are not full."""
 PART_CHARS_MAX: Final = 200
 
 
@@ -76,7 +72,12 @@ class PartCore:
         queue_id: int | None,
         deliver_time_ms: int | None,
     ) -> None:
-        """Put a message into its queue's block, and send the block when it is full."""
+        """Add a message to its queue's block, and send the block when it is full.
+
+        Raises:
+            LocalProtocolError: the message breaks a limit, or the part is finished.
+            NoRoute: no broker offers the topic.
+        """
         if self._is_finished:
             raise LocalProtocolError(
                 f"part {self._part!r} of batch {self._batch_id} is finished; open a new part"
@@ -112,7 +113,11 @@ class PartCore:
         return [new_id() for _ in range(count)]
 
     async def add_block(self, topic: str, data: bytes, rows: int) -> None:
-        """Send rows that are laid out as a batch already to the topic's next queue."""
+        """Send rows that the caller has encoded as a batch to the topic's next queue.
+
+        Raises:
+            LocalProtocolError: the part is finished.
+        """
         if self._is_finished:
             raise LocalProtocolError(
                 f"part {self._part!r} of batch {self._batch_id} is finished; open a new part"
@@ -171,7 +176,7 @@ class PartCore:
                 await self._send(queue, block)
 
     async def finish(self) -> StagedPart:
-        """Send what waits; the part may be published from then on."""
+        """Send the waiting messages; the part may then be published."""
         await self._send_all()
         self._is_finished = True
         return StagedPart(
@@ -187,7 +192,7 @@ class PartCore:
         )
 
     def staged(self) -> StagedPart:
-        """What has been sent so far, so that an abandoned part can be dropped."""
+        """The messages staged so far, so that an abandoned part can be dropped."""
         tokens = {
             name: StagedToken(token.token, token.rows, token.crc)
             for name, token in self._tokens.items()
