@@ -249,12 +249,12 @@ class MessageStore:
 
     @property
     def confirmed_offset(self) -> int:
-        """Readers see the log up to here."""
+        """Physical offset up to which readers see the log."""
         return self._flusher.flushed if self._is_sync else self._log.wrote
 
     @property
     def flushed_offset(self) -> int:
-        """The log is on stable storage up to here."""
+        """Physical offset up to which the log is on stable storage."""
         return self._flusher.flushed
 
     @property
@@ -306,7 +306,7 @@ class MessageStore:
         return limit
 
     def release_queue(self, topic: str, queue_id: int) -> None:
-        """Let readers see everything again; who waits at the queue is not told."""
+        """Let readers see everything again, without waking the pulls that wait at the queue."""
         queue = self._queues.find(topic, queue_id)
         if queue is not None:
             release(queue)
@@ -329,10 +329,14 @@ class MessageStore:
     ) -> GetResult | ColdRead:
         """Read from a queue offset on, with the statuses of RocketMQ (store.md 3.9).
 
-        `codes` filters by tags code, `match` by the record; `hint` says of which messages
-        extension units let `match` be left out, since they do not match; a record with none of
-        `needles` does not match either, unless there are no needles.  Returns ColdRead
-        instead of blocking when bytes are not in memory, unless `allow_cold`.
+        `codes` filters by tags code and `match` by the record.  Two arguments spare calls of
+        `match`: by `hint` an extension unit tells that its message cannot match, and a record
+        without any of `needles` cannot match, unless there are no needles.  When bytes are not in
+        memory, the store returns ColdRead instead of blocking, unless `allow_cold`.
+
+        Raises:
+            StoreClosed: the store is not open.
+            StoreCorrupt: a unit cannot be read and cannot be derived from the log again.
         """
         if not self._is_open:
             raise StoreClosed(f"store {self.config.root} is not open")
@@ -360,57 +364,59 @@ class MessageStore:
     ) -> None:
         """Give units an extension with a bitmap from now on, when they go to their files.
 
-        `bitmaps` is asked in workers for what makes the bitmap of a topic's property strings,
-        and gives None where nobody filters the topic.
+        Workers call `bitmaps` with a topic.  It returns a function from a property string to its
+        bitmap, or None where no group filters the topic.
         """
         self._ext.bitmaps = bitmaps
 
     @property
     def spans(self) -> SpanReader:
-        """Reads MiBs of one queue at once, in workers; see `SpanReader`."""
+        """Reader of long spans of one queue, for workers."""
         return self._reader.spans
 
     def message_at(self, physical_offset: int) -> memoryview | None:
-        """The record at a physical offset; None outside the log.
+        """Return the record at a physical offset; None outside the log.
 
-        Raises StoreCorrupt, naming file and position, when no sound record begins there.
+        Raises:
+            StoreCorrupt: no sound record begins there; the text names file and position.
         """
         return self._reader.message_at(PhysicalOffset(physical_offset))
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Offset after the last visible message; 0 for an unknown queue."""
+        """Return the queue offset after the last visible message; 0 for an unknown queue."""
         queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.visible
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Offset of the first message that is still there; 0 for an unknown queue.
+        """Return the queue offset of the first message still in the log; 0 for an unknown queue.
 
-        For a moment after log files have expired it may be an earlier one: a worker looks.
+        For a moment after log files have expired it may be too small, until a worker has found
+        the new one.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
-        known = self._search.known_min(queue)
-        if known is None:
+        first = self._search.known_min(queue)
+        if first is None:
             self._retention.find_minima()
-            known = queue.min
-        return known
+            first = queue.min
+        return first
 
     def queues(self, topic: str) -> list[int]:
-        """Ids of the topic's queues that exist here."""
+        """Return the ids of the topic's queues in this store."""
         return sorted(self._topics.get(topic, ()))
 
     def topics(self) -> list[str]:
-        """Topics with at least one queue here."""
+        """Return the topics that have a queue in this store."""
         return sorted(self._topics)
 
     def end_of_queue(self, topic: str, queue_id: int) -> int:
-        """Offset the next message will get, whatever readers see."""
+        """Return the queue offset of the next message, whether or not readers see so far."""
         queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.max
 
     def message_count(self, topic: str) -> int:
-        """How many messages the topic's queues were given since their beginning."""
+        """Return how many messages the topic's queues have got since their beginning."""
         queues = self._topics.get(topic)
         return sum([queue.max for queue in queues.values()]) if queues else 0
 
@@ -423,9 +429,9 @@ class MessageStore:
         *,
         held_too: bool = False,
     ) -> list[CqUnit]:
-        """Units of visible messages from a queue offset on, as stored.  May block: for a worker.
+        """Return the units of visible messages from a queue offset on.  May block: for a worker.
 
-        `held_too`: also of those that `hold_queue` keeps from readers.
+        With `held_too`, also those of messages that `hold_queue` keeps from readers.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -437,7 +443,7 @@ class MessageStore:
         return [CqUnit._make(fields) for fields in CQ_UNIT.iter_unpack(raw[:whole])]
 
     def ext_unit(self, topic: str, queue_id: int, unit: CqUnit) -> CqExtUnit | None:
-        """The extension unit a unit leads to, if any.  May block: for a worker."""
+        """Return the extension unit of a unit, None without one.  May block: for a worker."""
         queue = self._queues.find(topic, queue_id)
         if queue is None or not is_cq_ext_address(unit.tags_code):
             return None
@@ -452,7 +458,7 @@ class MessageStore:
         *,
         held_too: bool = False,
     ) -> int:
-        """First offset stored at or after a time (LOWER), or last one at or before it (UPPER)."""
+        """Return the first offset stored at or after a time (LOWER), or the last not after it."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
@@ -460,14 +466,14 @@ class MessageStore:
         return self._search.offset_by_time(queue, time_ms, boundary, end)
 
     def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Store time of the message at a queue offset; -1 when it is not there."""
+        """Return the store time of the message at a queue offset; -1 when there is none."""
         queue = self._queues.find(topic, queue_id)
         if queue is None or not self._search.min_of(queue) <= queue_offset < queue.visible:
             return -1
         return self._search.time_at(queue, QueueOffset(queue_offset))
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the queue's first message; -1 when it has none."""
+        """Return the store time of the queue's first message; -1 for an empty queue."""
         queue = self._queues.find(topic, queue_id)
         return (
             -1 if queue is None else self.store_time_at(topic, queue_id, self._search.min_of(queue))
@@ -482,7 +488,7 @@ class MessageStore:
         end_ms: int = (1 << 63) - 1,
         index_type: str = "K",
     ) -> Callable[[], QueryResult]:
-        """As `query_index` in two steps: this one reads nothing, the result goes to a worker."""
+        """As `query_index`, in two steps: this one reads nothing; a worker calls its result."""
         return self._index.prepare_query(topic, key, max_count, begin_ms, end_ms, index_type)
 
     def query_index(
@@ -494,35 +500,37 @@ class MessageStore:
         end_ms: int = (1 << 63) - 1,
         index_type: str = "K",
     ) -> QueryResult:
-        """Physical offsets of messages whose key (or tags, index type "T") has this hash.
+        """Return physical offsets of messages whose key (tags with index type "T") has this hash.
 
-        Other keys may have the same hash: compare the messages' own.
+        Other keys may have the same hash, so callers compare the messages' own keys.
         """
         return self._index.prepare_query(topic, key, max_count, begin_ms, end_ms, index_type)()
 
-    def hold_log(self, what: str, oldest: Callable[[], int | None]) -> None:
-        """Let no log file expire from the physical offset on that `oldest()` gives.
+    def hold_log(self, holder: str, oldest: Callable[[], int | None]) -> None:
+        """Keep all log files from the physical offset on that `oldest()` returns.
 
-        `what` names in the plural, for the log, who needs it.
+        `holder` appears in log lines, in the plural: "timed messages".
         """
-        self._retention.holds[what] = oldest
+        self._retention.holds[holder] = oldest
 
     def change_retention(self, config: StoreConfig) -> None:
-        """Keep and delete files by other settings from now on; all others stay as they are."""
+        """Keep and delete files by these settings from now on; others have no effect here."""
         self._retention.change(config)
 
     def delete_expired_now(self) -> None:
-        """Let expired log files go soon, whatever the hour."""
+        """Delete expired log files soon, whatever the hour."""
         self._retention.delete_expired_now()
 
     def clean_expired_queues(self) -> None:
-        """Remove queues all of whose messages are gone (code 306), in a worker, but for the system
-        topics' and those somebody waits at."""
+        """Remove the queues all of whose messages are gone (code 306), in a worker.
+
+        Queues of system topics stay, and queues at which a pull waits.
+        """
         self._retention.clean_queues(self._upkeep.forget_queue)
         self._writer.tick(self._clock())
 
     def delete_topic(self, topic: str) -> None:
-        """Remove the topic's queues; its records stay in the log until their file expires."""
+        """Remove the topic's queues; its records stay in the log until their files expire."""
         self._upkeep.forget_topic(topic)
         for queue in self._queues.remove_topic(topic):
             self._writer.remove(queue.path)

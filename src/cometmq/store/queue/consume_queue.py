@@ -1,14 +1,11 @@
 """Consume queues: per (topic, queue id) the 20-byte units that point into the commit log.
 
-Job: the units of each queue in memory and on disk, read by queue offset.  It must not read the
-log or decide what a reader may see.
-
 File set (store.md 3.1), every file full-size and sparse, named by its first byte in the queue::
 
     consumequeue/<topic>/<queue id>/00000000000000000000   [unit][unit]...[zeros]
 
 A queue in memory is a few numbers and its *tail*: the units not yet written to the file.  The
-writer (queue_writer.py) writes tails in batches and drops what it wrote, so an idle queue costs
+writer (writer.py) writes tails in batches and drops what it wrote, so an idle queue costs
 neither a descriptor nor a mapping nor a buffer.  Descriptors for reading are kept in a small LRU.
 
 Durable when: a unit is in the page cache after its batch was written, about a second after its
@@ -40,17 +37,17 @@ __all__ = ["TAIL_LOCK", "ConsumeQueue", "ConsumeQueues", "hold", "queue_id_of", 
 
 # Descriptors kept for reading: more than the queues one busy group reads at a time.
 _READ_FILES_MAX: Final = 128
-# Units read at once for who follows, and of how many queues they are kept: 2.5 MiB at most.
+# Units read ahead for the next pulls, and the queues for which they are kept: 2.5 MiB at most.
 _AHEAD_UNITS: Final = 512
-_KEPT_QUEUES_MAX: Final = 256
-_NOTHING_KEPT: Final = (0, b"")
+_AHEAD_QUEUES_MAX: Final = 256
+_NOTHING_AHEAD: Final = (0, b"")
 TAIL_LOCK: Final = threading.Lock()
-"""Held while a tail's beginning moves, and by who reads tail and `written` in a worker."""
+"""Held while a tail's beginning moves, and while a worker reads a tail and `written`."""
 _QUEUE_ID_MAX: Final = (1 << 31) - 1
 
 
 def queue_id_of(name: str) -> int | None:
-    """The queue id a directory name stands for; None when it is not one (Java ignores those)."""
+    """Return the queue id that a directory name stands for; None for others, which Java ignores."""
     if not name.isascii() or not name.removeprefix("-").isdigit():
         return None
     value = int(name)
@@ -58,7 +55,7 @@ def queue_id_of(name: str) -> int | None:
 
 
 class ConsumeQueue:
-    """One queue: `min <= written <= max` in queue offsets, and what its records have in common."""
+    """One queue: `min <= written <= max` in queue offsets, and constant parts of its records."""
 
     __slots__ = (
         "awaited",
@@ -96,12 +93,12 @@ class ConsumeQueue:
         self.topic_part = len(raw).to_bytes(2 if is_v2 else 1, "big") + raw
         self.fixed_bytes = FIXED_BYTES_V1 - 1 + len(self.topic_part)
         self.max = 0
-        """Next queue offset to be given."""
+        """Queue offset of the next message."""
         self.visible = 0
         """Readers see offsets below this: `max`, or less while a flush is awaited."""
         self.min = 0
         self.min_checked_at = -1
-        """The log's min offset for which `min` holds."""
+        """Begin of the log for which `min` was found."""
         self.written = 0
         """Units below this are in the files; `tail` holds the others."""
         self.saved = 0
@@ -145,8 +142,8 @@ class _HeldQueue(ConsumeQueue):
 
     @property
     def visible(self) -> int:
-        seen: int = _VISIBLE.__get__(self)
-        return seen
+        visible: int = _VISIBLE.__get__(self)
+        return visible
 
     @visible.setter
     def visible(self, value: int) -> None:
@@ -155,7 +152,7 @@ class _HeldQueue(ConsumeQueue):
 
     @property
     def is_watched(self) -> bool:
-        # Who watches is told of what became visible, not of what is held back.
+        # The listener hears of messages that became visible, not of held ones.
         return _IS_WATCHED.__get__(self) and self.awaited <= self.hold_limit
 
     @is_watched.setter
@@ -164,22 +161,22 @@ class _HeldQueue(ConsumeQueue):
 
 
 def hold(queue: ConsumeQueue, limit: int) -> None:
-    """Let readers of a queue see no offset from `limit` on, whatever is put."""
-    seen = queue.visible
+    """Let readers of a queue see no queue offset from `limit` on, whatever is put."""
+    visible = queue.visible
     queue.hold_limit = limit
     queue.__class__ = _HeldQueue
-    queue.visible = seen
+    queue.visible = visible
 
 
 def release(queue: ConsumeQueue) -> None:
-    """Let readers see again what is put, and what was since `hold`."""
+    """Let readers see new messages again, and those that were put since `hold`."""
     if type(queue) is not ConsumeQueue:
         queue.__class__ = ConsumeQueue
         queue.visible = queue.awaited
 
 
 def end_without_hold(queue: ConsumeQueue) -> int:
-    """What readers would see up to if the queue was not held."""
+    """Return the queue offset up to which readers would see a queue that was not held."""
     return queue.visible if type(queue) is ConsumeQueue else queue.awaited
 
 
@@ -201,7 +198,7 @@ class ConsumeQueues:
             yield from queues.values()
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, None when it was never written."""
+        """Return the queue; None when it was never written."""
         queues = self.topics.get(topic)
         return None if queues is None else queues.get(queue_id)
 
@@ -212,7 +209,7 @@ class ConsumeQueues:
         return queue
 
     def remove_topic(self, topic: str) -> list[ConsumeQueue]:
-        """Forget a topic's queues; the writer deletes their files."""
+        """Drop a topic's queues from memory; the writer deletes their files."""
         queues = list(self.topics.pop(topic, {}).values())
         for queue in queues:
             queue.is_gone = True
@@ -230,20 +227,20 @@ class ConsumeQueues:
     def units(
         self, queue: ConsumeQueue, first: int, count: int, *, may_block: bool
     ) -> bytes | None:
-        """Raw bytes of `count` units from queue offset `first`; None when reading may block.
+        """Return raw bytes of `count` units from queue offset `first`; None when reading may block.
 
         Fewer come back where a file is missing or was cut.  Safe in a worker.
         """
-        # Who may block reads what is in the file: to check it, or to make it again.
+        # A caller that may block wants the file's own bytes, to check or to repair them.
         if not may_block and first + count <= queue.written:
-            kept_first, kept = self._kept.get(queue, _NOTHING_KEPT)
+            kept_first, kept = self._kept.get(queue, _NOTHING_AHEAD)
             begin = (first - kept_first) * CQ_UNIT_BYTES
             if begin >= 0 and begin + count * CQ_UNIT_BYTES <= len(kept):
                 return kept[begin : begin + count * CQ_UNIT_BYTES]
             if count < _AHEAD_UNITS:
-                found = self._read_ahead(queue, first, count)
-                if found is not None:
-                    return found
+                ahead = self._read_ahead(queue, first, count)
+                if ahead is not None:
+                    return ahead
         with TAIL_LOCK:
             start = first - queue.written
             if start >= 0:
@@ -252,10 +249,10 @@ class ConsumeQueues:
             tail = bytes(queue.tail[: (count - in_files) * CQ_UNIT_BYTES])
         parts: list[bytes] = []
         position = first * CQ_UNIT_BYTES
-        left = in_files * CQ_UNIT_BYTES
-        while left:
+        remaining = in_files * CQ_UNIT_BYTES
+        while remaining:
             file_position = position % self.file_bytes
-            length = min(left, self.file_bytes - file_position)
+            length = min(remaining, self.file_bytes - file_position)
             file = self.open_file(queue, position - file_position)
             if file is None:
                 return b"".join(parts)
@@ -268,16 +265,16 @@ class ConsumeQueues:
             if len(data) < length:
                 return b"".join(parts)
             position += length
-            left -= length
+            remaining -= length
         if in_files < count:
             parts.append(tail)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_ahead(self, queue: ConsumeQueue, first: int, count: int) -> bytes | None:
-        """Units from `first` on, and keep those that are likely to be asked for next.
+        """Return units from `first` on, and keep the following ones for the next pulls.
 
-        A consumer that is behind reads a queue from end to end, 32 units at a time: so one system
-        call serves many pulls.  None when not all of it is in memory, or a file ends before.
+        A consumer that is behind reads a queue from end to end, 32 units at a time, so one system
+        call serves many pulls.  None when they are not all in memory, or a file ends before.
         """
         position = first * CQ_UNIT_BYTES
         file_position = position % self.file_bytes
@@ -292,13 +289,13 @@ class ConsumeQueues:
         if data is None or len(data) < length:
             return None
         kept = bytes(data)
-        if len(self._kept) >= _KEPT_QUEUES_MAX:
+        if len(self._kept) >= _AHEAD_QUEUES_MAX:
             del self._kept[next(iter(self._kept))]
         self._kept[queue] = first, kept
         return kept[:wanted]
 
     def unit(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> CqUnit | None:
-        """One unit (may block on a cold page); None where its file is missing or cut."""
+        """Return one unit (may block on a cold page); None where its file is missing or cut."""
         raw = self.units(queue, queue_offset, 1, may_block=True)
         if raw is None or len(raw) < CQ_UNIT_BYTES:
             return None
@@ -319,7 +316,7 @@ class ConsumeQueues:
             file.write(file_position, data)
 
     def open_file(self, queue: ConsumeQueue, start: int) -> RandomFile | None:
-        """The queue's file that begins at byte `start`, opened if need be; None if missing."""
+        """Return the queue's file that begins at byte `start`; None when it is missing."""
         path = f"{queue.path}/{log_file_name(start)}"
         files = self._files
         with self._files_lock:

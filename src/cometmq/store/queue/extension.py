@@ -1,20 +1,20 @@
 """Extensions of consume queues: for each message its tags code, store time and filters' bitmap.
 
-Job: when units go into a queue's files, give those of filtered topics an extension unit and the
-address of it; find extension units again; delete those of messages that are gone.  It must not
-know filters: a function gives the bitmap of a message's properties, or says that nobody filters.
+When units go into a queue's files, those of filtered topics get an extension unit and its address.
+A function of the broker gives the bitmap of a message's properties, or says that nobody filters the
+topic; filters are unknown here.
 
 Layout: `cometmq.codec.cq_ext`; directories beside those of the queues::
 
     consumequeue_ext/<topic>/<queue id>/00000000000000000000
 
 An address never leads to another message's unit.  Units of the queue go to their file after their
-extension; after a power cut those behind the last sync are derived again, without addresses.  And
-what is appended after a start stands behind the last unit that is there *and* behind every address
-that a unit of the queue has: if files were lost, in a new one.
+extension units; after a power cut those behind the last sync are derived again, without addresses.
+After a start, extension units are appended behind the last one in the files *and* behind every
+address in the queue's units; if files were lost, that is in a new file.
 
-Whatever cannot be read here says nothing about its message: the reader looks at the record.  So a
-damaged extension costs time and loses nothing.
+An extension unit that cannot be read says nothing about its message: the reader evaluates the
+record.  So a damaged extension costs time and loses nothing.
 
 Files keep the size that a queue's first one has, whatever the configuration says now.
 """
@@ -91,20 +91,20 @@ class QueueExt:
         self._queue_path = queues.path
         self._file_bytes_new = config.consume_queue_ext_file_bytes
         self.bitmaps: Bitmaps | None = None
-        """Gives what makes bitmaps for a topic's messages; None: no extension is written."""
+        """Returns the bitmap function of a topic; while None, no extension is written."""
         self._ends: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._files: dict[str, RandomFile] = {}
-        # Held for moments: who reads is on the loop or in a worker.
+        # Held for moments: readers are on the loop and in workers.
         self._files_lock = threading.Lock()
 
     # -- writing, in the queue writer's worker -----------------------------------------------
 
     def extend(self, queue: ConsumeQueue, data: bytes) -> tuple[bytes, list[str]]:
-        """Write extension units for units on their way to a file; the units with addresses.
+        """Write extension units for units on their way to a file.
 
-        Also the paths that were written.  Raises as a write does; then nothing is changed that
-        counts.
+        Returns the units with addresses, and the written paths.  A failing write raises; no unit
+        has an address then.
         """
         make = self.bitmaps(queue.topic) if self.bitmaps is not None else None
         if make is None:
@@ -127,7 +127,7 @@ class QueueExt:
         return bytes(changed), paths
 
     def _records(self, data: bytes) -> Iterator[tuple[int, memoryview, int]]:
-        """Place, record and tags code of the units that lead to one; neighbours read together."""
+        """Yield number, record and tags code of units with a sound record; neighbours are read at once."""
         units = list(CQ_UNIT.iter_unpack(data[: len(data) // CQ_UNIT_BYTES * CQ_UNIT_BYTES]))
         around, base = memoryview(b""), 0
         for place, (position, size, code) in enumerate(units):
@@ -165,7 +165,7 @@ class QueueExt:
         return paths
 
     def _find_end(self, queue: ConsumeQueue, directory: str) -> int:
-        """Where the first unit of this life goes."""
+        """Return the position at which this process appends first."""
         file_bytes = self._file_bytes(directory)
         starts = self._starts(directory)
         end = 0
@@ -174,7 +174,7 @@ class QueueExt:
             end = starts[-1] + self._walk(self._disk.open_random(path, file_bytes, create=False))
         address = self._last_address(queue)
         if address is not None and address >= end:
-            # The unit it led to is lost; nothing else may ever stand there.
+            # Its extension unit is lost; no other may ever be written there.
             end = (address // file_bytes + 1) * file_bytes
             _LOG.warning(
                 "%s: the extension units up to position %d are lost; it goes on at %d",
@@ -186,7 +186,7 @@ class QueueExt:
 
     @staticmethod
     def _walk(file: RandomFile) -> int:
-        """Where the units of a file end."""
+        """Return the position at which the units of a file end."""
         position = 0
         size = file.size()
         while position < size:
@@ -201,7 +201,7 @@ class QueueExt:
                 count = uniform_count(raw[at:], unit_bytes)
                 if not count:
                     if at + unit_bytes <= len(raw):
-                        # Neither a unit nor nothing: what is damaged is left alone.
+                        # Neither a unit nor zeros: leave damage alone.
                         return size
                     break
                 at += count * unit_bytes
@@ -211,7 +211,7 @@ class QueueExt:
         return position
 
     def _last_address(self, queue: ConsumeQueue) -> int | None:
-        """The highest position that units in the queue's files have an address of."""
+        """Return the highest extension position that a unit in the queue's files has as address."""
         end = queue.written
         while end > queue.min:
             first = max(queue.min, end - _LOOK_UNITS)
@@ -228,7 +228,7 @@ class QueueExt:
     def read(
         self, queue: ConsumeQueue, position: int, length: int, *, may_block: bool
     ) -> bytes | bytearray | None:
-        """Bytes of the extension; None when reading may block.
+        """Return bytes of the extension; None when reading may block.
 
         Fewer where its file ends or is missing.
         """
@@ -242,7 +242,7 @@ class QueueExt:
         return file.read(place, length) if may_block else file.read_resident(place, length)
 
     def unit(self, queue: ConsumeQueue, address: int) -> CqExtUnit | None:
-        """The unit an address leads to; None when it cannot be read.  May block for a moment."""
+        """Return the unit of an address; None when it cannot be read.  May block for a moment."""
         raw = self.read(queue, decode_cq_ext_address(address), _UNIT_BYTES_MAX, may_block=True)
         try:
             return decode_cq_ext_unit(raw)[0] if raw else None
@@ -266,7 +266,7 @@ class QueueExt:
     # -- files -------------------------------------------------------------------------------
 
     def paths(self, queues: Iterable[ConsumeQueue]) -> Iterator[str]:
-        """Every extension file of these queues."""
+        """Yield the path of every extension file of these queues."""
         if not self._disk.is_dir(self._path):
             return
         topics = set(self._disk.listdir(self._path))
@@ -306,7 +306,7 @@ class QueueExt:
             self._disk.remove_tree(directory)
 
     def expire(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Delete files in front of the one with the first message's unit.  In a worker."""
+        """In a worker: delete the files in front of the one with the first message's unit."""
         if not self._disk.is_dir(self._path):
             return
         topics = set(self._disk.listdir(self._path))
@@ -333,7 +333,7 @@ class QueueExt:
                 self._disk.remove(path)
 
     def close(self) -> None:
-        """Let the descriptors go."""
+        """Close the files."""
         with self._files_lock:
             self._files.clear()
 
@@ -353,7 +353,7 @@ class _Appended:
         self.chunks.append((self.end - place, place, bytearray()))
 
     def add(self, unit: bytes) -> int:
-        """Place a unit; its position."""
+        """Add a unit; return its position."""
         start, at, raw = self.chunks[-1]
         if not has_cq_ext_room(at + len(raw), len(unit), self.file_bytes):
             if len(raw) or at:
@@ -371,7 +371,7 @@ class _Appended:
 def _bitmap_and_time(
     make: Callable[[bytes], bytes | None], record: memoryview
 ) -> tuple[bytes, int] | None:
-    """Bitmap and store time of a record; None where nobody filters any more."""
+    """Return bitmap and store time of a record; None where nobody filters any more."""
     try:
         bitmap = make(properties_of(record))
     except CodecError:

@@ -1,10 +1,10 @@
 """Opening consume queues: where each one begins and ends, and cutting what the log lacks.
 
-Job: read the ends of queue files at load, and bring files into the shape the format demands
-(full size, zeros behind the last unit).  It must not decide what belongs into a queue.
+The loader reads the ends of queue files at load and gives files the shape that the format demands:
+full size, zeros behind the last unit.  What belongs into a queue is decided by recovery.
 
-A queue's units are a prefix of valid units followed by zeros, so its end is found by bisection;
-a hole in the middle (damage) may end it early, and the scan of the log fills it again.
+A queue's file holds valid units and then zeros, so bisection finds its end.  A damaged stretch in
+the middle may make the end too early; the scan of the log then adds the units behind it again.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class QueueLoader:
                     self.load(self._queues.add(topic, queue_id))
 
     def load_unknown(self, start: int, floors: Container[str]) -> None:
-        """Load queues that are on the disk and nobody has named: a power cut left them.
+        """Load queues that are on the disk and not in the side file: a power cut left them.
 
-        What their files say of the log from `start` on may be of records that it took; the scan
-        from there makes it again.  Topics of `floors` were deleted.
+        Their units from `start` on may lead to records that the power cut took; the scan from
+        there makes the right ones again.  Topics of `floors` were deleted.
         """
         root = self._queues.path
         for topic in self._disk.listdir(root):
@@ -80,7 +80,7 @@ class QueueLoader:
         ]
 
     def load(self, queue: ConsumeQueue) -> None:
-        """Set `min`, `max` and `last_physical_end` from the queue's files."""
+        """Set `min`, `max` and `last_physical_end` by the queue's files."""
         starts = self._contiguous(queue)
         if not starts:
             return
@@ -103,7 +103,7 @@ class QueueLoader:
             queue.last_physical_end = -1
             return
         room = (starts[-1] + self._queues.file_bytes) // CQ_UNIT_BYTES
-        # A file that is gone makes the end another one, which the caller notices.
+        # A missing file changes the end, which the caller notices.
         end = max(queue.min, min(end, room))
         queue.written = end
         self.cut_to(queue, end)
@@ -114,7 +114,7 @@ class QueueLoader:
             self.with_rests.append(queue)
 
     def _contiguous(self, queue: ConsumeQueue) -> list[int]:
-        """The newest files without a gap between them."""
+        """Return the first bytes of the newest files that follow each other without a gap."""
         file_bytes = self._queues.file_bytes
         starts = self.starts(queue)
         kept = starts[-1:]
@@ -145,7 +145,7 @@ class QueueLoader:
         file.resize(self._queues.file_bytes)
 
     def _end_where(self, queue: ConsumeQueue, holds: Callable[[int, int], bool]) -> int:
-        """End of the prefix of units whose (physical offset, size) satisfy the predicate."""
+        """Return the end of the leading units whose (physical offset, size) satisfy a predicate."""
         low, high = queue.min, queue.written
         while low < high:
             middle = (low + high) // 2
@@ -157,7 +157,7 @@ class QueueLoader:
         return low
 
     def end_below(self, queue: ConsumeQueue, physical_offset: PhysicalOffset) -> int:
-        """First queue offset whose record does not lie wholly below a physical offset."""
+        """Return the first queue offset whose record does not lie wholly below a physical offset."""
 
         def holds(offset: int, size: int) -> bool:
             # A pre-blank unit stands for a record that is long gone.
@@ -168,7 +168,7 @@ class QueueLoader:
         return self._end_where(queue, holds)
 
     def cut_to(self, queue: ConsumeQueue, end: int) -> None:
-        """Take `end` as the queue's end in its files (which keep what they hold behind it)."""
+        """Set the queue's end to `end`; its files keep the units behind it."""
         queue.max = queue.visible = queue.written = end
         queue.tail.clear()
         queue.last_physical_end = 0
@@ -178,7 +178,7 @@ class QueueLoader:
                 queue.last_physical_end = unit.physical_offset + unit.size
 
     def zero_behind(self, queue: ConsumeQueue) -> int:
-        """Clear what the files hold behind the queue's end; the number of units cleared."""
+        """Clear the units behind the queue's end in its files; return their number."""
         file_bytes = self._queues.file_bytes
         end = queue.written * CQ_UNIT_BYTES
         cleared = 0
@@ -199,7 +199,7 @@ class QueueLoader:
         return raw != bytes(len(raw))
 
     def _zero(self, path: str, position: int) -> int:
-        """Write zeros over what is not zero from a position on."""
+        """Write zeros over all data from a position on; return how many units that cleared."""
         if not self._has_data(path, position):
             return 0
         file = self._disk.open_random(path, self._queues.file_bytes, create=False)

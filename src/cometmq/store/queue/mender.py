@@ -1,11 +1,11 @@
 """Derives units of a live queue from the log again: files that were cut, removed or changed.
 
-Job: given a queue offset whose unit does not lead to its record, make right what is wrong around
-it, in the queue's file, and remember which records are lost.  It runs in a worker, since it walks
-the log; it must not touch units that are still in memory only, nor decide who is served what.
+Given a queue offset whose unit does not lead to its record, the mender corrects the units around it
+in the queue's file and remembers which records are lost.  It runs in a worker, since it walks the
+log, and does not touch units that are in memory only.
 
-The walk begins at the record of the nearest earlier unit that holds, looked for 1, 2, 4, 8 ...
-units back, and ends where units hold again, so a cut file is made whole by a few pulls::
+The walk begins at the record of the nearest earlier unit that holds, searched 1, 2, 4, 8 ... units
+back, and ends where units hold again, so a few pulls make a cut file whole::
 
     units   [sound][sound][cut off ...                       ][sound][sound] ...
                    ^ begin        ^ asked for                        ^ end
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["QueueMender"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
-# Behind what was asked for, so much of the log is read at most, for whoever waits.
+# Bytes of the log read behind the wanted record at most, since a pull waits for the walk.
 _WALK_BYTES_MAX: Final = 64 << 20
 _BLOCK_UNITS: Final = 512
-_TOLD_MAX: Final = 10_000
-# So many units in a row that hold mean that the rest does.
+_LOGGED_MAX: Final = 10_000
+# After so many right units in a row the following ones count as right.
 _SOUND_UNITS: Final = 64
 
 
@@ -52,7 +52,7 @@ class _Units:
         self._raw = b""
 
     def is_right(self, number: int, unit: CqUnit, topic: bytes) -> bool:
-        """Whether the unit at a queue offset is this one, as far as anybody can tell."""
+        """Return whether the unit at a queue offset is this one, as far as can be told."""
         at = (number - self._first) * CQ_UNIT_BYTES
         if not 0 <= at < len(self._raw):
             raw = self._queues.units(self._queue, number, _BLOCK_UNITS, may_block=True)
@@ -80,32 +80,32 @@ class QueueMender:
         self._writer = writer
         self._file_bytes = config.queue_file_bytes
         self._delays_ms = config.delays_ms
-        # One at a time: who waited finds it done.
+        # One walk at a time: a second caller finds its unit mended.
         self._job = threading.Lock()
         self._is_closed = False
-        self._told: set[int] = set()
+        self._logged: set[int] = set()
         self._lost: dict[ConsumeQueue, list[tuple[int, int]]] = {}
         self._changed: list[tuple[ConsumeQueue, str]] = []
 
     def is_lost(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> bool:
-        """Whether the log was searched for this message in vain."""
+        """Return whether the log was searched for this message in vain."""
         return any(first <= queue_offset < end for first, end in self._lost.get(queue, ()))
 
     def stop(self) -> None:
-        """Wait for the walk under way, which ends, and let no other begin."""
+        """End the walk under way, wait for it, and let no other begin."""
         self._is_closed = True
         with self._job:
             pass
 
     def settle(self) -> None:
-        """On the loop, before units are read: nobody goes on with what was read before."""
+        """On the loop, before units are read: drop what was read of mended files before."""
         while self._changed:
             queue, path = self._changed.pop()
             self._queues.forget_files(queue.path)
             self._writer.distrust([path])
 
     def mend(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> None:
-        """Make the unit right, and others near it, or remember that its record is lost."""
+        """Correct the unit and others near it, or remember that its record is lost."""
         with self._job:
             if queue.is_gone or self._is_closed:
                 return
@@ -138,7 +138,7 @@ class QueueMender:
             found[number] = unit
             is_far = record.physical_offset - position > _WALK_BYTES_MAX
             if number > queue_offset and (sound >= _SOUND_UNITS or is_far):
-                # The rest holds, or follows when somebody reads on.
+                # Later units hold, or are mended when they are read.
                 end = number + 1
                 break
         if not self._is_closed:
@@ -146,24 +146,26 @@ class QueueMender:
             self._remember(queue, begin, end, found)
 
     def _next(self, reader: LogReader, queue: ConsumeQueue) -> ScannedRecord | None:
-        """The queue's next record, over damage and what belongs to others."""
+        """Return the queue's next record, skipping damage and records of other queues."""
         topic = queue.topic.encode()
         while not self._is_closed:
             record = reader.next_record()
             if record is None and reader.fault is not None:
                 place, fault = reader.position, reader.fault
                 record = reader.resync(reader.end)
-                self._tell(place, fault, reader.end if record is None else record.physical_offset)
+                self._log_damage(
+                    place, fault, reader.end if record is None else record.physical_offset
+                )
             if record is None:
                 return None
             if record.queue_id == queue.queue_id and record.topic == topic and record.is_queued:
                 return record
         return None
 
-    def _tell(self, place: int, fault: str, end: int) -> None:
-        """Name damage in the log, once."""
-        if place not in self._told and len(self._told) < _TOLD_MAX:
-            self._told.add(place)
+    def _log_damage(self, place: int, fault: str, end: int) -> None:
+        """Log each damaged stretch once."""
+        if place not in self._logged and len(self._logged) < _LOGGED_MAX:
+            self._logged.add(place)
             _LOG.error(
                 "%s: %s; %d bytes are damaged",
                 self._log.where(PhysicalOffset(place)),
@@ -172,7 +174,7 @@ class QueueMender:
             )
 
     def _begin(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> tuple[int, int]:
-        """First queue offset in doubt, and where in the log its record can be at the earliest."""
+        """Return the first doubtful queue offset, and the earliest position of its record."""
         step = 1
         while queue_offset - step >= queue.min:
             earlier = queue_offset - step
@@ -184,7 +186,7 @@ class QueueMender:
         return queue.min, self._log.min_offset
 
     def _holds(self, queue: ConsumeQueue, queue_offset: QueueOffset) -> bool:
-        """Whether a unit leads to the record of this queue and number."""
+        """Return whether a unit leads to the record of this queue and queue offset."""
         unit = self._queues.unit(queue, queue_offset)
         if unit is None or not unit.is_valid or unit.size == PRE_BLANK_SIZE:
             return False
@@ -204,7 +206,7 @@ class QueueMender:
         return CqUnit(record.physical_offset, record.size, code)
 
     def _write(self, queue: ConsumeQueue, wrong: dict[int, CqUnit]) -> None:
-        """Bring units into the queue's files, adjacent ones at once; ascending by number."""
+        """Write units to the queue's files, adjacent ones at once; they ascend by queue offset."""
         numbers = list(wrong)
         place = 0
         while place < len(numbers):
@@ -222,7 +224,7 @@ class QueueMender:
             file.write(first * CQ_UNIT_BYTES - start, b"".join(units))
             self._changed.append((queue, file.path))
             _LOG.error(
-                "%s: units of queue offsets %d to %d were gone or wrong; derived from the log"
+                "%s: units of queue offsets %d to %d were missing or wrong; derived from the log"
                 " again",
                 file.path,
                 first,
@@ -231,7 +233,7 @@ class QueueMender:
 
     def _file(self, queue: ConsumeQueue, start: int) -> RandomFile:
         path = f"{queue.path}/{log_file_name(start)}"
-        # Not its directory: where that is gone, the topic was deleted.
+        # Never make the directory: it is missing only when the topic was deleted.
         file = self._disk.open_random(path, self._file_bytes, create=True)
         if file.size() < self._file_bytes:
             file.resize(self._file_bytes)
@@ -240,7 +242,7 @@ class QueueMender:
     def _remember(
         self, queue: ConsumeQueue, begin: int, end: int, found: dict[int, CqUnit]
     ) -> None:
-        """What was walked over and not found is lost."""
+        """Remember as lost the queue offsets whose records the walk did not meet."""
         first = begin
         for number in [*sorted(number for number in found if number < end), end]:
             if number > first:
@@ -255,7 +257,7 @@ class QueueMender:
             first = number + 1
 
     def _make_whole(self, queue: ConsumeQueue, first: int, end: int) -> None:
-        """Files have their full size where units are lost too, so that readers can go on."""
+        """Give files their full size where units are lost, so that readers can go on."""
         position = first * CQ_UNIT_BYTES // self._file_bytes * self._file_bytes
         while position < min(end, queue.written) * CQ_UNIT_BYTES:
             self._changed.append((queue, self._file(queue, position).path))

@@ -1,7 +1,7 @@
 """Searches in a queue: its first offset that still counts, and offsets by time.
 
-Job: bisect over units and the store times of their records.  It may read from the disk, so what
-is not said to be quick belongs into a worker.
+Bisects over units and over the store times of their records.  All methods but `known_min` may read
+from the disk and belong into a worker.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class QueueSearch:
         self._queues = queues
 
     def known_min(self, queue: ConsumeQueue) -> int | None:
-        """As `min_of` without a wait, on the loop; None when a worker has to look.
+        """As `min_of`, on the loop and without a wait; None when a worker has to search.
 
-        Until it has, `queue.min` is too small at most: what is gone there is skipped.
+        Until then `queue.min` may be too small, never too large: readers skip expired messages.
         """
         min_physical = self._log.min_offset
         if queue.min_checked_at != min_physical:
@@ -66,7 +66,7 @@ class QueueSearch:
                 low = middle + 1
             else:
                 high = middle
-        # Another thread may have found a later one meanwhile.
+        # Another thread may have found a later offset meanwhile.
         queue.min = max(low, queue.min)
         queue.min_checked_at = min_physical
         return queue.min
@@ -76,14 +76,14 @@ class QueueSearch:
         return (
             unit is None
             or unit.size == PRE_BLANK_SIZE
-            # Zeros are damage in the middle of a queue; they say nothing of its beginning.
+            # Zeros in the middle of a queue are damage; they say nothing about its beginning.
             or (unit.physical_offset < min_physical and unit.size > 0)
         )
 
     def offset_by_time(
         self, queue: ConsumeQueue, time_ms: int, boundary: TimeBoundary, end: int
     ) -> int:
-        """See `MessageStore.queue_offset_by_time`; looks at offsets below `end`."""
+        """See `MessageStore.queue_offset_by_time`; searches offsets below `end`."""
         first = self.min_of(queue)
         if first >= end:
             return end
@@ -105,14 +105,14 @@ class QueueSearch:
         return -1 if unit is None or not unit.is_valid else self.store_time(unit.physical_offset)
 
     def store_time(self, physical_offset: PhysicalOffset) -> int:
-        """Store time of the record at a physical offset; -1 when there is none (may block)."""
+        """Return the store time of the record at a physical offset; -1 without one (may block)."""
         head = self._log.read(physical_offset, _HEAD_TO_STORE_TIME_BYTES)
         if len(head) < _HEAD.size:
             return -1
         _, magic, _, _, _, _, own_offset, sys_flag, _ = _HEAD.unpack_from(head, 0)
         if magic not in RECORD_MAGICS or own_offset != physical_offset:
             return -1
-        place = STORE_TIMESTAMP_POSITION_V4 + (12 if sys_flag & BORN_HOST_V6 else 0)
-        if len(head) < place + 8:
+        time_position = STORE_TIMESTAMP_POSITION_V4 + (12 if sys_flag & BORN_HOST_V6 else 0)
+        if len(head) < time_position + 8:
             return -1
-        return int(_LONG.unpack_from(head, place)[0])
+        return int(_LONG.unpack_from(head, time_position)[0])

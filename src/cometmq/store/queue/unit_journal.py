@@ -1,8 +1,7 @@
 """The unit journal: units of very many queues, written in a row before they go to their files.
 
-Job: append what thousands of queues got since they were last saved with one write, and give it
-back after the process died.  It must not know what queues lack, and is no place to read from:
-readers find these units in the queues' tails.
+The journal saves the new units of thousands of queues with one write and gives them back after the
+process died.  Nobody else reads it: readers find these units in the queues' tails.
 
 A consume queue of its own file costs an open, a write and a close each time its units are saved,
 however few they are.  So where very many queues are written, their units are saved here every
@@ -66,7 +65,7 @@ class UnitJournal:
         self._oldest = 0
         self._file: RandomFile | None = None
         self.volume_bytes = 0
-        """What was written into the newest volume."""
+        """Bytes written into the newest volume."""
 
     def append(self, batch: Sequence[tuple[ConsumeQueue, int, bytes]]) -> None:
         """Write one frame: queue, queue offset of the first unit and units of each entry."""
@@ -82,7 +81,7 @@ class UnitJournal:
         self.volume_bytes += len(frame)
 
     def roll(self) -> int:
-        """Let the next frame begin a new volume; its number."""
+        """Let the next frame begin a new volume; return its number."""
         if self._file is not None:
             self._file = None
             self._volume += 1
@@ -90,13 +89,13 @@ class UnitJournal:
         return self._volume
 
     def drop_below(self, volume: int) -> None:
-        """Delete the volumes before one: their units are in files."""
+        """Delete the volumes below a number, whose units are in files."""
         while self._oldest < volume:
             self._disk.remove(self._path(self._oldest))
             self._oldest += 1
 
     def close(self) -> None:
-        """Let the descriptor go."""
+        """Close the file."""
         self._file = None
 
     def _path(self, volume: int) -> str:
@@ -108,18 +107,18 @@ def _path(root: str, generation: int, volume: int) -> str:
 
 
 def _volumes(disk: Disk, root: str) -> list[tuple[int, int]]:
-    """Generation and number of every volume that is there, in order."""
-    found: list[tuple[int, int]] = []
+    """Return generation and number of every volume on the disk, in order."""
+    volumes: list[tuple[int, int]] = []
     for name in disk.listdir(root):
         if name.startswith(f"{UNIT_JOURNAL_NAME}."):
             parts = name.split(".")[2:]
             if len(parts) == 2 and all(part.isascii() and part.isdigit() for part in parts):
-                found.append((int(parts[0]), int(parts[1])))
-    return sorted(found)
+                volumes.append((int(parts[0]), int(parts[1])))
+    return sorted(volumes)
 
 
 def journal_generations(disk: Disk, root: str) -> set[int]:
-    """Generations of which there are volumes."""
+    """Return the generations of all volumes on the disk."""
     return {generation for generation, _ in _volumes(disk, root)}
 
 
@@ -131,9 +130,9 @@ def remove_journals(disk: Disk, root: str, *, but: int | None = None) -> None:
 
 
 def saved_units(disk: Disk, root: str, generation: int) -> Iterator[SavedUnits]:
-    """What was saved and may not be in queue files, in the order in which it was."""
-    for found, volume in _volumes(disk, root):
-        if found != generation:
+    """Yield the saved units of a generation, in order; some may be in queue files already."""
+    for volume_generation, volume in _volumes(disk, root):
+        if volume_generation != generation:
             continue
         raw = disk.read_bytes(_path(root, generation, volume))
         position = 0

@@ -1,15 +1,15 @@
 """Writes the tails of consume queues to their files, in batches and in a worker.
 
-Job: decide which queues are due, hand their bytes to a worker, drop what was written, and know
-the *derived position*: every unit of a record below it is in a file.  It must not make units.
+The writer decides which queues are due, hands their bytes to a worker, drops what was written, and
+knows the *derived position*: every unit of a record below it is in a file.
 
 Dirty queues stand in a FIFO with the log position at which they were last known to be complete;
 the position at the head is the derived position.  A batch takes the queues that have been dirty
 for a second, puts them back at the end with today's log position, and a worker writes their
-bytes.  A queue found with nothing unsaved at the head is clean.  So each queue costs one write a
+bytes.  A queue at the head that has nothing unsaved is clean.  So each queue costs one write a
 second at most, however many messages it got, and thousands of queues are spread over batches.
 
-Where more queues wait than can be written at ease, a batch goes into the unit journal instead
+Where more queues wait than single writes can serve, a batch goes into the unit journal instead
 (unit_journal.py), which is one write, and its units stay in the tails.  Such queues are *kept*.
 When the journal has grown, or after half a minute, a *pass* brings the tails of all queues kept
 by then into their files, some at a time; then the journal's older part is deleted.  The position
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 __all__ = ["QueueWriter", "WrittenQueue"]
 
 _LOG: Final = logging.getLogger("cometmq.store")
-# Queues in one batch: a worker holds the interpreter for microseconds between its system calls.
+# Queues in one batch: a worker holds the interpreter for microseconds between two system calls.
 _BATCH_QUEUES_MAX: Final = 1024
 _WRITE_FILES_MAX: Final = 64
-# So many queues can be written every interval at no cost to speak of; more take turns.
-_QUEUES_AT_EASE: Final = 2500
+# Up to this many queues are written every interval at negligible cost; more take turns.
+_QUEUES_PER_INTERVAL: Final = 2500
 # Of a pass over kept queues, at a turn of the timer: 2,560 queues a second at most.
 _PASS_QUEUES_MAX: Final = 256
 _SLOWER_MAX: Final = 4
@@ -88,14 +88,14 @@ class QueueWriter:
         self._unsynced: set[str] = set()
         self.synced_position = 0
         self.recorded_position = 0
-        """The same as the side file on stable storage knows it, with the queues' ends."""
+        """The synced position that the side file on stable storage states, with the queues' ends."""
         self.on_synced: Callable[[], None] = lambda: None
-        """Told on the loop when `synced_position` has moved."""
+        """Called on the loop when `synced_position` has moved."""
         self.on_written: (
             Callable[[list[WrittenQueue], list[WrittenQueue]], Callable[[], None] | None] | None
         ) = None
-        """Asked on the loop for what a worker shall do after a batch (the side file); told all
-        that is saved, and what of it goes into queue files."""
+        """Called on the loop with everything that a batch saves, and with the part of it that goes
+        into queue files; returns what the worker calls after the batch (the side file)."""
         self.journal: UnitJournal | None = None
         """Where units of very many queues go first; None while a store is being loaded."""
         self.ext: QueueExt | None = None
@@ -126,11 +126,11 @@ class QueueWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch is on its way; positions are promises until it has arrived."""
+        """Whether a worker saves a batch; positions hold only once it is done."""
         return self._is_writing
 
     def mark(self, queue: ConsumeQueue, physical_offset: int, now_ms: int) -> None:
-        """A clean queue got a unit for the record at `physical_offset`."""
+        """Note that a clean queue got a unit for the record at `physical_offset`."""
         queue.is_dirty = True
         queue.dirty_ms = now_ms
         queue.dirty_position = physical_offset
@@ -148,7 +148,7 @@ class QueueWriter:
         self._chores.append(chore)
 
     def chore(self, work: Callable[[], None]) -> None:
-        """Have a worker do something between batches, in the order given."""
+        """Have a worker call `work` between batches, in the order of these calls."""
         self._chores.append(work)
 
     def tick(self, now_ms: int) -> None:
@@ -194,7 +194,7 @@ class QueueWriter:
         journal: UnitJournal | None,
         after: Callable[[], None] | None,
     ) -> None:
-        """In the worker: what one turn has to do, in this order."""
+        """In the worker: save one turn's chores, units and frame, in this order."""
         with self._job:
             if self._is_closed:
                 return
@@ -209,14 +209,17 @@ class QueueWriter:
                 after()
 
     def _take(self, now_ms: int, *, is_journaled: bool) -> list[WrittenQueue]:
-        """Queues that are due, each put back at the end of the FIFO with today's position.
+        """Take the queues that are due, and put each back at the end with the present position.
 
-        With what a file lacks of each, or only with what the journal lacks too.
+        Each comes with the units that its file lacks; when journaled, with those that the journal
+        lacks too.
         """
         dirty = self._dirty
         wrote = self._log.wrote
         # Each queue costs a few system calls: very many of them are written less often.
-        interval_ms = self._interval_ms * max(1, min(len(dirty) // _QUEUES_AT_EASE, _SLOWER_MAX))
+        interval_ms = self._interval_ms * max(
+            1, min(len(dirty) // _QUEUES_PER_INTERVAL, _SLOWER_MAX)
+        )
         batch: list[WrittenQueue] = []
         for _ in range(min(len(dirty), _BATCH_QUEUES_MAX)):
             queue = dirty[0]
@@ -237,7 +240,7 @@ class QueueWriter:
             else:
                 batch.append((queue, queue.written, bytes(queue.tail)))
             dirty.append(queue)
-        # Only now: while the loop ran, the positions at the head still were the old ones.
+        # Not within the loop, which needs the old positions at the head.
         for queue, _, _ in batch:
             queue.dirty_position = wrote
         return batch
@@ -250,7 +253,7 @@ class QueueWriter:
                     queue.written = first + len(data) // CQ_UNIT_BYTES
 
     def _keep(self, batch: list[WrittenQueue], now_ms: int) -> None:
-        """The batch is in the journal: its queues wait for the next pass."""
+        """Let the queues of a journaled batch wait for the next pass."""
         if not self._kept:
             self._kept_since_ms = now_ms
         for queue, first, data in batch:
@@ -260,7 +263,7 @@ class QueueWriter:
                 self._kept.append(queue)
 
     def _take_kept(self, now_ms: int) -> list[WrittenQueue]:
-        """Some of the queues of the pass that is under way; begins one when it is time."""
+        """Take some queues of the pass under way; begin a pass when it is due."""
         kept, journal = self._kept, self.journal
         if journal is None or not kept:
             return []
@@ -283,7 +286,7 @@ class QueueWriter:
         ]
 
     def _end_turn(self) -> None:
-        """The queues of the pass that were taken are in files; after the last one it is over."""
+        """Note that the taken queues of the pass are in files; end the pass after the last one."""
         if not self._passing:
             return
         for queue in self._passing:
@@ -296,7 +299,7 @@ class QueueWriter:
             self._chores.append(lambda: drop(volume))
 
     def _take_back(self, batch: list[WrittenQueue]) -> None:
-        """The batch failed: its queues are complete only up to their first unit again."""
+        """After a failed batch, set its queues back: each is complete up to its first unit only."""
         self._kept.extendleft(reversed(self._passing))
         self._passing = []
         for queue, _, data in batch:
@@ -307,7 +310,7 @@ class QueueWriter:
         if isinstance(error, DiskFull):
             _LOG.warning("consume queues wait for space: %s", error)
         else:
-            _LOG.error("writing consume queues failed and is tried again: %s", error)
+            _LOG.error("writing consume queues failed and is repeated: %s", error)
 
     # -- in the worker -------------------------------------------------------------------
 
@@ -365,7 +368,7 @@ class QueueWriter:
     # -- power cuts ----------------------------------------------------------------------
 
     def distrust(self, paths: Iterable[str]) -> None:
-        """Sync these files in the next round too: a process that died may not have done so."""
+        """Sync these files in the next round too, since a process that died may not have done so."""
         self._unsynced.update(paths)
 
     def sync_round(self) -> None:
@@ -389,8 +392,8 @@ class QueueWriter:
             if isinstance(result, BaseException):
                 self._has_failed = True
                 _LOG.error(
-                    "syncing consume queues failed: %s; look at the disk. Serving goes on, and the"
-                    " next start makes them again from the log",
+                    "syncing consume queues failed: %s; check the disk. The broker goes on serving;"
+                    " its next start derives them again from the log",
                     result,
                 )
             else:
@@ -429,7 +432,7 @@ class QueueWriter:
     # -- stop ----------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Wait for the job under way and let no other begin; what it took is written again."""
+        """Let no job begin any more and wait for the one under way; its units are written again."""
         self._is_closed = True
         with self._job:
             self.on_written = None
@@ -453,12 +456,12 @@ class QueueWriter:
         self._drop(batch)
 
     def discard(self) -> None:
-        """Forget what waits (a scan begins again)."""
+        """Drop all waiting queues, since a scan begins again."""
         self._dirty.clear()
         self._files.clear()
 
     def sync_all(self) -> None:
-        """Sync everything now, in the calling thread (close); not after a failure."""
+        """Sync everything now, in the calling thread (close); do nothing after a failure."""
         if self._has_failed:
             return
         paths, self._unsynced = sorted(self._unsynced), set()
@@ -467,13 +470,13 @@ class QueueWriter:
         self.synced_position = self._log.wrote
 
     def close(self) -> None:
-        """Let the descriptors go."""
+        """Close the files."""
         self._files.clear()
         if self.journal is not None:
             self.journal.close()
 
 
 def _unsaved_bytes(queue: ConsumeQueue) -> int:
-    """What of the tail is neither in a file nor in the journal."""
+    """Return how many bytes of the tail are neither in a file nor in the journal."""
     behind = queue.saved - queue.written
     return len(queue.tail) - behind * CQ_UNIT_BYTES if behind > 0 else len(queue.tail)

@@ -1,21 +1,21 @@
 """Appends again what still waits in the oldest log file, so that the file can go.
 
-Job: ask who has pending messages in a file, have them appended at the end of the log in portions,
-make that durable, and say when the file may be deleted.  It must not delete it, nor know timers,
-delay levels or transactions: each kind is a `PendingKind`.
+The mover asks each kind (timers, delay levels, transactions: a `PendingKind`) for its pending
+messages in a file, appends them at the end of the log in portions, makes that durable, and says
+when the file may be deleted.  Retention deletes it.
 
 The order for one file, each step on the loop unless said::
 
     find, in a worker --> prepare, in a worker --> read a portion, in a worker --> append it
         --> ... --> flush the log up to its end, in a worker --> the file may go
 
-The log is flushed in any case, whatever ``flushDiskType`` says, also where nothing was appended:
-what took the place of a message of the file, be it delivered, committed or appended again, is on
-stable storage before the file goes.  A crash before that leaves the file; each kind recognises
-then what was appended again.
+The log is always flushed, whatever ``flushDiskType`` says and also where nothing was appended:
+whatever replaced a message of the file (its delivery, its commit, its new copy) is on stable
+storage before the file goes.  A crash before that leaves the file; each kind then recognises what
+was appended again.
 
-Cost: a few bytes for each pending message to find it, and what is pending is read and written
-once; how large the file is does not matter.
+Cost: a few bytes of reading to find each pending message, and one read and one write of its record;
+the size of the file does not matter.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class ReadUnit(NamedTuple):
 
 @dataclass(slots=True)
 class PendingMessages:
-    """What one kind has pending in front of a physical offset."""
+    """The pending messages of one kind below a physical offset."""
 
     count: int
     byte_count: int
     units: Callable[[int, int], Sequence[Unit]]
-    """A slice of them; may block."""
+    """Returns a slice of them, by first and last number; may block."""
     waiting_count: int = 0
-    """Further ones that are about to be delivered or placed: the file waits for them."""
+    """Further messages that are about to be delivered or placed: the file waits for them."""
 
 
 class PendingKind(Protocol):
@@ -79,18 +79,19 @@ class PendingKind(Protocol):
     """The messages in the plural, for texts: "timed messages"."""
 
     def is_used(self) -> bool:
-        """Whether there ever was such a message in this life, or one is pending."""
+        """Return whether such a message was put since the start, or is pending."""
 
     def find(self, end: int) -> Callable[[], PendingMessages]:
-        """On the loop; the result looks in a worker for what is pending below `end`."""
+        """On the loop; a worker calls the result, which finds the pending messages below `end`."""
 
     def prepare(self, end: int) -> Callable[[], None]:
-        """On the loop; the result does in a worker what must be durable before `append`."""
+        """On the loop; a worker calls the result, which makes durable what `append` relies on."""
 
     def append(self, units: Sequence[ReadUnit]) -> int:
-        """Append messages again, on the loop; how many still have to be waited for.
+        """Append messages again, on the loop; return how many the file still has to wait for.
 
-        Raises StoreError when the store takes no more.
+        Raises:
+            StoreError: the store takes no more messages.
         """
 
 
@@ -101,7 +102,7 @@ class MoveResult(NamedTuple):
     reason: str = ""
     """Why not."""
     is_failure: bool = False
-    """What is pending could not be appended: more than time is needed."""
+    """Whether appending failed, so that waiting alone does not help."""
 
 
 @dataclass(slots=True)
@@ -116,7 +117,7 @@ class _MoveJob:
 
 
 class Mover:
-    """Does one file at a time.
+    """Frees one file at a time.
 
     Args:
         read: the record at a physical offset, for a worker.
@@ -137,14 +138,15 @@ class Mover:
         self._lifted = lifted
         self.kinds: list[PendingKind] = []
         self.is_busy = False
-        self._told_end = -1
+        self._logged_end = -1
+        """End of the last file that a warning named."""
         self.moved_count = 0
         """Messages appended again in this life."""
         self.at: Callable[[str], None] = lambda name: None
-        """Told each named step; tests end the process there."""
+        """Called with the name of each step; tests end the process there."""
 
     def is_needless(self) -> bool:
-        """Whether nobody ever had anything pending, so that files may go at once."""
+        """Return whether no kind ever had a pending message, so that files may go at once."""
         return not any(kind.is_used() for kind in self.kinds)
 
     def free(
@@ -166,7 +168,7 @@ class Mover:
         )
 
     def _work(self, job: _MoveJob, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Do something in a worker, then something on the loop; any fault ends the job."""
+        """Call `work` in a worker, then `then` on the loop; any fault ends the job."""
 
         def done(result: Any) -> None:
             if isinstance(result, BaseException):
@@ -193,8 +195,8 @@ class Mover:
                 " in it, and to append them again would free next to nothing; give the store more"
                 " space, or wait until they are delivered"
             )
-            if self._told_end != job.end:
-                self._told_end = job.end
+            if self._logged_end != job.end:
+                self._logged_end = job.end
                 _LOG.warning("the log file that ends at %d stays: %s", job.end, reason)
             self._end(job, MoveResult(is_free=False, reason=reason))
             return
