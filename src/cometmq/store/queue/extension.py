@@ -127,7 +127,7 @@ class QueueExt:
         return bytes(changed), paths
 
     def _records(self, data: bytes) -> Iterator[tuple[int, memoryview, int]]:
-        """Yield number, record and tags code of units with a sound record; neighbours are read at once."""
+        """Yield number, record and tags code of units whose record is sound."""
         units = list(CQ_UNIT.iter_unpack(data[: len(data) // CQ_UNIT_BYTES * CQ_UNIT_BYTES]))
         around, base = memoryview(b""), 0
         for place, (position, size, code) in enumerate(units):
