@@ -157,7 +157,7 @@ class QueueLoader:
         return low
 
     def end_below(self, queue: ConsumeQueue, physical_offset: PhysicalOffset) -> int:
-        """Return the first queue offset whose record does not lie wholly below a physical offset."""
+        """Return the first queue offset whose record does not end below a physical offset."""
 
         def holds(offset: int, size: int) -> bool:
             # A pre-blank unit stands for a record that is long gone.

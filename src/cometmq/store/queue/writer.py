@@ -88,7 +88,7 @@ class QueueWriter:
         self._unsynced: set[str] = set()
         self.synced_position = 0
         self.recorded_position = 0
-        """The synced position that the side file on stable storage states, with the queues' ends."""
+        """The synced position, and the queues' ends, that the side file states durably."""
         self.on_synced: Callable[[], None] = lambda: None
         """Called on the loop when `synced_position` has moved."""
         self.on_written: (
@@ -368,7 +368,7 @@ class QueueWriter:
     # -- power cuts ----------------------------------------------------------------------
 
     def distrust(self, paths: Iterable[str]) -> None:
-        """Sync these files in the next round too, since a process that died may not have done so."""
+        """Sync these files in the next round too: a dead process may not have done so."""
         self._unsynced.update(paths)
 
     def sync_round(self) -> None:
