@@ -92,9 +92,9 @@ class StoreProgress(NamedTuple):
     mark_crc: int = 0
     """CRC-32 of that record's head."""
     physic_ms: int = 0
-    """What `checkpoint` says as physicMsgTimestamp, or is about to say."""
+    """physicMsgTimestamp of `checkpoint`, or the one about to be written."""
     is_clean: int = 0
-    """1 when the store was closed in peace."""
+    """1 after a clean stop."""
 
 
 class QueueEnd(NamedTuple):
@@ -117,12 +117,12 @@ class SideState:
 
 
 def fingerprint(head: bytes | memoryview) -> int:
-    """CRC-32 of a record's head, -1 when it is too short to be one."""
+    """Return the CRC-32 of a record's head, -1 when it is too short for one."""
     return zlib.crc32(head[:FINGERPRINT_BYTES]) if len(head) >= FINGERPRINT_BYTES else -1
 
 
 def load_side_file(disk: Disk, path: str) -> SideState | str:
-    """Read the side file; a sentence saying why not, when it is absent or broken."""
+    """Read the side file; return a sentence instead when it is absent or broken."""
     try:
         raw = disk.read_bytes(path)
     except OSError:
@@ -243,11 +243,11 @@ class SideFile:
         )
 
     def append_removed(self, topic: str, queue_id: int) -> None:
-        """A queue was removed because all its messages are gone."""
+        """Record that a queue was removed because all its messages are gone."""
         self.append(self._progress, {(topic, queue_id): QueueEnd(0, 0)})
 
     def append_floor(self, topic: str, physical_offset: int) -> None:
-        """A topic was deleted: its records below this offset belong to nobody."""
+        """Record that a topic was deleted: its records below this offset no longer count."""
         self._floors[topic] = physical_offset
         for key in [key for key in self._ends if key[0] == topic]:
             del self._ends[key]
@@ -280,12 +280,12 @@ class SideFile:
             self._file.sync()
 
     def close(self) -> None:
-        """Let the descriptor go."""
+        """Close the file."""
         self._file = None
 
 
 class JavaCheckpoint:
-    """The file `checkpoint`, for Java's eyes."""
+    """The file `checkpoint`, which a Java broker reads."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk = disk
@@ -294,7 +294,7 @@ class JavaCheckpoint:
         self.value = Checkpoint()
 
     def load(self) -> Checkpoint:
-        """Read it; zeros when it is absent or cut (Java then reads the whole log)."""
+        """Read the file; zeros when it is absent or cut (Java then reads the whole log)."""
         try:
             self.value = decode_checkpoint(self._disk.read_bytes(self._path))
         except (OSError, CodecError):
@@ -302,7 +302,7 @@ class JavaCheckpoint:
         return self.value
 
     def store(self, value: Checkpoint) -> None:
-        """Write it in place when it changed, as Java does."""
+        """Write the file in place when the value changed, as Java does."""
         if value == self.value and self._file is not None:
             return
         if self._file is None:
@@ -311,10 +311,10 @@ class JavaCheckpoint:
         self.value = value
 
     def sync(self) -> None:
-        """Bring it to stable storage."""
+        """Bring the file to stable storage."""
         if self._file is not None:
             self._file.sync()
 
     def close(self) -> None:
-        """Let the descriptor go."""
+        """Close the file."""
         self._file = None

@@ -82,7 +82,7 @@ class RandomFile(Protocol):
         """Bytes at `position`; fewer than `length` at the end of the file.  May block."""
 
     def read_resident(self, position: int, length: int) -> bytes | bytearray | None:
-        """As `read` when all of it is in memory; None when it would block or nobody knows."""
+        """As `read` when all bytes are in memory; None when it may block."""
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data` at `position`; raises DiskFull when there is no space."""
@@ -91,13 +91,13 @@ class RandomFile(Protocol):
         """Return when everything written (also through mappings) is on stable storage."""
 
     def size(self) -> int:
-        """The file's present length, asked from the system (it may have been cut)."""
+        """Return the file's present length as the system knows it (it may have been cut)."""
 
     def resize(self, size: int) -> None:
         """Cut or extend with zeros (sparse) to `size` bytes."""
 
     def next_data(self, position: int) -> int | None:
-        """First position >= `position` that may hold non-zero bytes; None when there is none."""
+        """Return the first position >= `position` that may hold data; None without one."""
 
     def close(self) -> None: ...
 
@@ -112,7 +112,7 @@ class LogFile(RandomFile, Protocol):
         """As `map`, read-only and read ahead of; it is unmapped with its last reference."""
 
     def unmap(self, mapping: Mapping) -> bool:
-        """Give a window back; False while a memoryview of it is still held (try later)."""
+        """Unmap a window; return False while a memoryview of it exists (try later)."""
 
 
 class StoreLock(Protocol):
@@ -140,7 +140,7 @@ class Disk(Protocol):
         """Delete a file; a missing one is fine."""
 
     def remove_tree(self, path: str) -> None:
-        """Delete a directory with all it holds; a missing one is fine."""
+        """Delete a directory with its content; a missing one is fine."""
 
     def rename(self, source: str, target: str) -> None: ...
     def makedirs(self, path: str) -> None: ...
@@ -158,7 +158,11 @@ class Disk(Protocol):
         """Open for positional access; `create` makes it sparse with `size` bytes."""
 
     def lock(self, path: str) -> StoreLock:
-        """Take the lock file; raises StoreLocked naming the process that holds it."""
+        """Take the lock file.
+
+        Raises:
+            StoreLocked: another process has it; the text names the process.
+        """
 
     def usage(self, path: str) -> tuple[int, int]:
         """(total, used) bytes of the file system below `path`."""
@@ -169,7 +173,7 @@ class Disk(Protocol):
         """Bring everything written so far, files and names, to stable storage (may be slow)."""
 
     def boot_id(self) -> str:
-        """Changes when unsynced data may have been lost; empty when not known."""
+        """Return a text that changes when unsynced data may be lost; empty when unknown."""
 
 
 class Workers(Protocol):

@@ -1,7 +1,7 @@
 """What queues and index need to know of a record, derived from its bytes.
 
-Used where a record is met again: recovery, repair, verify.  The hot path gets the same numbers
-from the broker, which has the properties at hand.
+Recovery, repair and verify use it when they read a record again.  On the hot path the broker gives
+the same values, since it has the properties at hand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DELAY_MS_FALLBACK: Final = 1000
 def queue_tags_code(
     topic: bytes, properties: bytes, store_ms: int, delays_ms: tuple[int, ...]
 ) -> int:
-    """The third number of a record's unit: hash of its tags, or when a delayed one is due."""
+    """Return the tags code of a record's unit: hash of its tags, or due time of a delayed one."""
     if topic == _SCHEDULE:
         level = _level(find_property(properties, b"DELAY"))
         if level > 0:
@@ -38,10 +38,10 @@ def queue_tags_code(
 
 
 def is_code_wrong(topic: bytes, stored: int, derived: int) -> bool:
-    """Whether a unit's third number is provably not what its record gives.
+    """Return whether a unit's tags code is provably not the one of its record.
 
-    Nobody knows for an address of an extension file, nor for a due time, which was made with the
-    delay levels of its day.
+    An address of an extension file proves nothing, nor does a due time, which depends on the delay
+    levels at the time of the put.
     """
     return stored != derived and topic != _SCHEDULE and not is_cq_ext_address(stored)
 
@@ -54,7 +54,7 @@ def _level(raw: bytes | None) -> int:
 
 
 def index_keys_of(properties: bytes) -> IndexKeys | None:
-    """UNIQ_KEY, KEYS and TAGS of a record for the index; None when it has none of them."""
+    """Return UNIQ_KEY, KEYS and TAGS of a record for the index; None when it has none."""
     uniq = find_property(properties, b"UNIQ_KEY")
     keys = find_property(properties, b"KEYS")
     tags = find_property(properties, b"TAGS")

@@ -70,7 +70,7 @@ class IndexFile:
 
     @property
     def room(self) -> int:
-        """Entries that still fit."""
+        """How many entries still fit."""
         return self.entry_count - self.header.index_count
 
     @property
@@ -84,7 +84,7 @@ class IndexFile:
         return self.slots_known >= self.header.index_count and not self.is_doubtful
 
     def cut(self, physical_offset: int, is_right: IsRight | None = None) -> None:
-        """Forget entries from the first one whose record is not below an offset.
+        """Drop entries from the first one whose record is not below an offset.
 
         What lies behind the last sync after a power cut may be zeros, or entries of a life before
         the one that ended, of records that are no longer there: both go too, the latter where
@@ -108,7 +108,7 @@ class IndexFile:
         self._cut_to(low)
 
     def _cut_to(self, low: int) -> None:
-        """Forget the entries from a number on."""
+        """Drop the entries from a number on."""
         header = self.header
         if low == header.index_count:
             return
@@ -126,7 +126,7 @@ class IndexFile:
         self.file.write(*self.head_write())
 
     def cut_unsound(self) -> bool:
-        """Forget entries from the first one that cannot be right; whether there was one.
+        """Drop entries from the first one that cannot be right; return whether there was one.
 
         Right ones have rising offsets, lead backwards, and begin where the head says.  Zeros of
         pages that a power cut took fail this.
@@ -164,7 +164,7 @@ class IndexFile:
         return key_hash, offset, delta, previous
 
     def head_write(self) -> FileWrite:
-        """The head as it is now."""
+        """Return the write of the present head."""
         return 0, INDEX_HEADER.pack(*self.header)
 
     # -- one by one ----------------------------------------------------------------------
@@ -248,7 +248,7 @@ class IndexFile:
                 # The file's table may be wrong anywhere until this one is written.
                 self.slots_known = 1
             self.is_doubtful = False
-            # Mended in memory only, and nobody knows which pages.
+            # Mended in memory only, and the changed pages are unknown.
             self._dirty_pages[:] = True
 
     def read_entries(self, first: int, end: int) -> Any:
@@ -349,7 +349,7 @@ class IndexFile:
         return write
 
     def write_slots_again(self) -> None:
-        """Take every page of the table for changed: a write of some was promised and not done."""
+        """Mark every page of the table as changed, since a write of some was dropped."""
         if self._dirty_pages is not None:
             self._dirty_pages[:] = True
 
@@ -366,14 +366,14 @@ class IndexFile:
         self.is_doubtful = False
 
     def drop_slots(self) -> None:
-        """Give the table's memory back; its changes must have been written."""
+        """Free the table's memory; its changes must have been written."""
         self.slots = None
         self._dirty_pages = None
 
     # -- queries -------------------------------------------------------------------------
 
     def is_in_time(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file's time range meets the query's (``IndexFile.isTimeMatched``)."""
+        """Return whether the file's time range meets the query's (``IndexFile.isTimeMatched``)."""
         first, last = self.header.begin_timestamp_ms, self.header.end_timestamp_ms
         return begin_ms <= last and end_ms >= first
 

@@ -39,7 +39,7 @@ PendingKeys = tuple[str, int, int, "IndexKeys"]
 
 
 def key_texts(topic: str, keys: IndexKeys) -> list[str]:
-    """The texts under which a message is found, in upstream's order."""
+    """Return the texts under which a message is indexed, in upstream's order."""
     uniq, names, tags = keys
     texts: list[str] = []
     if uniq is not None:
@@ -52,7 +52,7 @@ def key_texts(topic: str, keys: IndexKeys) -> list[str]:
 
 
 def record_key_texts(record: ScannedRecord) -> list[str]:
-    """The texts under which a stored record is found."""
+    """Return the texts under which a stored record is indexed."""
     keys = index_keys_of(record.properties)
     return [] if keys is None else key_texts(record.topic.decode("utf-8", "replace"), keys)
 
@@ -65,7 +65,7 @@ class KeyHasher:
         self._tag_hashes: dict[tuple[str, str], int] = {}
 
     def hash_batch(self, batch: list[PendingKeys]) -> tuple[Any, Any, Any]:
-        """Hash of every entry of a batch, and its offset and time, as arrays."""
+        """Return hash, physical offset and time of every entry of a batch, as arrays."""
         import numpy as np
 
         # Column by column: to transpose thousands of rows with zip makes an iterator for each.

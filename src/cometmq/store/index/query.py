@@ -1,4 +1,4 @@
-"""Queries by key: what is in memory is looked at on the loop, the files in a worker.
+"""Queries by key: the loop reads what is in memory, a worker reads the files.
 
 Job: find the messages of a key in index files, in entries that are not written yet, and among
 those that are not indexed yet.  It must not write, nor wait for anything on the loop: a query is
@@ -45,11 +45,11 @@ class _Place(NamedTuple):
     file: IndexFile
     header: IndexHeader
     newest: int | None
-    """Number of the newest entry in the key's bucket; None: the file knows."""
+    """Number of the newest entry in the key's bucket; None: read it from the file."""
 
 
 class IndexQuery:
-    """What is asked for."""
+    """A query for one key."""
 
     def __init__(
         self, topic: str, key: str, index_type: str, max_count: int, begin_ms: int, end_ms: int
@@ -70,7 +70,7 @@ class IndexQuery:
         files: Sequence[IndexFile],
         unwritten: list[Unwritten],
     ) -> Callable[[], QueryResult]:
-        """On the loop, without a read: what a worker calls for the answer.
+        """Return, on the loop and without a read, what a worker calls for the answer.
 
         `pending` must be a copy, `unwritten` the list from which what was written is taken away.
         """
@@ -95,7 +95,7 @@ class IndexQuery:
         return QueryResult(sorted(found), updated_ms, updated_offset)
 
     def _waiting(self, pending: Sequence[PendingKeys], first_ms: int) -> list[int]:
-        """Offsets of messages that have the key and are not indexed yet, newest first."""
+        """Return offsets of messages with the key that are not indexed yet, newest first."""
         found: list[int] = []
         if not first_ms and pending:
             first_ms = pending[0][2]
@@ -117,7 +117,7 @@ class IndexQuery:
         return found
 
     def _is_among(self, names: str) -> bool:
-        """Whether one of the KEYS has the hash asked for, as their entries will have it."""
+        """Return whether one of the KEYS has the wanted hash, as their entries will have it."""
         key = self._key
         return any(
             name == key or index_key_hash(index_key(self._topic, name)) == self._hash
@@ -152,7 +152,7 @@ class IndexQuery:
             number = previous
 
     def _entry(self, file: IndexFile, number: int) -> bytes:
-        """The bytes of an entry, from where they are: first here, since it goes there."""
+        """Return the bytes of an entry, from memory or else from the file."""
         position = entry_position(number, file.slot_count)
         for of, (start, data), _ in list(self._unwritten):
             if (

@@ -1,7 +1,7 @@
 """Commit log: the files that hold every record, appended through a mapped window.
 
-Job: files, rolling, windows, positions.  It must not look into records (the message store
-encodes them, recovery reads them) and keeps no queue.
+It knows files, rolling, windows and positions, and nothing of records: the appender encodes them,
+recovery reads them.
 
 File set::
 
@@ -127,16 +127,16 @@ class CommitLog:
         return self.files[-1].end if self.files else 0
 
     def file_at(self, physical_offset: PhysicalOffset) -> MappedFile | None:
-        """The file that holds a physical offset."""
+        """Return the file that holds a physical offset."""
         files = self.files
         if not files or not files[0].start <= physical_offset < files[-1].end:
             return None
-        # All files have one size, so the place follows from the offset.
+        # All files have one size, so the index follows from the offset.
         index = (physical_offset - files[0].start) // self.file_bytes
         return files[index]
 
     def where(self, physical_offset: PhysicalOffset) -> str:
-        """`path, position n` of a physical offset, for messages."""
+        """Return `path, position n` of a physical offset, for texts."""
         file = self.file_at(physical_offset)
         if file is None:
             return f"{self.path} (no file holds physical offset {physical_offset})"
@@ -160,10 +160,12 @@ class CommitLog:
     # -- appending -----------------------------------------------------------------------
 
     def make_room(self, size: int) -> int:
-        """Prepare a place for `size` bytes and return its physical offset.
+        """Make room for a record of `size` bytes; return its physical offset.
 
-        Raises MessageIllegal when no file can hold it, DiskFull when no block is left, and what
-        `refuse` was given; nothing has changed then.
+        Raises:
+            MessageIllegal: no file can hold such a record.
+            DiskFull: no block is left; nothing has changed.
+            StoreError: the error that `refuse` was called with.
         """
         if self.failure is not None:
             raise type(self.failure)(*self.failure.args)
@@ -185,7 +187,7 @@ class CommitLog:
         return self.wrote
 
     def refuse(self, failure: StoreError) -> None:
-        """Append nothing any more; reads go on.  The next record asks for room and gets this."""
+        """Append nothing any more: `make_room` raises `failure`.  Reads go on."""
         self.failure = failure
         self.limit = -1
 
@@ -226,7 +228,7 @@ class CommitLog:
             self._retired.append(self._windows.pop(0))
 
     def reserve_next(self) -> None:
-        """Let a worker reserve the blocks of the file after the last one."""
+        """Have a worker reserve the blocks of the file after the last one."""
         now_ms = self._clock()
         if self._next is not None or self._is_reserving or now_ms < self._reserve_after_ms:
             return
@@ -249,7 +251,7 @@ class CommitLog:
     # -- reading -------------------------------------------------------------------------
 
     def view(self, physical_offset: PhysicalOffset, size: int) -> memoryview | None:
-        """Bytes of the log that are mapped, without a copy; None when they are not."""
+        """Return mapped bytes of the log, without a copy; None when they are not mapped."""
         start = physical_offset - self.buffer_start
         window = self._window
         if start >= 0 and window is not None:
@@ -262,7 +264,7 @@ class CommitLog:
         return None
 
     def read_resident(self, physical_offset: PhysicalOffset, size: int) -> memoryview | None:
-        """As `view`, or a copy of bytes that are in memory; None when reading may block."""
+        """As `view`, or a copy of resident bytes; None when reading may block."""
         found = self.view(physical_offset, size)
         if found is not None:
             return found
@@ -273,7 +275,7 @@ class CommitLog:
         return None if data is None else memoryview(data)
 
     def read(self, physical_offset: PhysicalOffset, size: int) -> memoryview:
-        """Bytes of the log, read from the disk if need be (may block; safe in a worker).
+        """Read bytes of the log, from the disk if need be (may block; safe in a worker).
 
         Shorter than `size` at the end of a file or where a file was cut.
         """
@@ -296,14 +298,14 @@ class CommitLog:
         return mapped.file.size() < mapped.size
 
     def check_windows(self) -> None:
-        """Stop using windows of files that were cut: reading them would kill the process."""
+        """Stop using windows of files that were cut: a read beyond their end kills the process."""
         kept = [window for window in self._windows if window.file.size() >= self.file_bytes]
         if len(kept) != len(self._windows):
             self._retired += [window for window in self._windows if window not in kept]
             self._windows = kept
 
     def abandon_active_file(self, blank_position: int) -> None:
-        """Give up a damaged last file: restore its size, end it at `blank_position`, roll.
+        """Abandon a damaged last file: restore its size, end it at `blank_position`, roll.
 
         `blank_position` is the physical offset at which its last sound record ends.
         """
@@ -318,7 +320,7 @@ class CommitLog:
         self.wrote = mapped.end
 
     def drop_first_file(self) -> MappedFile:
-        """Forget the oldest file (the caller deletes it); readers that hold it may finish."""
+        """Drop the oldest file (the caller deletes it); readers that use it may finish."""
         mapped = self.files.pop(0)
         kept: list[_LogWindow] = []
         for window in self._windows:
@@ -327,7 +329,7 @@ class CommitLog:
         return mapped
 
     def unmap_retired(self) -> None:
-        """Let a worker unmap windows that nobody reads any more."""
+        """Have a worker unmap windows that nobody reads any more."""
         retired, self._retired = self._retired, []
         if not retired:
             return
@@ -344,13 +346,13 @@ class CommitLog:
             if isinstance(result, BaseException):
                 _LOG.error("unmapping a window of the commit log failed: %s", result)
             else:
-                # A pull answer still on its way out holds these; the next turn tries again.
+                # An answer that is still being sent uses these; the next turn tries again.
                 self._retired += result
 
         self._workers.submit(work, done)
 
     def close(self) -> None:
-        """Give back windows and files; the caller has synced them."""
+        """Close windows and files; the caller has synced them."""
         self._is_closed = True
         self.limit = -1
         self._forget_window()

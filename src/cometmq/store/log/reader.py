@@ -1,7 +1,7 @@
 """Reads the commit log record by record, proving each one.
 
-Job: the one walk through the log that recovery, repair, verify and inspect share.  It decides
-what a record is; what follows from a bad one is decided by its callers.
+Recovery, repair, verify and inspect share this walk.  It decides what a record is; its callers
+decide what follows from a bad one.
 
 A record is accepted when its length stays inside the file, its magic is known, its own physical
 offset is where it stands, all inner lengths add up to its size and its body has the CRC it says
@@ -35,7 +35,7 @@ __all__ = ["BLOCK_BYTES", "LogFiles", "LogReader", "ScannedRecord", "data_blocks
 
 _READ_BYTES: Final = 4 << 20
 BLOCK_BYTES: Final = 1 << 20
-"""Of a file that is searched for data."""
+"""Size of the blocks in which a file is searched for data."""
 # total, magic, crc, queue id, (flag), queue offset, physical offset, sys flag, (born),
 # store time, (store host, reconsume times, prepared offset), body length: two IPv4 hosts.
 _HEAD: Final = struct.Struct(">iiii4xqqi8x8xq8x4x8xi")
@@ -62,14 +62,14 @@ class _File(Protocol):
 
 
 class LogFiles(Protocol):
-    """What the reader wants of a log."""
+    """What the reader needs of a log."""
 
     def file_at(self, physical_offset: PhysicalOffset) -> _File | None:
         """The file that holds a physical offset."""
 
 
 class ScannedRecord(msgspec.Struct, gc=False):
-    """One record, with what queues and index need of it."""
+    """One record, with the fields that queues and index need."""
 
     physical_offset: PhysicalOffset
     size: int
@@ -82,7 +82,7 @@ class ScannedRecord(msgspec.Struct, gc=False):
 
     @property
     def is_queued(self) -> bool:
-        """Whether it has a unit: prepared and rolled-back messages have none."""
+        """Whether the record has a unit: prepared and rolled-back messages have none."""
         return not self.sys_flag & TRANSACTION_PREPARED
 
 
@@ -116,12 +116,12 @@ class LogReader:
         self._blocks: list[int] = []
 
     def next_record(self) -> ScannedRecord | None:
-        """The next record; None at the end or at a fault (`fault` says which)."""
+        """Return the next record; None at the end, or at a fault, which `fault` then names."""
         position = self.position
         buffer = self._buffer
         index = position - self._buffer_start
         if 0 <= index <= len(buffer) - _HEAD.size and position < self.end:
-            # The usual record, in one look; whatever is unusual is explained at leisure below.
+            # The usual record, in one step; `_next_slowly` handles and explains all others.
             size, magic, crc, queue_id, queue_offset, own_offset, sys_flag, store_ms, body_bytes = (
                 _HEAD.unpack_from(buffer, index)
             )
@@ -161,12 +161,12 @@ class LogReader:
         return self._next_slowly()
 
     def check_crc(self, record: ScannedRecord) -> bool:
-        """Whether a record that was read without looking at its CRC has the right one."""
+        """Return whether the CRC of a record is right that was read without checking it."""
         reader = LogReader(self._log, record.physical_offset, record.physical_offset + record.size)
         return reader.next_record() is not None
 
     def _next_slowly(self) -> ScannedRecord | None:
-        """The general case, and what is wrong if something is."""
+        """Read any record, and name the fault of a bad one."""
         self.fault = None
         while True:
             position = self.position
@@ -205,13 +205,13 @@ class LogReader:
             self._buffer = b""
             return 0
         wanted = min(max(length, _READ_BYTES), file.end - position)
-        # Not beyond what is asked for: a single record should not read megabytes.
+        # Not beyond the end of the walk: a single record must not read megabytes.
         wanted = min(wanted, max(length, self.end - position))
         self._buffer = file.file.read(position - file.start, wanted)
         return 0
 
     def _record(self, position: int, size: int, magic: int) -> ScannedRecord | None:
-        """The record of known length and magic, once its bytes are in the buffer."""
+        """Read the record of this size and magic, bringing its bytes into the buffer."""
         self.is_unwritten = False
         if magic not in (MAGIC_V1, MAGIC_V2):
             self.is_unwritten = size == 0 and magic == 0
@@ -238,7 +238,7 @@ class LogReader:
         return self._body(head, index, index + layout.size)
 
     def _body(self, head: tuple[Any, ...], index: int, body: int) -> ScannedRecord | None:
-        """Body, topic and properties of a record whose head holds."""
+        """Check body, topic and properties of a record whose head is right."""
         size, magic, crc, queue_id, queue_offset, position, sys_flag, store_ms, body_bytes = head
         buffer = self._buffer
         end = index + size
@@ -277,9 +277,9 @@ class LogReader:
         )
 
     def resync(self, limit: int) -> ScannedRecord | None:
-        """After a fault: the next sound record that begins below `limit`, None if there is none.
+        """After a fault, find the next sound record that begins below `limit`; None without one.
 
-        The walk goes on behind it; what was passed over is damaged.
+        The walk continues behind that record; the bytes between are damaged.
         """
         position = self.position + 1
         while position < min(limit, self.end):
@@ -298,7 +298,7 @@ class LogReader:
         return None
 
     def _find_magic(self, file: _File, start: int, limit: int) -> int | None:
-        """First position in [start, limit) of the file where a record's magic stands."""
+        """Return the first position in [start, limit) at which a record's magic fits; else None."""
         # The last file is a gibibyte of which a few pages may be written.  Looked at once: after a
         # read its neighbours count as data.
         if self._blocks_of is not file or start < self._blocks_start:
@@ -318,10 +318,9 @@ class LogReader:
 
 
 def data_blocks(file: RandomFile, position: int, end: int) -> list[int]:
-    """Positions in [position, end) of blocks of `BLOCK_BYTES` that may hold data.
+    """Return the positions in [position, end) of blocks of `BLOCK_BYTES` that may hold data.
 
-    All are found before any is read: reading makes the kernel read ahead, and pages it has read
-    count as data.
+    Find all before reading any: the kernel reads ahead, and pages it has read count as data.
     """
     blocks: list[int] = []
     data = file.next_data(position)

@@ -1,7 +1,7 @@
 """Runs of records in the log: what a pull sends, cut out of the log without copies.
 
-Job: given units (positions and sizes), the bytes of their records, adjacent ones in one piece, if
-they are in memory and are what the units say; and why a record is not.  It must not repair.
+Given the positions and sizes of units, `RecordRuns.chunks` returns the bytes of their records,
+adjacent ones in one piece, if they are in memory and are the records that the units claim.
 
 A unit read from a file is a claim about the log.  Adjacent units whose ends and starts meet form
 a run; the first and the last record of each run are compared with their units (size and physical
@@ -92,12 +92,12 @@ class RecordRuns:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self.damaged: list[tuple[int, int]] = []
-        """Stretches of the log known to be damaged: what lies there is looked at closely."""
+        """Damaged stretches of the log, from and to: every record that touches one is checked."""
 
     def chunks(
         self, positions: Sequence[PhysicalOffset], sizes: Sequence[int], byte_count: int
     ) -> list[memoryview] | None:
-        """Chunks of the log for these records, adjacent ones in one; None when in doubt."""
+        """Return chunks of the log for these records, adjacent ones in one; None when in doubt."""
         start, last = positions[0], positions[-1]
         span = last + sizes[-1] - start
         if span < byte_count or start < self._log.min_offset:
@@ -114,7 +114,7 @@ class RecordRuns:
                     self.holds(around, last - start, last, sizes[-1])
                 )
                 return [around] if is_sound else None
-            # Where records of other queues lie between most of them, runs would be single ones.
+            # Records of other queues lie between most of these: runs would have one record each.
             if self._are_apart(positions, sizes):
                 return self._apart(around, start, positions, sizes)
         chunks: list[memoryview] = []
@@ -137,7 +137,7 @@ class RecordRuns:
 
     @staticmethod
     def _are_apart(positions: Sequence[int], sizes: Sequence[int]) -> bool:
-        """Whether less than two thirds of the records meet the one before."""
+        """Return whether less than two thirds of the records adjoin the one before."""
         breaks: int = sum(map(ne, map(add, positions, sizes), positions[1:]))
         return breaks * 3 > len(positions)
 
@@ -145,7 +145,7 @@ class RecordRuns:
     def _apart(
         around: memoryview, base: int, positions: Sequence[int], sizes: Sequence[int]
     ) -> list[memoryview] | None:
-        """Records with others' between them, cut out of one read; None when one is not sound.
+        """Cut records that do not adjoin out of one read; None when one is not sound.
 
         Queues that are written in turn look like this, so a pull of 32 comes here: flat loops,
         since anything per record shows in the pulls a second.
@@ -163,7 +163,7 @@ class RecordRuns:
                 if own_offset != position or total != size:
                     return None
         except struct.error:
-            # A unit that leads beyond what was read.
+            # A unit leads beyond the bytes that were read.
             return None
         return chunks
 
@@ -180,7 +180,7 @@ class RecordRuns:
         last: int,
         last_size: int,
     ) -> memoryview | None:
-        """One run of adjacent records, if its first and its last one are what the units say."""
+        """Return one run of adjacent records, if its first and last are those of their units."""
         if end <= start:
             return None
         if around is not None:
@@ -200,7 +200,7 @@ class RecordRuns:
 
     @staticmethod
     def holds(chunk: memoryview, at: int, position: int, size: int) -> bool:
-        """Whether the record with this physical offset and size stands in the chunk."""
+        """Return whether the record of this physical offset and size stands in the chunk."""
         if at < 0 or size < RECORD_CHECK.size or at + size > len(chunk):
             return False
         total, magic, own_offset = RECORD_CHECK.unpack_from(chunk, at)
@@ -208,7 +208,7 @@ class RecordRuns:
 
 
 def inner_fault(chunk: memoryview) -> str | None:
-    """Why the record cannot be decoded; bodies are not looked at."""
+    """Return why the record cannot be decoded, None when it can; bodies are not checked."""
     try:
         decode_message(chunk)
     except CodecError as error:
@@ -217,7 +217,7 @@ def inner_fault(chunk: memoryview) -> str | None:
 
 
 def record_fault(chunk: memoryview, position: int, size: int) -> str | None:
-    """Why the bytes are not the record of this position and size; None when they are."""
+    """Return why the bytes are not the record of this position and size; None when they are."""
     if len(chunk) < size or size < RECORD_CHECK.size:
         return f"only {len(chunk)} of {size} bytes are there"
     total, magic, physical_offset = RECORD_CHECK.unpack_from(chunk, 0)

@@ -1,15 +1,14 @@
 """The mark of a failed sync: `cometmq.unsynced`, and what the next start does about it.
 
-Job: remember across a restart that the page cache may hold what the disk never took.  It must not
-decide what is sound (recovery does).
+The mark remembers across a restart that the page cache may hold bytes that the disk never took.
 
 When a write-back fails, Linux reports it to one sync call and then takes the pages for clean.
 They can be read until memory is needed, no later sync writes them, and a power cut takes them.  So
 a start that finds the mark reads as after a power cut, with every CRC, and writes the part of the
 log it keeps behind the last good flush once more, which makes those pages dirty, before it syncs.
 
-Durable when: the mark is written to the page cache only.  That is enough: when the page cache
-goes, what it must warn of goes too.
+Durable when: the mark is written to the page cache only.  That is enough: when the page cache is
+lost, so are the bytes it warns of.
 """
 
 from __future__ import annotations
@@ -41,14 +40,15 @@ def mark_unsynced(disk: Disk, root: str) -> None:
 
 
 def is_marked_unsynced(disk: Disk, root: str) -> bool:
-    """Whether a sync failed in an earlier life and nothing was done about it yet."""
+    """Return whether a sync failed before this start and its log was not written again yet."""
     return disk.exists(f"{root}/{UNSYNCED_FILE_NAME}")
 
 
 def write_again(disk: Disk, root: str, log: CommitLog, flushed: int) -> int:
-    """Write and sync the log from `flushed` to its end, and take the mark away; bytes written.
+    """Write and sync the log from `flushed` to its end and remove the mark; return the byte count.
 
-    Raises StoreFailed when the disk still does not take them.
+    Raises:
+        StoreFailed: the disk still does not take the bytes.
     """
     count = 0
     path = log.path

@@ -124,7 +124,7 @@ class OfflineStore:
     # -- log -----------------------------------------------------------------------------
 
     def file_at(self, physical_offset: PhysicalOffset) -> OfflineFile | None:
-        """The log file that holds a physical offset."""
+        """Return the log file that holds a physical offset."""
         for file in self.log_files:
             if file.start <= physical_offset < file.end:
                 return file
@@ -141,21 +141,21 @@ class OfflineStore:
         return self.log_files[-1].end if self.log_files else 0
 
     def where(self, physical_offset: PhysicalOffset) -> tuple[str, int]:
-        """Path and position of a physical offset."""
+        """Return path and position of a physical offset."""
         file = self.file_at(physical_offset)
         if file is None:
             return f"{self.root}/commitlog", physical_offset
         return file.path, physical_offset - file.start
 
     def read(self, physical_offset: PhysicalOffset, size: int) -> bytes:
-        """Bytes of the log; fewer where a file ends."""
+        """Return bytes of the log; fewer where a file ends."""
         file = self.file_at(physical_offset)
         return b"" if file is None else file.file.read(physical_offset - file.start, size)
 
     # -- queues --------------------------------------------------------------------------
 
     def queues(self) -> Iterator[OfflineQueue]:
-        """Every consume queue, its files opened while it is looked at."""
+        """Yield every consume queue, its files open meanwhile."""
         base = f"{self.root}/consumequeue"
         for topic in self.disk.listdir(base):
             for name in self.disk.listdir(f"{base}/{topic}"):
@@ -171,7 +171,7 @@ class OfflineStore:
     # -- index ---------------------------------------------------------------------------
 
     def indexes(self) -> list[OfflineIndex]:
-        """Every index file, oldest first."""
+        """Return every index file, oldest first."""
         base = f"{self.root}/index"
         found: list[OfflineIndex] = []
         for name in self.disk.listdir(base):
@@ -191,7 +191,7 @@ class OfflineStore:
 
 
 def _usual(sizes: list[int]) -> int | None:
-    """The size most files have; the larger of two that are equally usual."""
+    """Return the size of most files; the larger of two that are equally usual."""
     if not sizes:
         return None
     counts = Counter(sizes)
@@ -223,7 +223,7 @@ def _slot_count(file: RandomFile, size: int, header: IndexHeader) -> int | None:
 
 
 def _fits(file: RandomFile, header: IndexHeader, slots: int, size: int) -> bool:
-    """Whether first and last entry stand where this slot count puts them."""
+    """Return whether first and last entry stand where this slot count puts them."""
     entries, rest = divmod(size - INDEX_HEADER_BYTES - 4 * slots, INDEX_ENTRY_BYTES)
     if rest or entries < header.index_count:
         return False

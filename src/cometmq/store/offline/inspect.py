@@ -48,7 +48,7 @@ class LogFileSummary:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A consume queue: offsets as its files have them, whatever the log still holds."""
+    """A consume queue: offsets as its files have them, also of messages that have expired."""
 
     topic: str
     queue_id: int
@@ -83,7 +83,7 @@ class StoreView:
     side_file: SideState | str = ""
     """Ours, or a sentence saying why there is none."""
     abort: str | None = None
-    """Content of the crash marker; None when the store was closed in peace."""
+    """Content of the crash marker; None after a clean stop."""
     other_files: list[tuple[str, int]] = field(default_factory=list)
     """Path below the root and size of everything else."""
 
@@ -91,7 +91,11 @@ class StoreView:
 def inspect_store(
     disk: Disk, root: str, progress: Callable[[str, int, int], None] | None = None
 ) -> StoreView:
-    """Look at a store directory; raises StoreError when it is none."""
+    """Read the shape of a store directory.
+
+    Raises:
+        StoreError: the directory is no store.
+    """
     store = OfflineStore(disk, root)
     view = StoreView(root, store.log_file_bytes, None)
     for file in store.log_files:
@@ -140,7 +144,7 @@ def _queue(queue: OfflineQueue) -> QueueView:
 
 
 def _last_units(queue: OfflineQueue) -> Iterator[tuple[int, int, int, int]]:
-    """All units of the first and of the last file: enough for both ends."""
+    """Return all units of the first and of the last file: enough for both ends."""
     files = queue.files
     if len(files) > 2:
         queue.files = [files[0], files[-1]]
@@ -174,7 +178,7 @@ def _others(disk: Disk, root: str, below: str) -> Iterator[tuple[str, int]]:
 def read_records(
     disk: Disk, root: str, *, start: int | None = None, count: int = 100
 ) -> list[StoredMessage]:
-    """Records in log order from a physical offset on (default: the first); stops at damage."""
+    """Yield records in log order from a physical offset on (default: the first); stop at damage."""
     store = OfflineStore(disk, root)
     reader = LogReader(store, store.log_start if start is None else start, store.log_limit)
     found: list[StoredMessage] = []

@@ -68,16 +68,16 @@ class FindingKind(Enum):
     DAMAGE = "damage"
     """Bytes are not what they must be; a message may be lost."""
     MISSING = "missing"
-    """A unit or an index entry is not there; opening the store derives it again."""
+    """A unit or an index entry is missing; opening the store derives it again."""
     STALE = "stale"
-    """Something that leads behind the end or before the beginning of the log."""
+    """A unit or an index entry leads behind the end or before the begin of the log."""
     NOTE = "note"
-    """Worth knowing, nothing is wrong."""
+    """Worth knowing; nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found."""
+    """One finding."""
 
     kind: FindingKind
     path: str
@@ -124,7 +124,11 @@ def verify_store(
     *,
     delays_ms: tuple[int, ...] = DELAYS_MS_DEFAULT,
 ) -> VerifyReport:
-    """Check a store directory; raises StoreError when it is none."""
+    """Check a store directory.
+
+    Raises:
+        StoreError: the directory is no store.
+    """
     return _Verifier(disk, root, progress, delays_ms).run()
 
 

@@ -1,12 +1,11 @@
 """Which of many records may match a filter, by one search over all of their bytes.
 
-Job: numbers of the records that have one of a filter's needles.  It must not decide: what it finds
-is evaluated, what it does not find cannot match.
+The search returns the numbers of the records that have one of a filter's needles.  Those are then
+evaluated; the others cannot match.
 
 Theory: see `cometmq.core.filter.sql92.needles`.  Bodies are searched too, at about half a
-nanosecond a
-byte; so it pays for records up to some KiB, where evaluating one costs thousands.  Of larger ones
-the filter cuts out the properties and searches them alone.
+nanosecond a byte.  That pays for records up to some KiB, since evaluating one costs thousands of
+nanoseconds.  Of larger records the filter cuts out the properties and searches them alone.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _MISSES_MAX: Final = 4
 def places_with(
     needles: tuple[Needle, ...], raw: bytes | bytearray, ends: Sequence[int], start: int = 0
 ) -> list[int]:
-    """Numbers of the records in `raw` that have one of the needles.
+    """Return the numbers of the records in `raw` that have one of the needles.
 
-    They lie one behind the other from `start` on and end where `ends` says.
+    The records adjoin from `start` on; `ends` has the end of each.
     """
     found: set[int] = set()
     for needle in needles:
@@ -57,7 +56,7 @@ def _find_text(
     end, misses = ends[-1], 0
     here, window = start, max(_FOUND_QUICKLY, 2 * len(needle))
     while True:
-        # Overlapping, so that what stands across two of them is in one.
+        # The stretches overlap, so that a needle across their border is within one.
         stop = min(end, here + window)
         at = raw.find(bare, here, stop)
         if at < 0:
@@ -85,7 +84,7 @@ def _find_text(
 
 
 def _are_all_ended(raw: bytes | bytearray, ends: Sequence[int]) -> bool:
-    """Whether every record ends as a value does, as those of most senders."""
+    """Return whether every record ends as a value does, as those of most senders do."""
     return bytes([raw[end - 1] for end in ends]) == _VALUE_END * len(ends)
 
 
@@ -106,5 +105,5 @@ def _find_numbers(
 
 
 def is_in_vain(found: int, count: int) -> bool:
-    """Whether so many of the records have a needle that the next ones are better not searched."""
+    """Return whether so many records have a needle that searching the next ones does not pay."""
     return 2 * found > count

@@ -1,11 +1,11 @@
-"""Spans of what a filter lets pass: a worker reads a queue's records and keeps those that match.
+"""Filtered spans: a worker gathers a queue's records and keeps those that match.
 
-Job: gather, search, evaluate, and put what is left into one buffer, with a bound on what is looked
-at for one request.  It must not know filters or run on the loop.
+It gathers, searches and evaluates records, and joins the matching ones in one buffer; the number
+of messages examined for one request is bounded.
 
-A worker that evaluates holds Python's lock, so between some hundred records it lets go of it: the
-loop waits for that many at most, not for the whole span.  What is looked at and does not
-match counts as read: the span's `following` is behind it, also when nothing was kept.
+A worker that evaluates holds Python's lock, so it releases the lock every few hundred records: the
+loop waits for that many at most, not for the whole span.  Examined messages that do not match count
+as read: the span's `following` is behind them, also when it has no record.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ A span ends before the first unit that is none or does not lead to its record; w
 very first there is no span, and the caller reads in the ordinary way, which knows how to repair.
 
 Windows are mapped for reading only and go when nobody used them for a while (`drop_idle`) or
-retention took their file.  A file that was cut from outside is not looked at: touching a
-mapping beyond its file's end would kill the process.
+retention took their file.  A file that was cut from outside is not read: touching a mapping beyond
+its file's end kills the process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WINDOW_OVERLAP_BYTES: Final = 16 << 20
 """A record that begins in a window ends in it; longer ones than a frame are never in a span."""
 WINDOWS_MAX: Final = 4
 BUFFERS_MAX: Final = 4
-"""Spans' rooms kept for the next spans."""
+"""Buffers kept for the next spans."""
 
 
 class SpanWish(NamedTuple):
@@ -75,7 +75,7 @@ class Span(NamedTuple):
     """Length of the sizes: 4 bytes big-endian of each record; 0 when not wanted."""
     record_count: int
     following: int
-    """Queue offset behind the last unit that was looked at."""
+    """Queue offset behind the last examined unit."""
     offsets: list[int] | None = None
     """Queue offset of each record, where a filter chose them."""
 
@@ -112,7 +112,7 @@ class SpanReader:
         """Size of recent records: how many units are worth reading."""
 
     def read(self, wish: SpanWish, codes: frozenset[int] | None) -> Span | None:
-        """The span; blocks, so only for workers.
+        """Return the span.  Blocks: for workers.
 
         `codes` are the tags codes that are wanted; codes that are addresses of extension units
         pass.  None when there is no such queue or its first unit is not sound.
@@ -132,8 +132,8 @@ class SpanReader:
     ) -> Span | None:
         """As `read`, of the records that match; see `MessageStore.get` for what tells them.
 
-        `let_go` is called every few hundred records, so that other threads get their turn.
-        Looks at a bounded number of messages; a span without records says how far it looked.
+        `let_go` is called every few hundred records, so that other threads get their turn.  The
+        number of examined messages is bounded; a span without records says how far they reach.
         """
         from cometmq.store.read.span_filter import Sieve, filter_span
         from cometmq.store.read.span_gather import gather_span
@@ -160,15 +160,15 @@ class SpanReader:
         return filter_span(self, gather, wish, sieve)
 
     def queue(self, wish: SpanWish) -> ConsumeQueue | None:
-        """The queue a span is wanted of; None when there is none."""
+        """Return the wanted queue; None when it does not exist."""
         return self._queues.find(wish.topic, wish.queue_id)
 
     def units(self, queue: ConsumeQueue, first: int, count: int) -> bytes:
-        """Units of a queue, read where they are not in memory."""
+        """Return units of a queue, read from the disk if need be."""
         return self._queues.units(queue, first, count, may_block=True) or b""
 
     def bounds(self, confirmed: int) -> tuple[int, int, list[tuple[int, int]]]:
-        """Physical offsets where what may be read begins and ends, and what is damaged in it."""
+        """Return the physical offsets between which records may be read, and the damage there."""
         return self._log.min_offset, confirmed, list(self._runs.damaged)
 
     def window(self, physical_offset: PhysicalOffset) -> tuple[Mapping, int] | None:
@@ -199,9 +199,9 @@ class SpanReader:
             return found.mapping, start
 
     def buffer(self, length: int) -> bytearray:
-        """Room for a span, at least so long; one that nobody looks at any more, if there is one.
+        """Return a buffer of at least `length` bytes, if possible one whose answer has left.
 
-        Fresh memory of MiBs costs as much as what is copied into it: its pages are cleared first.
+        Fresh memory of MiBs costs as much as the copy into it, since its pages are cleared first.
         """
         with self._lock:
             for place, kept in enumerate(self._buffers):
@@ -210,16 +210,16 @@ class SpanReader:
         return bytearray(length)
 
     def keep_buffer(self, data: bytearray) -> None:
-        """Remember a span's room; it is given again when the answer in it has left."""
+        """Keep a span's buffer for reuse once the answer in it has left."""
         with self._lock:
             self._buffers.append(data)
             if len(self._buffers) > BUFFERS_MAX:
                 del self._buffers[0]
 
     def drop_idle(self) -> bool:
-        """Let go of windows not used since the last call, or whose file is gone.
+        """Drop windows that were not used since the last call, or whose file is gone.
 
-        Returns whether any are left.
+        Returns whether there are others.
         """
         with self._lock:
             for start, window in list(self._windows.items()):
@@ -234,14 +234,14 @@ class SpanReader:
             return bool(self._windows)
 
     def close(self) -> None:
-        """Let go of every window."""
+        """Drop every window and buffer."""
         with self._lock:
             self._windows.clear()
             self._buffers.clear()
 
 
 def _is_free(data: bytearray) -> bool:
-    """Whether no view of it is left: only then can its length be changed."""
+    """Return whether no view of it exists: only then its length can change."""
     try:
         data.append(0)
     except BufferError:

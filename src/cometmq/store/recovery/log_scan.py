@@ -1,8 +1,8 @@
 """Reads the log at load and gives every record its unit and its index entries.
 
-Job: go from a physical offset to the end of the log, beginning a file earlier when a queue lacks
-older units, and step over damage that provably is not the end.  It must not decide where to begin
-(`recovery`), nor where in a queue a record belongs (`queue_rebuild`).
+The scan goes from a physical offset to the end of the log.  It begins a file earlier when a queue
+lacks older units, and steps over damage that provably is not the end.  `recovery` decides where to
+begin, `queue_rebuild` where in a queue a record belongs.
 
 The CRC of every record is checked unless the page cache is known to be whole: then only the last
 one can be torn (`_is_torn`), since stores into a mapping are in the page cache at once and in one
@@ -47,9 +47,9 @@ class LogProof:
     """What is certain of the log before it is read."""
 
     end: int = 0
-    """Records went on at least up to this physical offset."""
+    """There were records at least up to this physical offset,"""
     before_ms: int = _LONG_MAX
-    """And of those only the ones that were stored before this time."""
+    """of which only those stored before this time are certain."""
     flushed: int = 0
     """The log is on stable storage up to here."""
     is_whole: bool = False
@@ -84,7 +84,7 @@ class LogScan:
         self.index_from = 0
         """Records from here on get index entries."""
         self.damaged: list[tuple[int, int]] = []
-        """Stretches of the log that were passed over, from and to."""
+        """Damaged stretches of the log that were skipped, from and to."""
 
     def run(self, start: int, floors: dict[str, int], progress: Progress | None) -> int:
         """Scan, beginning a file earlier each time a queue turns out to lack older units.
@@ -142,7 +142,7 @@ class LogScan:
                 record = self._step_over(reader, rebuild)
                 if record is None:
                     break
-            # One behind, because the last one is looked at more closely.
+            # One record behind, because the last one is checked more closely.
             if last is not None:
                 self._take(last, rebuild)
             last = record
@@ -157,7 +157,7 @@ class LogScan:
         return end
 
     def _cut_strangers(self, rebuild: QueueRebuild, start: int) -> None:
-        """Units of the scanned part that no record stands for: a power cut brought them back."""
+        """Cut units of the scanned part without a record: a power cut brought them back."""
         for queue in self._queues:
             end = rebuild.ends.get(queue)
             if end is None:
@@ -176,7 +176,7 @@ class LogScan:
                 self._loader.with_rests.append(queue)
 
     def _behind_damage(self, queue: ConsumeQueue, end: int) -> int:
-        """The end of a queue whose last records are damaged: they keep their numbers."""
+        """Return the end of a queue behind damaged last records, which keep their numbers."""
         while end < queue.max:
             unit = self._queues.unit(queue, QueueOffset(end))
             if unit is None or not any(
@@ -203,7 +203,7 @@ class LogScan:
                     self._index.drain_all()
 
     def _step_over(self, reader: LogReader, rebuild: QueueRebuild) -> ScannedRecord | None:
-        """At a fault: the next sound record, if the log provably went on behind the fault."""
+        """At a fault, return the next sound record if the log provably went on behind the fault."""
         if reader.fault is None:
             return None
         place, fault = reader.position, reader.fault
@@ -224,7 +224,7 @@ class LogScan:
         return record
 
     def _is_torn(self, record: ScannedRecord) -> bool:
-        """Whether the last record lost its tail: its properties end in zeros (Java takes it)."""
+        """Return whether the last record lost its tail: zeros in its properties (Java takes it)."""
         properties = record.properties
         # A copy to memory may do the end before the middle, in steps of 16 bytes and more.
         is_cut = properties[-1:] == b"\0" or 0 in record.topic or _ZERO_STEP in properties

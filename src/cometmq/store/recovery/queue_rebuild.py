@@ -1,9 +1,6 @@
-"""Gives scanned records their place in the queues: the dispatch of recovery.
+"""Gives each scanned record, in order, its unit in its queue: the dispatch of recovery.
 
-Job: for each record of the log, in order, make sure that its queue has its unit.  It must not
-decide where a scan begins or ends.
-
-What can be met, and what is done (q is the record's queue offset, max the queue's end):
+The cases and what is done (q is the record's queue offset, max the queue's end):
 
 =====================  ======================================================================
 q == max               the unit is appended
@@ -51,7 +48,7 @@ _NOBODY: Final = ConsumeQueue("", 0, "")
 
 
 class QueueGap(Exception):
-    """A record's queue lacks units before it; names the queue."""
+    """A queue lacks the units before a record; the text names the queue."""
 
 
 class QueueRebuild:
@@ -80,10 +77,10 @@ class QueueRebuild:
         self.is_gap_final = False
         """Whether a gap cannot be filled by beginning earlier."""
         self.damaged_at: tuple[int, int] | None = None
-        """Position and size of the last stretch of the log that was stepped over."""
+        """Position and size of the last damaged stretch that the scan skipped."""
         self.units_built = 0
         self.ends: dict[ConsumeQueue, int] = {}
-        """Where each queue that had records in the scanned part ends."""
+        """End of each queue that has records in the scanned part."""
 
     def dispatch(self, record: ScannedRecord) -> None:
         """See the table above."""
@@ -164,7 +161,7 @@ class QueueRebuild:
             self._append(queue, PhysicalOffset(position), size, 0)
 
     def _is_there(self, queue: ConsumeQueue, record: ScannedRecord) -> bool:
-        """Whether a record below the queue's end needs no unit at the end."""
+        """Return whether a record below the queue's end needs no unit at the end."""
         queue_offset = record.queue_offset
         unit = self._unit(queue, queue_offset)
         if unit is None:
@@ -191,7 +188,7 @@ class QueueRebuild:
     def _is_sound(
         self, queue: ConsumeQueue, queue_offset: QueueOffset, position: int, size: int
     ) -> bool:
-        """Whether a unit points at a record of this queue and number."""
+        """Return whether a unit leads to a record of this queue and queue offset."""
         found = LogReader(self._log, position, position + max(size, 1)).next_record()
         return (
             found is not None
@@ -230,7 +227,7 @@ class QueueRebuild:
         self.units_built += 1
 
     def _restart(self, queue: ConsumeQueue) -> None:
-        """Numbering began again at 0: what the queue held was removed before."""
+        """Empty a queue whose numbering began again at 0, since it had been removed."""
         self._queues.forget_files(queue.path)
         self._disk.remove_tree(queue.path)
         self._writer.forget(queue.path)

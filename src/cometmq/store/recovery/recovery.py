@@ -1,9 +1,9 @@
 """Recovery: bring log, queues and index of a store directory into agreement at load.
 
-Job: find where the log ends, have the missing units and index entries derived, cut what points
-beyond the end.  It must not invent records, and loses none that is provably sound.
+Recovery finds where the log ends, has missing units and index entries derived, and cuts those that
+point beyond the end.  It loses no record that is provably sound.
 
-The order of a start, and who knows how::
+The order of a start, and the module of each step::
 
     open the log's files (`log_files`)
         --> may the side file be believed? (`side_trust`)
@@ -117,7 +117,7 @@ class Recovery:
 
     @property
     def flushed(self) -> int:
-        """The log is known to be on stable storage up to here."""
+        """Physical offset up to which the log is known to be on stable storage."""
         return self._proof.flushed
 
     def run(self, progress: Progress | None = None) -> RecoveryReport:
@@ -165,7 +165,7 @@ class Recovery:
         return report
 
     def _abort(self) -> str | None:
-        """What the crash marker says; None when there is none."""
+        """Return the content of the crash marker; None when there is none."""
         try:
             return self._disk.read_bytes(f"{self._config.root}/abort").decode("ascii", "replace")
         except FileNotFoundError:
@@ -174,7 +174,7 @@ class Recovery:
     # -- where to begin ------------------------------------------------------------------
 
     def _begin_with(self, state: SideState, index_end: int) -> int:
-        """Load queues as the side file has them; where the scan begins."""
+        """Load queues as the side file states them; return where the scan begins."""
         now = state.progress
         self.floors = state.floors
         self._proof.flushed = now.flushed
@@ -221,7 +221,7 @@ class Recovery:
         return max(start, self._log.min_offset)
 
     def _begin_anew(self) -> int:
-        """Queue files were changed: prove all of them against the whole log."""
+        """Check all queue files against the whole log, since some were changed."""
         self.report.mode = "normal"
         self._queues.topics.clear()
         # These are queue objects whose ends are void now: zeroing behind them would clear units.
@@ -269,7 +269,7 @@ class Recovery:
         )
 
     def _begin_as_java(self, is_crash: bool, checkpoint: Checkpoint, index_end: int) -> int:
-        """Load queues from their files; the start of the file the scan begins with."""
+        """Load queues from their files; return the start of the file with which the scan begins."""
         log, report = self._log, self.report
         self._loader.load_all(self._progress)
         if not log.files:
@@ -313,7 +313,7 @@ class Recovery:
     # -- end -----------------------------------------------------------------------------
 
     def _finish(self, end: int) -> None:
-        """Cut queues, index and log to the end that was found, and write what was derived."""
+        """Cut queues, index and log at the end of the log, and write the derived units."""
         self.report.scan_end = end
         if self._index.is_enabled:
             self._index.cut(end)
@@ -328,7 +328,7 @@ class Recovery:
             queue.visible = queue.max
 
     def _distrust_queue_files(self) -> None:
-        """What the dead process wrote may be in the page cache only, whoever stops next."""
+        """Have queue files synced that the dead process may have left in the page cache only."""
         for queue in self._queues:
             self._writer.distrust(
                 [f"{queue.path}/{log_file_name(start)}" for start in self._loader.starts(queue)]

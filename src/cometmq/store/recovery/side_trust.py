@@ -1,7 +1,6 @@
 """Whether the side file of a store fits the directory it lies in.
 
-Job: say what of it may be believed at a start, or why it may not.  It must not load or change
-anything.
+The answer is what a start may believe of it, or why it may believe nothing.
 
 Proof: it was written by the process that left `abort` (or by a clean close), `checkpoint` holds
 the time it says (Java moves it), and the log has the marked record with the same head.  Each
@@ -32,7 +31,7 @@ _LONG_MAX: Final = (1 << 63) - 1
 
 
 class SideTrust(NamedTuple):
-    """What a side file is good for."""
+    """What a start may believe of a side file."""
 
     state: SideState | None
     """All of it, when it fits."""
@@ -54,7 +53,7 @@ def trust_side_file(
     *,
     is_unsynced: bool,
 ) -> SideTrust:
-    """Judge it; the log's files are open.
+    """Judge the side file; the log's files are open.
 
     Args:
         abort: what the crash marker says; None when there is none.
@@ -82,7 +81,7 @@ def trust_side_file(
 
 
 def _misfit(state: SideState, log: CommitLog, queue_file_bytes: int) -> str:
-    """How the log differs from what the side file says of it, "" for not at all."""
+    """Return how the log contradicts the side file, "" when it does not."""
     heading, now = state.heading, state.progress
     sizes = (log.file_bytes, queue_file_bytes)
     if (heading.get("log_file_bytes"), heading.get("queue_file_bytes")) != sizes:

@@ -38,9 +38,10 @@ def file_saved_units(
     queues: ConsumeQueues,
     writer: QueueWriter,
 ) -> str | None:
-    """Write them and move the ends in `state`; a sentence when journal and files do not meet.
+    """Write the journaled units and move the ends in `state`.
 
-    `log_min` is where the log begins.  Nothing was written when they do not meet.
+    Returns a sentence when journal and files do not meet; nothing was written then.  `log_min` is
+    the begin of the log.
     """
     waiting: dict[tuple[str, int], list[bytes]] = {}
     firsts: dict[tuple[str, int], int] = {}

@@ -1,19 +1,19 @@
 """The timers of a store on disk: wheel, timer log and ``timercheck`` together.
 
-Job: open and recover the three files, place units, and write what has changed in an order that
-holds after any crash.  It must not decide when a message is due, nor deliver.
+The book opens and recovers the three files, adds units to slots, and writes changes in an order
+that holds after any crash.  The broker decides when a message is due, and delivers it.
 
-All three are a cache of queue 0 of ``rmq_sys_wheel_timer``: what they lack is taken up from there
-again.  They are written in this order, each synced before the next: timer log, wheel, timercheck.
-So what timercheck says is always held by the others, and what they hold beyond it is taken up
+All three files are a cache of queue 0 of ``rmq_sys_wheel_timer``: messages they lack are read from
+there again.  They are written in this order, each synced before the next: timer log, wheel,
+timercheck.  So the other files always have what timercheck says, and messages beyond it are added
 twice at most: a unit that points to the same message as another of its slot counts once.
 
 Recovery follows ``TimerMessageStore.recover`` (RocketMQ 5.4.0): units behind the flushed position
-are put into their slots again, and taking up goes on behind the messages they point to.  Java goes
-back to the checkpoint's queue offset instead, and takes them up twice.
+go into their slots again, and reading the queue continues behind the messages they point to.  Java
+goes back to the checkpoint's queue offset instead and adds those messages twice.
 
-A wheel that was made with another precision (``timerPrecisionMs``) is made again: its file says
-nothing of the precision, but the units its slots name do.
+A wheel of another precision (``timerPrecisionMs``) is made again: its file does not state the
+precision, but the units to which its slots lead do.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class TimerBook:
         self.log = TimerLog(disk, root, log_file_bytes)
         self.checkpoint = TimerCheckpoint()
         self.read_ms = 0
-        """The first slot that is not delivered altogether."""
+        """Time of the first slot that is not wholly delivered."""
         self.queue_offset = 0
-        """The next message of the timer topic to take up."""
+        """Queue offset of the next message of the timer topic to add."""
         self._wheel_file: RandomFile | None = None
         self._log_file: tuple[int, RandomFile] | None = None
         self._dropped_below = 0
@@ -138,7 +138,7 @@ class TimerBook:
         return unit.slot_time_ms == newest[0] * self.rules.precision_ms
 
     def _place_anew(self, units: list[TimerLogUnit], now_ms: int) -> None:
-        """Give units that fit no slot of this precision, or lie too far ahead, another one."""
+        """Move units that fit no slot of this precision, or lie too far ahead, to another slot."""
         write_ms = self.rules.floor(now_ms)
         for unit in units:
             if unit.slot_time_ms < self.read_ms:
@@ -214,7 +214,7 @@ class TimerBook:
     def add(
         self, slot_ms: int, write_ms: int, magic: int, place: int, size: int, topic_hash: int
     ) -> int:
-        """Place a message in a slot; the position of its unit."""
+        """Add a message to a slot; return the position of its unit."""
         position = self.log.next_position()
         self.add_run(slot_ms, write_ms, magic, [(place, size, topic_hash)])
         return position
@@ -222,7 +222,7 @@ class TimerBook:
     def add_run(
         self, slot_ms: int, write_ms: int, magic: int, units: Sequence[tuple[int, int, int]]
     ) -> None:
-        """Place messages in a slot, in order: place, size and hash of the topic of each."""
+        """Add messages to a slot, in order: physical offset, size and topic hash of each."""
         log, pack = self.log, TIMER_LOG_UNIT.pack
         change = -1 if magic & TIMER_DELETE else 1
         done = 0
@@ -255,13 +255,13 @@ class TimerBook:
             done += len(some)
 
     def clear(self, slot_ms: int) -> None:
-        """Take everything out of a slot."""
+        """Make a slot blank."""
         self.wheel.clear(slot_ms)
 
     # -- writing ---------------------------------------------------------------------------
 
     def take(self, read_ms: int, queue_offset: int, now_ms: int) -> TimerWrite:
-        """Take what is to be written, with the progress it stands for."""
+        """Take all changes to write, with the progress they stand for."""
         old = self.checkpoint
         moved = (read_ms, queue_offset) != (old.read_time_ms, old.master_queue_offset)
         checkpoint = TimerCheckpoint(
@@ -301,12 +301,12 @@ class TimerBook:
         self.at("timer.check_written")
 
     def wrote(self, work: TimerWrite) -> None:
-        """A `write` has returned; on the loop."""
+        """Note on the loop that a `write` has returned."""
         self.log.wrote(work.log_end)
         self.checkpoint = work.checkpoint
 
     def failed(self, work: TimerWrite) -> None:
-        """A `write` has raised: everything in it is written again with the next one."""
+        """Note that a `write` has raised: the next one writes all of it again."""
         self.wheel.put_back_dirty(work.pages)
 
     def _open_log_file(self, start: int) -> RandomFile:
@@ -331,10 +331,10 @@ class TimerBook:
         return self._wheel_file
 
     def drop_expired(self, min_physical_offset: int) -> int:
-        """Remove log files all of whose units point before the log's begin; how many.  Blocks.
+        """Remove log files all of whose units point before the log's begin; return their number.
 
-        The last unit tells most files from those; what was left at a stop is placed again behind
-        younger messages, so all are looked at before a file goes.
+        Blocks.  The last unit rules most files out.  Units that waited at a stop are added again
+        behind younger messages, so all units are checked before a file goes.
         """
         count = 0
         if min_physical_offset <= self._dropped_below:

@@ -1,8 +1,5 @@
 """The timer log: one unit for each timed message that is placed in a slot.
 
-Job: append units, keep those that are not written yet, read units of a slot.  It must not decide
-where a unit belongs, nor when the file is written.
-
 Files ``timerlog/%020d`` of equal size; the layout of units and of a file's end is in
 `cometmq.codec.timer`.  Units wait in memory until `TimerBook` has them written; positions count
 all bytes of all files, the unused end of each included.
@@ -43,7 +40,7 @@ _MAGIC_MASK: Final = 0xF
 _BLOCK_UNITS: Final = 4096
 _BLOCK_BYTES: Final = _BLOCK_UNITS * TIMER_LOG_UNIT_BYTES
 _CHAIN_UNITS_MIN: Final = 16 * _BLOCK_UNITS
-"""Slots that reach over more units than this, and hold few of them, are walked along the chain."""
+"""A slot that spans more units than this, and has few of them, is read along its chain."""
 _CHAIN_SHARE: Final = 32
 _FIELDS: Final = [
     ("size", ">i4"),
@@ -59,7 +56,7 @@ _FIELDS: Final = [
 
 
 class SlotUnits:
-    """The units of one slot, oldest first, without the objects a list of them would need."""
+    """The units of one slot, oldest first, in arrays instead of one object each."""
 
     __slots__ = ("magics", "places", "positions", "sizes", "write_times_ms")
 
@@ -74,7 +71,7 @@ class SlotUnits:
         return len(self.places)
 
     def add(self, position: int, unit: TimerLogUnit) -> None:
-        """Append one."""
+        """Append a unit."""
         self.positions.append(position)
         self.magics.append(unit.magic)
         self.write_times_ms.append(unit.write_time_ms)
@@ -83,7 +80,7 @@ class SlotUnits:
 
 
 class TimerLogReader:
-    """Reads units, also those that were not written when it was made.  For one thread."""
+    """Reads units, also those that were not yet written when it was made.  For one thread."""
 
     def __init__(
         self, disk: Disk, folder: str, file_bytes: int, pieces: list[tuple[int, bytes]]
@@ -96,7 +93,7 @@ class TimerLogReader:
         self._block = (0, b"")
 
     def read(self, position: int, length: int) -> bytes:
-        """Bytes from a position on; fewer at the end of a file or where nothing was written."""
+        """Return bytes from a position on; fewer at the end of a file or of the log."""
         for start, piece in self._pieces:
             if start <= position < start + len(piece):
                 return piece[position - start : position - start + length]
@@ -119,7 +116,7 @@ class TimerLogReader:
         return file
 
     def slot(self, slot_ms: int, slot: Slot) -> SlotUnits:
-        """All units of a slot.  A dense one is read in one go, else the chain is followed."""
+        """Return all units of a slot: a dense one is read at once, others along the chain."""
         reach = (slot.last - slot.first) // TIMER_LOG_UNIT_BYTES + 1
         if reach > _CHAIN_UNITS_MIN and reach > slot.message_count * _CHAIN_SHARE:
             return self._follow(slot)
@@ -195,7 +192,7 @@ class TimerLogReader:
         return found
 
     def unit(self, position: int) -> TimerLogUnit | None:
-        """The unit at a position; None where there is none (its file has expired)."""
+        """Return the unit at a position; None without one (its file has expired)."""
         start, block = self._block
         if not start <= position <= start + len(block) - TIMER_LOG_UNIT_BYTES:
             file_start = position // self._file_bytes * self._file_bytes
@@ -219,13 +216,13 @@ class TimerLog:
         self.folder = f"{root}/timerlog"
         self.file_bytes = file_bytes
         self.end = 0
-        """Where the next unit goes, but for a blank before it."""
+        """End of the log; the next unit goes here or, after a blank, into the next file."""
         self.written = 0
-        """What is in the files; units behind it are in memory only."""
+        """End of what is in the files; later units are in memory only."""
         self._pieces: list[tuple[int, bytearray]] = []
 
     def starts(self) -> list[int]:
-        """First positions of the files that are there.  May block."""
+        """Return the first positions of the files.  May block."""
         return [
             int(name)
             for name in self._disk.listdir(self.folder)
@@ -233,7 +230,7 @@ class TimerLog:
         ]
 
     def next_position(self) -> int:
-        """Where the next unit will stand."""
+        """Return the position of the next unit."""
         start = self.end // self.file_bytes * self.file_bytes
         room = start + self.file_bytes - self.end
         return (
@@ -243,7 +240,7 @@ class TimerLog:
         )
 
     def room(self) -> int:
-        """How many units fit into the file of `next_position`."""
+        """Return how many units fit into the file of `next_position`."""
         position = self.next_position()
         left = self.file_bytes - position % self.file_bytes - TIMER_LOG_BLANK_BYTES
         return left // TIMER_LOG_UNIT_BYTES
@@ -265,11 +262,11 @@ class TimerLog:
         self._pieces.append((position, bytearray(raw)))
 
     def pieces(self) -> list[tuple[int, bytes]]:
-        """Position and bytes of what is not written; none of them crosses a file."""
+        """Return position and bytes of unwritten pieces, each within one file."""
         return [(start, bytes(piece)) for start, piece in self._pieces]
 
     def wrote(self, end: int) -> None:
-        """All units before a position are in the files."""
+        """Note that all units before a position are in the files."""
         self.written = end
         kept: list[tuple[int, bytearray]] = []
         for start, piece in self._pieces:

@@ -1,7 +1,7 @@
 """The timer wheel: which units of the timer log belong to which slot of time.
 
-Job: the slots in memory, byte for byte as in the file ``timerwheel``, and which of its pages have
-changed.  It must not write the file or read the timer log.
+The wheel keeps the slots in memory, byte for byte as in the file ``timerwheel``, and knows which of
+its pages have changed; `TimerBook` writes them.
 
 A slot, 32 bytes, big-endian (``Slot``, ``TimerWheel``; store.md 5.2); 2 x 604,800 of them, slot n
 for every time whose tick (time // precision) is n modulo their number::
@@ -96,7 +96,7 @@ class TimerWheel:
             position = file.next_data(position + len(raw))
 
     def get(self, slot_ms: int) -> Slot | None:
-        """What a slot holds; None for a blank one."""
+        """Return the content of a slot; None for a blank one."""
         tick = slot_ms // self.precision_ms
         known, first, last, count, _ = _SLOT.unpack_from(self._buffer, tick % _SLOTS * _SLOT.size)
         return Slot(first, last, count) if known == tick else None
@@ -114,7 +114,7 @@ class TimerWheel:
         return self.add_run(slot_ms, position, position, change)
 
     def add_run(self, slot_ms: int, first: int, last: int, change: int) -> int:
-        """Append units that are chained already; the position of the one before them."""
+        """Append units that are chained already; return the position of the one before them."""
         slot = self.get(slot_ms)
         if slot is None:
             self.put(slot_ms, first, last, change)
@@ -123,7 +123,7 @@ class TimerWheel:
         return slot.last
 
     def forget(self, slot_ms: int, count: int) -> None:
-        """Count so many messages of a slot no more; their units stay in its chain."""
+        """Take `count` messages out of a slot's count; their units stay in its chain."""
         slot = self.get(slot_ms)
         if slot is not None:
             self.put(slot_ms, slot.first, slot.last, slot.message_count - count)
@@ -142,7 +142,7 @@ class TimerWheel:
             self.add(slot_ms, position, change)
 
     def take_dirty(self) -> list[tuple[int, bytes]]:
-        """Position and bytes of what has changed since the last call."""
+        """Return position and bytes of the pages that have changed since the last call."""
         pages = sorted(self._dirty)
         self._dirty.clear()
         return [
@@ -151,7 +151,7 @@ class TimerWheel:
         ]
 
     def put_back_dirty(self, pages: list[tuple[int, bytes]]) -> None:
-        """What `take_dirty` gave was not written: it has still changed."""
+        """Mark pages of `take_dirty` as changed again, since they were not written."""
         self._dirty.update(position // _PAGE_BYTES for position, _ in pages)
 
     @property
@@ -160,7 +160,7 @@ class TimerWheel:
         return bool(self._dirty)
 
     def used(self, from_ms: int) -> list[tuple[int, Slot]]:
-        """Time and content of the slots from a time on, in order of time."""
+        """Return time and content of the slots from a time on, in order of time."""
         import numpy as np
 
         array = self._view()
@@ -176,7 +176,7 @@ class TimerWheel:
         ]
 
     def newest(self) -> tuple[int, Slot] | None:
-        """Tick and content of the slot whose last unit is the youngest; None for a blank wheel."""
+        """Return tick and content of the slot with the youngest unit; None for a blank wheel."""
         if self._is_blank:
             return None
         import numpy as np
@@ -187,7 +187,7 @@ class TimerWheel:
         return (tick, Slot(first, last, count)) if tick > 0 else None
 
     def count_from(self, from_ms: int) -> int:
-        """Messages in the slots from a time on (TimerWheel.getAllNum)."""
+        """Count the messages in the slots from a time on (TimerWheel.getAllNum)."""
         # A broker that never had a timer asks this at its start, and stays without numpy.
         if self._is_blank:
             return 0
