@@ -1,7 +1,7 @@
 """Delayed messages whose log file is to go: they become exact timers with the same due time.
 
-Job: find what the delay levels still have below a physical offset, put it into the timer topic, and
-let each level go on behind it.  It must not flush or delete.
+Messages of the delay levels below a physical offset are appended to the timer topic, and each level
+goes on behind them.
 
 The queue of a level is in order of delivery, so a message put at its end would wait for all before
 it; a timer is on time.  What lies in the oldest file is always the head of a level, so its progress

@@ -1,8 +1,4 @@
-"""Opens a broker's timers, and tells retention of what waits in them.
-
-Job: wire book, service and what appends pending messages again before their log file goes.  It must
-not deliver.
-"""
+"""Opens a broker's timers, and has pending messages appended again before their log file goes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Messages of a batch that ask for a time: put where they wait, like those that are sent alone.
-
-Job: say of each message of a batch where it goes, refuse what cannot wait, and put messages into
-the timer topic or a level's queue.  It must not answer, nor take batches apart.
+"""Messages of a batch that ask for a time: they are stored where they wait, as if sent alone.
 
 RocketMQ's broker looks at the properties of the batch only: a delay level there is refused, and
 messages that ask for a time of their own are delivered at once.  Here each one's time holds.
@@ -45,7 +42,7 @@ __all__ = ["AT_ONCE", "TIMED", "Item", "WaitingItems", "wait_of"]
 
 AT_ONCE: Final = 0
 TIMED: Final = -1
-"""How a message waits, beside the levels from 1 on."""
+"""How a message waits; a number from 1 on is its delay level."""
 _GROUP_COUNT: Final = 1024
 ADDED_BYTES_MAX: Final = 600
 """What waiting and delivery add to the properties: topic, queue, times and rolls."""
@@ -105,7 +102,7 @@ class WaitingItems:
             )
 
     def check(self, items: Sequence[Item], now_ms: int, what: str) -> list[int]:
-        """How each message waits.
+        """Return how each message waits.
 
         Raises:
             Refusal: one asks for what it cannot have; the text says which, of `what`.
@@ -141,7 +138,7 @@ class WaitingItems:
         return wait
 
     def queue_of(self, wait: int) -> tuple[str, int]:
-        """Topic and queue in which messages wait."""
+        """Return topic and queue in which messages wait."""
         if wait == TIMED:
             return TIMER_TOPIC, 0
         return SCHEDULE_TOPIC, self._state.delay.clamp(wait) - 1

@@ -136,7 +136,7 @@ class GrowingTopics:
             self._look_soon()
 
     def _begin_drain(self, topic: str, queue_id: int) -> None:
-        """From now on; every bucket waits for what the queue holds."""
+        """Begin to drain a queue: every bucket waits for the messages it holds now."""
         end = self._state.store.end_of_queue(topic, queue_id)
         self._drains[topic, queue_id] = QueueDrain(end)
 

@@ -27,7 +27,7 @@ TRANSACTION_COUNT: Final = "transactionCount"
 
 
 class TransactionCounts:
-    """What is to be written, for one broker."""
+    """The transaction counts of one broker."""
 
     __slots__ = ("_halves", "_is_known", "_now_ms", "_start", "_written")
 

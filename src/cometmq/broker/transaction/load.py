@@ -52,7 +52,7 @@ TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 _READ_COUNT: Final = 1024
 _READ_BYTES: Final = 1 << 22
 _OP_SLACK: Final = 4
-"""So many op messages before the last one the search for committed messages begins."""
+"""The search for committed messages begins so many op messages before the last one."""
 
 
 class LoadedTransactions(msgspec.Struct):

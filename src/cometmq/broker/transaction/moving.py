@@ -1,7 +1,7 @@
 """Half messages whose log file is to go: they are put back at the end of the half queue.
 
-Job: find open transactions whose newest record lies below a physical offset, and give each a new
-place as a check does, without counting one.  It must not ask producers, flush or delete.
+Each open transaction whose newest record lies below a physical offset gets a new record, as in a
+check, but no check is counted.
 
 The new record names its first place, by which a recovery takes both for one transaction, and an op
 message ends the old one for a Java broker.

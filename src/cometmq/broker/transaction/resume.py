@@ -34,7 +34,7 @@ from cometmq.wire.header.admin import ResumeCheckHeader
 __all__ = ["ResumeProcessor"]
 
 _REMEMBERED: Final = 10_000
-"""So many resumed messages of this life are known without the index."""
+"""So many resumed messages are remembered without the index, until the broker stops."""
 _LOOKED_AT: Final = 64
 """Newest records of the half queue with this key that are looked at."""
 _HOUR_MS: Final = 3_600_000

@@ -1,8 +1,8 @@
 """END_TRANSACTION requests that arrive together: their commits in one step.
 
-Job: take the commits of open half messages from the front of a run, store them with one call and
-answer them together.  It must not refuse: a rollback, an end that is repeated and whatever is
-special or wrong ends the run and takes the checked way (`transaction`), which does it or explains.
+Commits of open half messages at the front of a run are stored with one call and answered together.
+A rollback, an end that is repeated, and anything special or wrong ends the run: it is served alone
+(`service`), with every check.
 
 Durable when they are answered, as a single one: all of them are put / with SYNC_FLUSH flushed, as
 they are answered when the last is.
@@ -179,7 +179,7 @@ def read_halves(state: BrokerState, queue_offset: int, count: int) -> dict[int, 
 
 
 def _in_a_row(commands: Sequence[Any], start: int) -> int:
-    """How many ends from `start` on name half messages that lie in a row, in that order."""
+    """Count the ends from `start` on that name half messages in a row, in that order."""
     first = commands[start].ext.tran_state_table_offset
     place = start + 1
     while (

@@ -1,12 +1,11 @@
 """END_TRANSACTION: half messages become real ones, or nothing.
 
-Job: know which half messages are open, commit and roll back on request with RocketMQ's checks and
-answers, and own the parts that check back and write op messages.  It must not block: a half
-message that is not kept is read here while it is in memory, and in a worker when it is not.
+Commits and rolls back on request, with RocketMQ's checks and answers.  A half message that is not
+kept is read on the loop while its record is in memory, and otherwise in a worker.
 
 What a commit stores is kept in memory for the newest half messages (`_KEPT_COUNT`, `_KEPT_BYTES`),
 so that an end which comes soon reads nothing.  Commits that arrive together are stored together
-(`transaction_run`).
+(`run`).
 
 A transaction is settled once.  A further end gets the answer of the first if it says the same, and
 an error if it does not; a message that was put back for a check can be ended by its earlier places
@@ -59,11 +58,11 @@ __all__ = ["TransactionService"]
 log = logging.getLogger("cometmq.broker")
 
 _REMEMBERED: Final = 10_000
-"""So many ended transactions are known by their outcome, for ends that are repeated."""
+"""The outcomes of so many ended transactions are remembered, for ends that are repeated."""
 _KEPT_COUNT: Final = 16_384
 _KEPT_BYTES: Final = 16 << 20
 _OBJECT_BYTES: Final = 512
-"""What the objects of one kept half message take beside its body and properties."""
+"""Memory of the objects of one kept half message beside its body and properties."""
 _KEPT_BODY_BYTES_MAX: Final = 64 << 10
 _OUTCOMES: Final = {TRANSACTION_COMMIT: "committed", TRANSACTION_ROLLBACK: "rolled back"}
 _NOT_FOUND: Final = "Find prepared transaction message failed"

@@ -1,8 +1,8 @@
 """Packed batches: the messages of SEND_BATCH_MESSAGE become records in one loop.
 
-Job: cut a packed batch (codec/batch.py), check its lengths and make the records, all while each
-message is looked at once.  It must not explain: whatever is not simple (record_encoder.py) or not
-sound gives None, and the general way writes it or says what is wrong.
+A packed batch (codec/batch.py) is cut, checked and encoded while each message is visited once.  A
+batch that is not simple (record_encoder.py) or not sound gives None: `Appender.put_packed` then
+encodes it generally, or says what is wrong.
 
 A message's length of properties and properties stand next to each other, and in the same bytes,
 in a packed batch and in a record, so both are one piece here, the message's *tail*::

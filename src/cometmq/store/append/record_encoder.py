@@ -72,7 +72,7 @@ class RecordEncoder:
     def origin(
         self, born_host: bytes, store_ms: int, reconsume_times: int = 0, prepared_offset: int = 0
     ) -> bytes | None:
-        """What the records of one connection and millisecond share; None: not simple ones."""
+        """Return the bytes that simple records of one connection and millisecond share, or None."""
         if not self.is_simple(born_host):
             return None
         return _pack_origin(born_host, store_ms, self._store_host, reconsume_times, prepared_offset)

@@ -1,9 +1,7 @@
 """Delayed delivery: moves messages from SCHEDULE_TOPIC_XXXX to their topics when they are due.
 
-Job: one cursor per delay level, advanced when the head of its queue is due.  It must not decide
-levels (`cometmq.core.delay.levels`) and must not run ahead of what is durable.
-
-What was stored a short while ago is kept and need not be read (`delay_kept`).
+Each delay level has one cursor, which advances when the head of its queue is due, and never ahead
+of what is durable.  Messages that were stored a short while ago need not be read (`unread`).
 
 A level is a queue in delivery order, since all its messages wait equally long; so only the head
 matters, and one timer for the earliest head serves all levels.  A turn delivers at most
@@ -14,7 +12,7 @@ bytes as they are, DELAY, REAL_TOPIC and REAL_QID included; topic, queue and tag
 ones.  Progress is stored after delivery and, with SYNC_FLUSH, after the flush of what was
 delivered, so a crash can deliver twice, never not at all.
 
-What still waits in a log file that is to go becomes an exact timer (`delay_moving`): the level goes
+What still waits in a log file that is to go becomes an exact timer (`delay/moving`): the level goes
 on behind it, as if it had been delivered.
 """
 

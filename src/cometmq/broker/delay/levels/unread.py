@@ -1,7 +1,7 @@
 """Delayed messages that were just stored, until they are due: they are delivered unread.
 
-Job: hold, for each delay level, runs of messages as they will be put into their own topics.  It
-must not deliver, and nothing depends on it: what is not here is read from the log.
+For each delay level, runs of messages are kept as they will be appended to their own topics.
+Nothing depends on it: a message that is not here is read from the log.
 
 Bounded: `KEPT_BYTES_MAX` in all, and only levels that wait for at most `KEPT_DELAY_MS_MAX`, since
 what waits longer would keep the others out.  What is too much goes from the end of the level with
@@ -41,7 +41,7 @@ class KeptRun(msgspec.Struct, gc=False):
 
 
 class DelayKept:
-    """Those of one broker; `delay_ms` gives how long a level waits."""
+    """The unread messages of one broker; `delay_ms` says how long a level waits."""
 
     def __init__(self, delay_ms: Callable[[int], int]) -> None:
         self._delay_ms = delay_ms

@@ -47,11 +47,11 @@ __all__ = ["TIMING_COUNT", "TimerCounts"]
 TIMING_COUNT: Final = "timingCount"
 INTERVAL_MS: Final = 60_000
 _READ_MAX: Final = 100_000
-"""So many messages are read at most for the name of their topic."""
+"""At most so many messages are read for the name of their topic."""
 
 
 class TimerCounts:
-    """Those of one broker."""
+    """The timer counts of one broker."""
 
     def __init__(
         self, state: BrokerState, book: TimerBook, service: TimerService, moved: MovedPlaces

@@ -1,7 +1,7 @@
 """Delivers timed messages: what is ready, in order of its time, into its own topic.
 
-Job: hold what was read (`ready`) and what was kept unread (`timer_near`), put what is due in runs,
-and leave it here when the store takes none.  It must not read nor place.
+Holds messages that were read (`ready`) and messages that were kept unread (`near`), appends those
+that are due in runs, and keeps them while the store refuses them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READY_BYTES_MAX: Final = 32 << 20
 
 
 class TimerDelivery:
-    """That of one broker; `put_again(end)` is told how far the timer topic reaches after a roll."""
+    """Delivers for one broker; calls `put_again(end)` with the timer topic's end after a roll."""
 
     def __init__(
         self, state: BrokerState, slots: OpenSlots, put_again: Callable[[int], None]
@@ -53,7 +53,7 @@ class TimerDelivery:
         """Messages put into their topics, or rolled, since the start."""
 
     def has_room(self) -> bool:
-        """Whether more is to be read."""
+        """Whether there is room for another message that is read."""
         return len(self._heap) < READY_MAX and self._bytes < READY_BYTES_MAX
 
     def ready(self, ready: Ready) -> None:
@@ -63,15 +63,15 @@ class TimerDelivery:
         self._bytes += ready.unit.size
 
     def left(self) -> list[Waiting]:
-        """Units of what is not delivered."""
+        """Return the units of messages that are not delivered."""
         return [ready.unit for _, _, ready in self._heap] + self.near.left()
 
     def next_due_ms(self) -> float:
-        """When the first message that is here is due; never for none."""
+        """Return when the first message is due; infinity when there is none."""
         return min(self._heap[0][0] if self._heap else inf, self.near.next_due_ms())
 
     def deliver(self, now_ms: int) -> bool:
-        """Put what is due, a run of it; whether all of it was put."""
+        """Append one run of messages that are due; return whether the store took all of it."""
         run = self._take_due(now_ms)
         slots = self._slots
         if slots.recalls:

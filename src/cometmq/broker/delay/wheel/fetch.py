@@ -1,7 +1,7 @@
 """Makes timed messages ready for delivery: reads them from the log, in a worker.
 
-Job: from units of the timer log make what the store takes, with the exact time each is due.  It
-must not put anything, and must not touch what belongs to the loop.
+Units of the timer log become messages as the store takes them, with the exact time at which each
+is due.  Nothing here touches what belongs to the loop.
 
 What is delivered (``TimerMessageStore.convert``, RocketMQ 5.4.0) keeps body, flags, born host and
 time, try count and the property bytes as they are, TIMER_OUT_MS, REAL_TOPIC and REAL_QID included;
@@ -224,7 +224,8 @@ def _ready(message: StoredMessage, unit: Waiting, precision_ms: int) -> Ready | 
 
 
 class Settled:
-    """What was delivered before the broker ended and its slot not closed.  For workers."""
+    """Messages that were delivered before the broker ended, of slots that were not closed.  For
+    workers."""
 
     __slots__ = ("_from_ms", "_queues", "_store", "_to_ms", "found_count")
 
@@ -270,7 +271,7 @@ class Settled:
 
 
 def _identity(raw: bytes) -> bytes:
-    """What a delivered or rolled message has in common with no other."""
+    """Return what tells a delivered or rolled message from every other."""
     parts = [find_property(raw, name) or b"" for name in _IDENTITY]
     return b"\x01".join(parts)
 

@@ -1,8 +1,7 @@
 """Follows the timer topic: which timed messages are to be placed next.
 
-Job: hand over each message of queue 0 of ``rmq_sys_wheel_timer`` once, in order, when readers may
-see it.  What this broker has just put is known and not read; what it had before is read.  It must
-not know slots.
+Each message of queue 0 of ``rmq_sys_wheel_timer`` is handed over once, in order, when readers may
+see it.  Messages that this broker has just appended are in memory; older ones are read.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ class Fresh(msgspec.Struct, gc=False, frozen=True):
     """The key it recalls, None for a message."""
     due_ms: int = 0
     item: PutItem | None = None
-    """What delivers it, for its own topic; None when it has to be read again."""
+    """The message for its own topic; None when it has to be read again."""
     born_host: bytes = b""
 
 
 class TimerIntake:
-    """One cursor; `place(messages, now_ms)` is called for runs, `soon` when reading has ended."""
+    """One cursor; calls `place(messages, now_ms)` for runs, and `soon` when a worker has read."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class TimerIntake:
         """The next message to take up."""
 
     def start(self) -> None:
-        """Begin with what is there."""
+        """Begin with the messages that are in the topic."""
         self.expect(self._state.store.max_queue_offset(TIMER_TOPIC, 0))
 
     def expect(self, end: int) -> None:
@@ -87,15 +86,15 @@ class TimerIntake:
 
     @property
     def is_behind(self) -> bool:
-        """Whether messages were put that are not taken up (or not visible yet)."""
+        """Whether the topic has messages that are not taken up, or not visible yet."""
         return self.next_offset < self._expected_end
 
     def message_count(self) -> int:
-        """Visible messages that are not taken up."""
+        """Return the number of visible messages that are not taken up."""
         return max(0, self._state.store.max_queue_offset(TIMER_TOPIC, 0) - self.next_offset)
 
     def take_up(self, now_ms: int) -> bool:
-        """Hand over the next messages; whether there are more at once."""
+        """Hand over the next messages; return whether more can follow at once."""
         if now_ms < self._retry_ms:
             return False
         visible = self._state.store.max_queue_offset(TIMER_TOPIC, 0)
@@ -108,7 +107,7 @@ class TimerIntake:
         return self.next_offset < visible
 
     def _known(self, visible: int) -> list[Fresh]:
-        """The next messages that need not be read, below a queue offset."""
+        """Return the next messages below a queue offset that need not be read."""
         fresh = self._fresh
         found: list[Fresh] = []
         following = self.next_offset
@@ -131,7 +130,7 @@ class TimerIntake:
         return found
 
     def _read_more(self, now_ms: int) -> bool:
-        """Read what was not put in this life; whether to go on at once."""
+        """Read messages of an earlier life of the broker; return whether to go on at once."""
         if self._is_reading:
             return False
         try:

@@ -1,7 +1,6 @@
 """Reads what comes near: slots of the wheel, then the messages of their units, both in workers.
 
-Job: load each slot `LEAD_MS` before its time, and have its messages read as far as memory is meant
-for them.  It must not deliver, nor say which slots are done with.
+Each slot is loaded `LEAD_MS` before its time; its messages are read while there is room for them.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class _Open:
 
 
 class TimerLoading:
-    """That of one broker; `soon` is called when something was read."""
+    """Loads the slots of one broker; calls `soon` when a worker has read something."""
 
     def __init__(
         self,

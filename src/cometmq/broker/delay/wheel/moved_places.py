@@ -1,7 +1,7 @@
 """Which records were appended again as timed messages, while their log file is still there.
 
-Job: remember the places of records that a newer one replaces, also over a crash, so that none is
-delivered twice.  It must not append, nor deliver.
+The physical offsets of records that a newer one replaces are remembered, also over a crash, so that
+no message is delivered twice.
 
 Between the first append and the deletion of the file both records exist.  In this life the places
 are in memory.  For the next one ``config/cometmqMoved.json`` is written before the first append: it
@@ -45,7 +45,7 @@ class _Mark(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MovedPlaces:
-    """Those of one store."""
+    """The replaced records of one store."""
 
     def __init__(self, disk: Disk, store: MessageStore) -> None:
         self._disk = disk
@@ -54,7 +54,7 @@ class MovedPlaces:
         self._mark = _Mark()
         self._places = array("q")
         self.levels: dict[int, int] = {}
-        """By delay level the queue offset behind what was replaced, as the start found it."""
+        """By delay level: the queue offset behind messages that were replaced before the start."""
 
     def __contains__(self, place: object) -> bool:
         """Whether the record at a physical offset is replaced; also for workers."""
@@ -80,7 +80,7 @@ class MovedPlaces:
             self._places = array("q", sorted([*places, place]))
 
     def load(self) -> None:
-        """Find what a crash has left.  Blocks; before anything is delivered."""
+        """Read what a crash has left.  Blocks; call it before anything is delivered."""
         try:
             self._mark = msgspec.json.decode(
                 self._disk.read_bytes(f"{self._folder}/{_NAME}"), type=_Mark

@@ -1,7 +1,7 @@
 """Timed messages whose log file is to go: they are appended to the timer topic again.
 
-Job: find the units of pending slots that point below a physical offset, and put a new record for
-each, as a roll does but with the same time of delivery.  It must not flush or delete.
+Each unit of a pending slot that points below a physical offset gets a new record, as in a roll but
+with the same time of delivery.
 
 The new record is taken up like any message of the timer topic and gets a unit of its own; the old
 unit delivers nothing from then on, since `MovedPlaces` has its place, and later since its record is
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["PendingTimers", "pending_units", "put_timer"]
 
 NEAR_MS: Final = 10_000
-"""What is delivered so soon is not appended again."""
+"""A message that is due so soon is waited for and not appended again."""
 
 
 class _Unit(NamedTuple):

@@ -1,7 +1,7 @@
 """Timed messages that were sent for a slot that is loaded already: they are delivered unread.
 
-Job: hold them by the millisecond they are due at, in the order they came.  It must not deliver.  It
-is bounded apart from what is read from the log, so that neither keeps the other from being ready.
+They are kept by the millisecond at which they are due, in the order in which they came.  Their
+bound is apart from that of messages read from the log, so that neither kind keeps the other out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Near"]
 
 
 class Near:
-    """Those of one broker."""
+    """The unread messages of one broker."""
 
     __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_lists", "_times_ms")
 
@@ -32,7 +32,7 @@ class Near:
         self._bytes_max = bytes_max
 
     def push(self, run: Sequence[Ready]) -> int:
-        """Take messages as far as there is room; how many, from the front.
+        """Keep messages from the front of a run while there is room; return how many.
 
         The others have to be read when it is their turn.
         """
@@ -52,11 +52,11 @@ class Near:
         return taken
 
     def next_due_ms(self) -> float:
-        """When the first one is due; never for none."""
+        """Return when the first message is due; infinity when there is none."""
         return self._times_ms[0] if self._times_ms else inf
 
     def take(self, count_max: int) -> list[Ready]:
-        """Give the first ones away, all of one time; there are some."""
+        """Remove and return messages of the first due time; there must be one."""
         due_ms = self._times_ms[0]
         found = self._lists[due_ms]
         taken = found[:count_max]
@@ -70,5 +70,5 @@ class Near:
         return taken
 
     def left(self) -> list[Waiting]:
-        """Units of all that are here."""
+        """Return the units of all messages kept here."""
         return [ready.unit for found in self._lists.values() for ready in found]

@@ -1,7 +1,7 @@
 """Which slots of the timer wheel are being delivered, and what of them is outstanding.
 
-Job: count what has to be delivered of each slot from the read time to the last loaded one, and know
-what recalls in them name.  It must not read nor deliver.
+Counts the messages that each slot from the read time to the last loaded one still has to deliver,
+and keeps the recalls of those slots by the message they name.
 
     slots    ... | read_ms  ...                open_to_ms | ...
     done with    | loaded, something outstanding          | not looked at yet
@@ -25,7 +25,7 @@ __all__ = ["OpenSlots"]
 
 
 class OpenSlots:
-    """Those of one broker."""
+    """The open slots of one broker."""
 
     __slots__ = ("_outstanding", "_touched", "left_ms", "open_to_ms", "precision_ms", "read_ms",
                  "recalls")  # fmt: skip
@@ -39,16 +39,16 @@ class OpenSlots:
         self.left_ms = -1
         """The last slot something was delivered of, once it is done with."""
         self.recalls: dict[str, Waiting] = {}
-        """By the key they name (`timer_fetch.recall_keys`)."""
+        """Recalls by the key that they name (`fetch.recall_keys`)."""
         self._outstanding: dict[int, int] = {}
         self._touched: set[int] = set()
 
     def expect(self, slot_ms: int, count: int) -> None:
-        """So many more messages of a slot are to be delivered."""
+        """Count messages of a slot that are to be delivered."""
         self._outstanding[slot_ms] = self._outstanding.get(slot_ms, 0) + count
 
     def done_with(self, units: Iterable[Waiting]) -> None:
-        """These were delivered, or need not be."""
+        """Count messages off that were delivered, or need not be."""
         counts = Counter([unit.slot_ms for unit in units])
         for slot_ms, count in counts.items():
             self._outstanding[slot_ms] -= count

@@ -1,8 +1,8 @@
 """RECALL_MESSAGE (370): a timed message is taken back before it is delivered.
 
-Job: check the handle and put the message that recalls, as ``RecallMessageProcessor`` of RocketMQ
-5.4.0 does: a timed message of the same slot that names the other by TIMER_DEL_UNIQKEY.  It must not
-look for the message: success says that it will not be delivered if it was not.
+The message that recalls is, as in ``RecallMessageProcessor`` of RocketMQ 5.4.0, a timed message of
+the same slot that names the other one by TIMER_DEL_UNIQKEY.  Nobody searches for the other one:
+success says that it will not be delivered if it was not delivered before.
 
 The answer comes when the recall is as durable as an ordinary send.
 """

@@ -1,7 +1,6 @@
 """Writes the timers' progress when it is time, and what a stop leaves of open slots.
 
-Job: say when, and have everything that progress stands for durable first.  It must not know the
-files (`cometmq.store.timer.book`).
+Everything that the progress stands for is durable before the progress is written.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ IDLE_SAVE_MS: Final = 60_000
 
 
 class TimerSaving:
-    """That of one broker."""
+    """Saves the progress of one broker's timers."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class TimerSaving:
         store.when_durable(store.max_physical_offset, durable)
 
     def _take(self, now_ms: int) -> TimerWrite | None:
-        """What there is to write; None when only time has passed."""
+        """Return what is to be written; None when only time has passed."""
         book, check, read_ms = self._book, self._book.checkpoint, self._slots.read_ms
         delivered = self._delivery.delivered_count
         has_units = book.log.end != book.log.written or book.wheel.is_dirty
@@ -110,8 +109,8 @@ class TimerSaving:
     async def finish(self, left: Iterable[Waiting] | None) -> None:
         """Write everything; when nothing is put any more, before the store closes.
 
-        `left` are the units of loaded slots that were not delivered, None when one of these could
-        not be read, so that nobody knows.
+        `left` are the units of loaded slots that were not delivered; None when a slot could not be
+        read, so that they are not known.
         """
         loop = asyncio.get_running_loop()
         while self._is_saving:  # noqa: ASYNC110 - a worker is writing, once in a second

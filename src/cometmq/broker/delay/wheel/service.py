@@ -56,7 +56,7 @@ _place_of: Final = attrgetter("out_ms", "recalls")
 
 
 class TimerService:
-    """One broker's timers; `moved` has the places of records that newer ones replace."""
+    """The timers of one broker; `moved` has the records that newer ones replace."""
 
     def __init__(self, state: BrokerState, book: TimerBook, moved: MovedPlaces) -> None:
         self._state = state
@@ -108,11 +108,11 @@ class TimerService:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it delivers no more."""
+        """Whether the timers were stopped."""
         return self._is_stopped
 
     def read_behind_ms(self, now_ms: int) -> int:
-        """How far the first slot that is not done with lies behind the clock."""
+        """Return how far the first slot that is not done with lies behind the clock."""
         return max(0, now_ms - self.read_ms)
 
     def pending_count(self) -> int:
@@ -127,7 +127,7 @@ class TimerService:
     # -- life ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin with what is overdue and not taken up."""
+        """Begin with messages that are overdue, or not taken up."""
         self._saving.start()
         self.intake.start()
         self._soon()

@@ -1,7 +1,6 @@
 """Blocks of staged messages: taken apart, checked, and read back from the log.
 
-Job: what a block may hold, and its messages in the slices that are appended.  It must not put
-anything.
+Says what a block may hold, and cuts its messages into the slices that are appended.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ class StagedSlice(NamedTuple):
     packed: bytes
     """As they were staged: laid out as in SEND_BATCH_MESSAGE."""
     wait: int = AT_ONCE
-    """How all of them wait (`waiting_items`)."""
+    """How all of its messages wait (`waiting_items`)."""
 
 
 class StagedSlices(NamedTuple):
-    """What is left of a block, and where it came from."""
+    """The slices of a block that are not appended, and where the block came from."""
 
     slices: list[StagedSlice]
     born_ms: int

@@ -1,7 +1,7 @@
 """The ledger of staged batches: per sink the last batch published here, and how it is kept.
 
-Job: the records of `STAGED_DECISION_TOPIC`, the file ``config/cometmqStaging.json``, and what
-both together say after a start.  It must not publish anything.
+It is in the records of `STAGED_DECISION_TOPIC` and in the file ``config/cometmqStaging.json``;
+after a start both are read.
 
 =========  =========================================================================
 record     written

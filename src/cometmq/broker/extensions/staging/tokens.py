@@ -1,7 +1,7 @@
 """The table of staged tokens: what waits on this broker to be published.
 
-Job: know each token's blocks and where they lie, check what a publish claims of them, and say
-which may go.  It must not touch the store; the owner puts and reads records.
+Knows each token's blocks and their physical offsets, checks what a publish claims of them, and says
+which tokens may go.
 
 A *token* is what one attempt at one part of a batch has staged here; its *blocks* are records of
 `STAGED_TOPIC`, numbered from 0, each with the messages of one queue
@@ -23,7 +23,7 @@ __all__ = ["StagedBlock", "StagedToken", "StagedTokens"]
 
 
 class StagedBlock(msgspec.Struct, gc=False, frozen=True):
-    """Where a block lies: physical offsets of its record, its place in the staged queue."""
+    """A block's record: its physical offsets, and its queue offset in the staged queue."""
 
     physical_offset: int
     end_offset: int
@@ -163,20 +163,20 @@ class StagedTokens:
 
     @property
     def first_physical_offset(self) -> int | None:
-        """Where the oldest block of all lies."""
+        """The physical offset of the oldest block."""
         for token in self._tokens.values():
             return token.blocks[0].physical_offset
         return None
 
     @property
     def first_queue_offset(self) -> int | None:
-        """Place of the oldest block in the staged queue."""
+        """The queue offset of the oldest block in the staged queue."""
         for token in self._tokens.values():
             return token.blocks[0].queue_offset
         return None
 
     def listing(self, sink: str | None) -> list[StagedEntry]:
-        """What waits, of one sink or of all."""
+        """Return the tokens of one sink, or of all, for LIST_STAGED."""
         return [
             StagedEntry(
                 token.token,
