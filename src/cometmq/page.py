@@ -1,8 +1,4 @@
-"""A page that needs nothing beside itself: the frame and the style our HTML reports share.
-
-Job: one style for light and dark, one frame around a report's parts.  It must not know what a
-report shows, and nothing on the page may be loaded from elsewhere.
-"""
+"""The frame and style of our HTML reports: a self-contained page for light and dark screens."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLOURS", "document"]
 
-#: Names of the style's colour classes, for what is drawn in SVG; readable on white and on black.
+#: The style's colour classes for SVG; readable on white and on black.
 COLOURS: Final = ("c0", "c1", "c2", "c3", "c4", "c5")
 
 _STYLE: Final = """
@@ -49,7 +45,7 @@ small { color: #5b6673; }
 
 
 def document(title: str, parts: Iterable[str], *, style: str = "") -> str:
-    """A whole HTML page around ready-made parts; the title is escaped, the parts are not."""
+    """A whole HTML page around the parts; the title is escaped, the parts are not."""
     head = (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>\n"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"

@@ -5,7 +5,7 @@
     spark = session("orders")
     spark.read.format("cometmq-store").option("topic", "Orders").load("/var/lib/cometmq/store")
 
-Job: the public names, imported on first use, so that a worker pays for what it reads only.
+Public names are imported on first use, so that a worker imports only what it reads.
 """
 
 from __future__ import annotations

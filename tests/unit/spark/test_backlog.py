@@ -10,9 +10,9 @@ from cometmq.spark.pipelines.backlog.lag import (
     GROWING,
     STEADY,
     STOPPED,
+    GroupOffsetSample,
     LagSample,
     QueueBacklog,
-    QueueSample,
     advice,
     by_group,
     drain,
@@ -22,7 +22,8 @@ from cometmq.spark.pipelines.backlog.lag import (
 def sample(at_ms: int, *places: tuple[int, int], members: int = 1) -> LagSample:
     """Queues 0, 1, … of one group at (broker offset, consumer offset)."""
     queues = [
-        QueueSample("G", "T", "broker-a", queue_id, *place) for queue_id, place in enumerate(places)
+        GroupOffsetSample("G", "T", "broker-a", queue_id, *place)
+        for queue_id, place in enumerate(places)
     ]
     return LagSample(at_ms, tuple(queues), {"G": members})
 

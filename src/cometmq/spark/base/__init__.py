@@ -1,1 +1,1 @@
-"""What sources, sink and pipelines share: option names, columns, progress and reports."""
+"""Shared parts of sources, sink and pipelines: option names, columns, progress, reports."""

@@ -1,4 +1,4 @@
 """The jobs behind `cometmq pipeline NAME`, as functions from DataFrame to DataFrame.
 
-Job: a home for the pipelines' modules; it imports none of them.
+The package imports none of its modules: each command imports its own.
 """

@@ -31,9 +31,9 @@ __all__ = [
     "STEADY",
     "STOPPED",
     "GroupBacklog",
+    "GroupOffsetSample",
     "LagSample",
     "QueueBacklog",
-    "QueueSample",
     "advice",
     "by_group",
     "drain",
@@ -75,7 +75,7 @@ class AdminLike(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSample:
+class GroupOffsetSample:
     """A group's offset in a queue; ``consumer_offset`` is 0 where none is stored."""
 
     group: str
@@ -91,7 +91,7 @@ class LagSample:
     """All queues of the groups at one time, and each group's number of online members."""
 
     at_ms: int
-    queues: tuple[QueueSample, ...]
+    queues: tuple[GroupOffsetSample, ...]
     members: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -106,7 +106,7 @@ def take_sample(
     Raises:
         ClientError, RemoteError: a broker does not answer or refuses.
     """
-    queues: list[QueueSample] = []
+    queues: list[GroupOffsetSample] = []
     members: dict[str, int] = {}
     for group in groups:
         try:
@@ -121,7 +121,7 @@ def take_sample(
             except NoRoute:
                 continue
             queues += [
-                QueueSample(
+                GroupOffsetSample(
                     group,
                     topic,
                     queue.broker_name,

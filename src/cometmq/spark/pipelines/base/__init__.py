@@ -1,1 +1,1 @@
-"""What the pipelines share: inputs, extents, following a stream, ordered sends."""
+"""Shared parts of the pipelines: following a stream, watching a job, ordered sends, errors."""

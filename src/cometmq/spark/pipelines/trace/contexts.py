@@ -142,16 +142,16 @@ def parse_contexts(bodies: Any) -> Any:
     counts = pc.list_value_length(fields)
     kinds = pc.list_element(fields, 0) if len(fields) else pa.array([], pa.string())
     parts = [_bad(broken, "the body is not UTF-8")]
-    is_known = None
+    is_listed = None
     for kind in KINDS:
         is_kind = pc.equal(kinds, kind)
-        is_known = is_kind if is_known is None else pc.or_(is_known, is_kind)
+        is_listed = is_kind if is_listed is None else pc.or_(is_listed, is_kind)
         is_whole = pc.greater_equal(counts, _NEEDED[kind])
         short = records.filter(pc.and_(is_kind, pc.invert(is_whole)))
         parts.append(_bad(short, f"a {kind} record has fewer than {_NEEDED[kind]} fields"))
         chosen = pc.and_(is_kind, is_whole)
         parts += _rows(kind, fields.filter(chosen), counts.filter(chosen), records.filter(chosen))
-    parts.append(_bad(records.filter(pc.invert(is_known)), "unknown kind of record"))
+    parts.append(_bad(records.filter(pc.invert(is_listed)), "unknown kind of record"))
     batches = pa.Table.from_batches([part for part in parts if len(part)], SCHEMA)
     return batches.combine_chunks().to_batches()[0] if len(batches) else _empty()
 
