@@ -27,7 +27,7 @@ def test_the_simulator_finds_it(plant: Plant) -> None:
             break
     else:
         raise AssertionError(f"{plant}: not found by {SEEDS_MAX} seeds")
-    assert report.looks > 0
+    assert report.observations > 0
     sound = run_plan(plan)
     assert sound.failure is None, f"fails without the plant as well: {plan.command()}"
 

@@ -63,7 +63,7 @@ def test_every_promise_is_kept(seeds: list[int]) -> None:
         report = run_plan(plan_of(seed))
         assert report.failure is None, f"{report.failure}\n{report.plan.command()}"
         assert report.counts
-        assert report.looks > 100
+        assert report.observations > 100
         assert report.hits.total() > 50
 
 

@@ -1,6 +1,6 @@
 """Whole clusters on virtual time, from seeds: every kind of message, every kind of fault.
 
-Job: the simulator's front door::
+Use it as a command or from Python::
 
     python -m cometmq.testing.simulate --seeds 0..200
 
@@ -13,8 +13,6 @@ The real name server, broker and clients run on a virtual clock, a seeded networ
 (`cometmq.testing.simulation`).  A seed draws a plan: kinds of message (`WORKLOADS`), faults with
 their times (`FAULTS`), flush, number of brokers.  After each step and at the end the promises are
 checked.  A plan that fails is written as the command that replays it, and shrinks.
-
-Must not: hold logic.
 """
 
 from __future__ import annotations
@@ -41,5 +39,5 @@ __all__ = [
 
 
 def plan_of(seed: int) -> Plan:
-    """What a seed draws from every kind of message and fault there is."""
+    """Draw a plan from a seed and every kind of message and fault."""
     return Plan.of(seed, tuple(WORKLOADS), tuple(FAULTS))

@@ -1,8 +1,4 @@
-"""``python -m cometmq.testing.simulate``: run seeds, print totals, replay and shrink failures.
-
-Job: options, the machine's clock for ``--minutes``, and the printed report.  Must not: simulate
-itself.
-"""
+"""``python -m cometmq.testing.simulate``: run seeds, print totals, replay and shrink failures."""
 
 # ruff: noqa: T201 - a command's report goes to standard output
 from __future__ import annotations
@@ -12,7 +8,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from cometmq.errors import ConfigError
@@ -31,7 +27,7 @@ class Totals:
     seeds: int = 0
     counted: int = 0
     virtual_s: float = 0.0
-    looks: int = 0
+    observations: int = 0
     failed: list[Report] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     acknowledged: Counter[str] = field(default_factory=Counter)
@@ -39,11 +35,11 @@ class Totals:
     crashes: Counter[str] = field(default_factory=Counter)
 
     def add(self, report: Report) -> None:
-        """One more seed; one without faults or acknowledged messages does not count."""
+        """Add a seed; `counted` leaves out seeds without faults or acknowledged messages."""
         self.seeds += 1
         self.counted += report.counts
         self.virtual_s += report.virtual_s
-        self.looks += report.looks
+        self.observations += report.observations
         self.faults += report.faults
         self.acknowledged += report.acknowledged
         self.hits += report.hits
@@ -52,20 +48,20 @@ class Totals:
             self.failed.append(report)
 
     def lines(self, *, all_hooks: bool) -> Iterator[str]:
-        """The printed totals."""
+        """Yield the lines of the printed totals."""
         yield (
             f"{self.seeds} seeds, {self.counted} count, {len(self.failed)} failed, "
-            f"{self.virtual_s / 3600:.1f} h of virtual time, {self.looks} looks"
+            f"{self.virtual_s / 3600:.1f} h of virtual time, {self.observations} observations"
         )
         yield f"{self.faults.total()} faults injected: {_listed(self.faults)}"
         yield f"{self.acknowledged.total()} acknowledged: {_listed(self.acknowledged)}"
         yield (
             f"{self.hits.total()} times at one of {len(self.hits)} named steps, "
-            f"{self.crashes.total()} brokers ended there"
+            f"{self.crashes.total()} brokers crashed there"
         )
         if all_hooks:
             for name, count in sorted(self.hits.items()):
-                yield f"  {name:<32} {count:>9} times, {self.crashes[name]:>5} ends"
+                yield f"  {name:<32} {count:>9} times, {self.crashes[name]:>5} crashes"
 
 
 def _listed(counts: Counter[str]) -> str:
@@ -93,25 +89,25 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def plan_from(arguments: list[str]) -> Plan:
-    """The plan that the options of a printed command mean.
+    """Parse the options of a printed command into a plan.
 
     Raises:
-        ConfigError: a kind of message or fault is not known; the text lists those that are.
+        ConfigError: a kind of message or fault is unknown; the text lists the valid ones.
     """
     return _plan(_parser().parse_args(arguments))
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    """The plan of --seed with what the other options replace."""
+    """Draw the plan of --seed and apply the other options."""
     plan = plan_of(options.seed)
     if options.workloads is not None:
         names = tuple(filter(None, options.workloads.split(",")))
-        _check(names, WORKLOADS.keys(), "kind of message")
-        # Plans written down before there was a choice had one.
+        _check_names(names, WORKLOADS, "kind of message")
+        # Recorded plans from before the option have one name server.
         plan = replace(plan, workloads=names, name_servers=1)
     if options.faults is not None:
         faults = tuple(FaultAt.parse(text) for text in filter(None, options.faults.split(",")))
-        _check(tuple(fault.kind for fault in faults), FAULTS.keys(), "kind of fault")
+        _check_names(tuple(fault.kind for fault in faults), FAULTS, "kind of fault")
         plan = replace(plan, faults=faults)
     return replace(
         plan,
@@ -122,11 +118,10 @@ def _plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def _check(names: tuple[str, ...], known: object, what: str) -> None:
-    assert hasattr(known, "__iter__")
-    wrong = sorted(set(names) - set(known))
-    if wrong or (not names and what == "kind of message"):
-        raise ConfigError(f"unknown {what} {', '.join(wrong)!r}; known are {', '.join(known)}")
+def _check_names(names: tuple[str, ...], valid: Iterable[str], noun: str) -> None:
+    wrong = sorted(set(names) - set(valid))
+    if wrong or (not names and noun == "kind of message"):
+        raise ConfigError(f"unknown {noun} {', '.join(wrong)!r}: use {', '.join(valid)}")
 
 
 def _range(text: str) -> range:
@@ -137,7 +132,7 @@ def _range(text: str) -> range:
 
 
 def _explain(report: Report, *, is_shrunk: bool) -> Report:
-    """Print a failure with its command, and the smaller one it shrinks to."""
+    """Print a failure with its command, and the smaller plan that it shrinks to."""
     print(f"seed {report.plan.seed} FAILED: {report.failure}", flush=True)
     print(f"  replay: {report.plan.command()}", flush=True)
     if not is_shrunk:
@@ -147,7 +142,7 @@ def _explain(report: Report, *, is_shrunk: bool) -> Report:
     return small
 
 
-def _one(options: argparse.Namespace) -> int:
+def _run_seed(options: argparse.Namespace) -> int:
     report = run_plan(_plan(options))
     if options.trace:
         print("\n".join(report.trace))
@@ -161,7 +156,7 @@ def _one(options: argparse.Namespace) -> int:
     return 1
 
 
-def _many(options: argparse.Namespace) -> int:
+def _run_seeds(options: argparse.Namespace) -> int:
     totals = Totals()
     started = time.monotonic()
     for seed in _range(options.seeds):
@@ -176,14 +171,14 @@ def _many(options: argparse.Namespace) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; the number it exits with."""
+    """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
     logger = logging.getLogger("cometmq")
     level = logger.level
     if not options.verbose:
         logger.setLevel(logging.CRITICAL + 1)
     try:
-        return _many(options) if options.seed is None else _one(options)
+        return _run_seeds(options) if options.seed is None else _run_seed(options)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,14 +1,12 @@
 """One broker of a simulated cluster: its lives, and everything its readers ever saw.
 
-Job: start it on its disk, and keep what is visible in the watched topics beside what its consumers
-committed.  Must not: decide when it ends; and must not know kinds of message.
+`BrokerPart` starts the broker on its disk and compares the visible messages of the watched topics
+with what their consumers commit.  Each observation and each start checks:
 
-Checked at each look and after each start:
-
-- with SYNC_FLUSH readers see nothing that is not flushed;
-- a queue's offsets are dense, and what readers saw stays where they saw it, over crashes too;
-- a committed offset is not beyond the end, never skips a message its group did not decide about,
-  and is after a restart at least what it was at the start before.
+- with SYNC_FLUSH readers see only flushed messages;
+- a queue's offsets are dense, and a message stays at its position, also across crashes;
+- a committed offset is not beyond the end, never skips a message its group has not decided about,
+  and after a restart is at least what it was at the start before.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ DELAY_LEVELS: Final = "1s 2s 1s 2s 3s 4s"
 _DELAYS_MS: Final = tuple(int(level[:-1]) * 1000 for level in DELAY_LEVELS.split())
 _ROOT: Final = "/store"
 
-Place = tuple[str, str, int, int]
+Position = tuple[str, str, int, int]
 """Broker name, topic, queue id, queue offset."""
 
 
@@ -59,7 +57,7 @@ class CheckFailed(AssertionError):
 class Seen:
     """A message as readers see it."""
 
-    place: Place
+    position: Position
     body: bytes
     properties: dict[str, str]
     store_ms: int
@@ -68,21 +66,21 @@ class Seen:
 
 @dataclass(slots=True)
 class Group:
-    """A consumer group that is watched: what it has decided about."""
+    """A watched consumer group and the messages it has decided about."""
 
     name: str
     wants: Callable[[Seen], bool]
-    """Whether its subscription matches; others may be passed over."""
+    """Whether its subscription matches; the group may skip other messages."""
     is_alone: bool = False
-    """One member has a queue at a time, for it is the only one or holds the queue's lock: offsets
-    never move back.  Where members share a group the last commit wins, as in RocketMQ: one that has
-    lost a queue may commit after the one that began from an older offset, and back goes the queue.
+    """Whether a queue has one member at a time, the only one or the holder of the queue's lock.
+    Offsets then never move back.  Where members share a group the last commit wins, as in RocketMQ:
+    a member that has lost a queue may commit after one that began from an older offset.
     """
-    may_go_back_to: Callable[[Place], bool] = lambda place: False
-    """Whether an operator ordered the group to go on from there."""
-    decided: set[Place] = field(default_factory=set)
+    may_go_back_to: Callable[[Position], bool] = lambda position: False
+    """Whether an operator reset the group to this position."""
+    decided: set[Position] = field(default_factory=set)
     bodies: set[bytes] = field(default_factory=set)
-    """Of messages that were handled with success."""
+    """Bodies of the messages that were handled successfully."""
 
 
 class BrokerPart:
@@ -94,6 +92,7 @@ class BrokerPart:
         hooks: Hooks,
         settings: dict[str, Any],
         now_ms: Callable[[], int],
+        on_seen: Callable[[Seen], None],
     ) -> None:
         self.node = node
         self.broker: Broker | None = None
@@ -102,12 +101,12 @@ class BrokerPart:
         self.groups: list[Group] = []
         self.seen: dict[tuple[str, int], list[Seen]] = {}
         self.lives = 0
-        self.look_count = 0
-        self.on_seen: Callable[[Seen], None] = lambda seen: None
+        self.observation_count = 0
         self._hooks = hooks
         self._settings = settings
         self._is_sync = settings.get("flush_disk_type") == "SYNC_FLUSH"
         self._now_ms = now_ms
+        self._on_seen = on_seen
         self._committed: dict[tuple[str, str, int], int] = {}
         self._saved: dict[tuple[str, str, int], int] = {}
         hooks.watch_disk(node)
@@ -118,7 +117,7 @@ class BrokerPart:
         return self.node.name
 
     def config(self) -> BrokerConfig:
-        """Small files, so that what is written lies in several; an impatient broker."""
+        """Configure small files, so that data spans several, and short intervals."""
         return BrokerConfig(
             broker_name=self.name,
             broker_ip1=self.node.address,
@@ -138,17 +137,19 @@ class BrokerPart:
             transaction_check_max=4,
             transaction_op_batch_interval=200,
             transaction_op_msg_max_size=40,
-            # Otherwise the oldest files would be given up to make room, as in RocketMQ.
+            # Else the broker deletes its oldest files to make room, as in RocketMQ.
             clean_file_forcibly_enable=False,
             **self._settings,
         )
 
     async def start(self) -> None:
-        """A life on what the disk holds, looked at before any client is answered.
+        """Start the broker on its disk, and check it before any client gets an answer.
 
         Raises:
-            NodeGone: it ended while it started.
-            CometError, OSError: it could not start.
+            NodeGone: the broker crashed while it started.
+            CometError: the broker could not start.
+            OSError: the disk failed while the broker started.
+            CheckFailed: the start broke a promise.
         """
         disk: Disk = self.node.disk
         self._check_saved_offsets()
@@ -166,55 +167,59 @@ class BrokerPart:
         self.lives += 1
         self._check_behind_the_log()
         self._compare_with_before()
-        # What is only missing is still being derived or waits for the timers.
+        # Missing entries are still being derived or wait for the timers.
         self._verify(frozenset({FindingKind.NOTE, FindingKind.MISSING}), is_serving=True)
-        self.look()
+        self.observe()
 
     @property
     def is_up(self) -> bool:
-        """Whether it serves."""
+        """Whether the broker serves."""
         return self.broker is not None and self.node.is_alive
 
     @property
     def has_failed(self) -> bool:
-        """Whether it takes no more messages, since its disk failed a sync."""
+        """Whether the broker refuses messages because its disk failed a sync."""
         if self.broker is None or not self.node.is_alive:
             return False
         return self.broker.state.store._log.failure is not None
 
     # -- messages ------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Take in what is new and check what is known."""
+    def observe(self) -> None:
+        """Read new messages and committed offsets, and check them.
+
+        Raises:
+            CheckFailed: a promise is broken.
+        """
         if self.broker is None or not self.node.is_alive:
             return
-        self.look_count += 1
+        self.observation_count += 1
         for topic, queue_count in self.topics.items():
             for queue_id in range(queue_count):
-                self._look_at_queue(topic, queue_id)
-        self._look_at_offsets()
+                self._observe_queue(topic, queue_id)
+        self._observe_offsets()
 
-    def _look_at_queue(self, topic: str, queue_id: int) -> None:
+    def _observe_queue(self, topic: str, queue_id: int) -> None:
         assert self.broker is not None
-        known = self.seen.setdefault((topic, queue_id), [])
+        history = self.seen.setdefault((topic, queue_id), [])
         end = self.broker.state.store.max_queue_offset(topic, queue_id)
-        if end < len(known):
+        if end < len(history):
             raise CheckFailed(
-                f"{self.name} {topic}/{queue_id}: readers saw {len(known)} messages, "
+                f"{self.name} {topic}/{queue_id}: readers saw {len(history)} messages, "
                 f"now there are {end}"
             )
-        if end > len(known):
-            fresh = self._read(topic, queue_id, len(known), end)
-            known += fresh
+        if end > len(history):
+            fresh = self._read(topic, queue_id, len(history), end)
+            history += fresh
             for seen in fresh:
-                self.on_seen(seen)
+                self._on_seen(seen)
 
     def _read(self, topic: str, queue_id: int, start: int, end: int) -> list[Seen]:
-        """Messages from `start` to `end`, which must all be there."""
+        """Read the messages from `start` to `end`, which must all exist."""
         assert self.broker is not None
         store = self.broker.state.store
         flushed = store.flushed_offset if self._is_sync else 1 << 62
-        found: list[Seen] = []
+        messages: list[Seen] = []
         at = start
         while at < end:
             result = store.get(topic, queue_id, at, 1000, allow_cold=True)
@@ -231,63 +236,63 @@ class BrokerPart:
                         f"{self.name} {topic}/{queue_id}: readers see offset {at}, which is not "
                         f"flushed: it lies at {message.physical_offset}, flushed is {flushed}"
                     )
-                place = (self.name, topic, queue_id, at)
+                position = (self.name, topic, queue_id, at)
                 properties = dict(message.properties)
                 body = bytes(message.body)
-                found.append(
-                    Seen(place, body, properties, message.store_timestamp_ms, self._now_ms())
+                messages.append(
+                    Seen(position, body, properties, message.store_timestamp_ms, self._now_ms())
                 )
                 at += 1
-        return found[: end - start]
+        return messages[: end - start]
 
     def _compare_with_before(self) -> None:
-        """After a restart: everything readers saw is where they saw it."""
-        for (topic, queue_id), known in self.seen.items():
-            if not known:
+        """Check after a restart that every message is where readers saw it."""
+        for (topic, queue_id), history in self.seen.items():
+            if not history:
                 continue
             assert self.broker is not None
             end = self.broker.state.store.max_queue_offset(topic, queue_id)
-            if end < len(known):
+            if end < len(history):
                 raise CheckFailed(
-                    f"{self.name} {topic}/{queue_id}: readers saw {len(known)} messages before "
+                    f"{self.name} {topic}/{queue_id}: readers saw {len(history)} messages before "
                     f"the restart, now there are {end}"
                 )
-            first = min(len(known), self.first(topic, queue_id))
-            there = self._read(topic, queue_id, first, len(known))
-            for before, now in zip(known[first:], there, strict=True):
+            first = min(len(history), self.first(topic, queue_id))
+            restored = self._read(topic, queue_id, first, len(history))
+            for before, now in zip(history[first:], restored, strict=True):
                 if before.body != now.body:
                     raise CheckFailed(
-                        f"{self.name} {topic}/{queue_id} offset {before.place[3]}: readers saw "
+                        f"{self.name} {topic}/{queue_id} offset {before.position[3]}: readers saw "
                         f"{before.body[:40]!r} before the restart, now {now.body[:40]!r}"
                     )
         self._committed = self._offsets()
 
     def first(self, topic: str, queue_id: int) -> int:
-        """A queue's least offset, looked at at once: the store has a worker look after a start."""
+        """Return a queue's least offset without the worker that the store uses after a start."""
         assert self.broker is not None
         store = self.broker.state.store
         queue = store._queues.find(topic, queue_id)
         return 0 if queue is None else store._search.min_of(queue)
 
     def _check_behind_the_log(self) -> None:
-        """After a start: nothing lies behind the log's end that a later life would take for new."""
+        """Check after a start that no bytes of an earlier life follow the end of the log."""
         assert self.broker is not None
         log = self.broker.state.store._log
         for mapped in log.files:
-            place = max(mapped.start, log.wrote)
+            position = max(mapped.start, log.wrote)
             behind = (
-                bytes(log.read(PhysicalOffset(place), mapped.end - place))
-                if place < mapped.end
+                bytes(log.read(PhysicalOffset(position), mapped.end - position))
+                if position < mapped.end
                 else b""
             )
             if behind.strip(b"\0"):
                 raise CheckFailed(
-                    f"{self.name}: the log ends at {log.wrote}, and behind that lie "
-                    f"{len(behind.strip(bytes(1)))} bytes of an earlier life"
+                    f"{self.name}: {len(behind.strip(bytes(1)))} bytes of an earlier life follow "
+                    f"the end of the log at {log.wrote}"
                 )
 
     def _check_saved_offsets(self) -> None:
-        """Before a start: what is saved of a group that is alone is never less than it was."""
+        """Check before a start that saved offsets of a group that is alone never decrease."""
         path = f"{_ROOT}/config/consumerOffset.json"
         if not self.node.disk.exists(path):
             return
@@ -298,21 +303,21 @@ class BrokerPart:
                 if name != group.name or not group.is_alone:
                     continue
                 for queue_id, consumer_offset in queues.items():
-                    place = (name, topic, int(queue_id))
-                    if consumer_offset < self._saved.get(place, 0) and not any(
-                        group.may_go_back_to((self.name, topic, int(queue_id), one))
-                        for one in range(consumer_offset + 1)
+                    queue_key = (name, topic, int(queue_id))
+                    if consumer_offset < self._saved.get(queue_key, 0) and not any(
+                        group.may_go_back_to((self.name, topic, int(queue_id), queue_offset))
+                        for queue_offset in range(consumer_offset + 1)
                     ):
                         raise CheckFailed(
-                            f"{self.name}: the saved offset of {place} was {self._saved[place]} "
-                            f"at an earlier start, now {consumer_offset}"
+                            f"{self.name}: the saved offset of {queue_key} was "
+                            f"{self._saved[queue_key]} at an earlier start, now {consumer_offset}"
                         )
-                    self._saved[place] = consumer_offset
+                    self._saved[queue_key] = consumer_offset
 
     # -- consumer offsets ------------------------------------------------------------------------
 
     def _offsets(self) -> dict[tuple[str, str, int], int]:
-        """Committed offsets of the watched groups: group, topic and queue id to offset."""
+        """Map group, topic and queue id to the committed offset, for the watched groups."""
         assert self.broker is not None
         table = self.broker.state.offsets
         return {
@@ -322,7 +327,7 @@ class BrokerPart:
             for queue_id, consumer_offset in table.queues(group.name, topic).items()
         }
 
-    def _look_at_offsets(self) -> None:
+    def _observe_offsets(self) -> None:
         before, now = self._committed, self._offsets()
         if now == before:
             return
@@ -332,8 +337,8 @@ class BrokerPart:
             if consumer_offset == was:
                 continue
             group = groups[key[0]]
-            place = (self.name, key[1], key[2], consumer_offset)
-            if consumer_offset < was and group.is_alone and not group.may_go_back_to(place):
+            position = (self.name, key[1], key[2], consumer_offset)
+            if consumer_offset < was and group.is_alone and not group.may_go_back_to(position):
                 raise CheckFailed(
                     f"{self.name}: the offset of {key} moved back from {was} to {consumer_offset}"
                 )
@@ -343,34 +348,34 @@ class BrokerPart:
     def _check_commit(
         self, group: Group, topic: str, queue_id: int, was: int, consumer_offset: int
     ) -> None:
-        known = self.seen.get((topic, queue_id))
-        if known is None:
+        history = self.seen.get((topic, queue_id))
+        if history is None:
             return
-        if consumer_offset > len(known):
+        if consumer_offset > len(history):
             raise CheckFailed(
                 f"{self.name} {topic}/{queue_id}: {group.name} committed {consumer_offset}, "
-                f"the queue ends at {len(known)}"
+                f"the queue ends at {len(history)}"
             )
-        for seen in known[was:consumer_offset]:
-            if seen.place not in group.decided and group.wants(seen):
+        for seen in history[was:consumer_offset]:
+            if seen.position not in group.decided and group.wants(seen):
                 raise CheckFailed(
                     f"{group.name} committed {consumer_offset} of {self.name} {topic}/{queue_id} "
-                    f"and nobody handled {seen.body[:40]!r} at {seen.place[3]}"
+                    f"and nobody handled {seen.body[:40]!r} at {seen.position[3]}"
                 )
 
     # -- the end ------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop it in order, then compare log, queues and index byte for byte."""
+        """Stop the broker in order, then compare log, queues and index byte for byte."""
         assert self.broker is not None
         broker, self.broker = self.broker, None
         await self.node.run(broker.stop)
         self._verify(frozenset({FindingKind.NOTE}))
 
     def _verify(self, harmless: frozenset[FindingKind], *, is_serving: bool = False) -> None:
-        """Queues are what the log derives, the index has what its part of the log gives.
+        """Check that queues and index are what the log derives.
 
-        The index of a store that serves is in memory in part, so its files are left out.
+        The index of a store that serves is partly in memory, so its files are left out.
         """
         report = verify_store(self.node.disk, _ROOT, delays_ms=_DELAYS_MS)
         wrong = [

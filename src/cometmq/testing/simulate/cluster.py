@@ -1,8 +1,7 @@
-"""A simulated cluster: name server, brokers and client machines that come back when they ended.
+"""A simulated cluster: name servers, brokers and client machines that restart after a crash.
 
-Job: start everything, bring back what crashed, keep the clients' roles running, look at the
-promises, and end the simulation at the first one that is broken.  Must not: inject faults, and
-must not know kinds of message.
+It keeps the clients' roles running, checks the promises, and ends the simulation at the first one
+that is broken.  `faults` injects what goes wrong; `workloads` has the kinds of message.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,11 +20,11 @@ from cometmq.testing.simulate.broker_part import (
     BrokerPart,
     CheckFailed,
     Group,
+    Position,
     Seen,
 )
 from cometmq.testing.simulate.holders import Holders
 from cometmq.testing.simulate.hooks import Hooks
-from cometmq.testing.simulate.workloads import WORKLOADS
 from cometmq.testing.simulation import Node, NodeGone, World
 
 if TYPE_CHECKING:
@@ -35,13 +34,13 @@ __all__ = ["Cluster", "Role"]
 
 NAME_SERVER_PORT: Final = 9876
 CLIENT_COUNT: Final = 2
-LOOK_EVERY_S: Final = 0.05
+OBSERVE_EVERY_S: Final = 0.05
 STARTS_IN_PEACE_MAX: Final = 20
 
 
 @dataclass(slots=True)
 class Role:
-    """Something a client machine does until it is done, begun again after each crash of it."""
+    """Work of a client machine, started again after each crash until it is done."""
 
     node: Node
     work: Callable[[], Coroutine[Any, Any, None]]
@@ -53,13 +52,14 @@ class Role:
 
 
 class Cluster:
-    """Everything in one simulation, and whether a promise was broken."""
+    """All machines of one simulation, and the first broken promise."""
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(
+        self, world: World, plan: Plan, broker_settings: Mapping[str, object] | None = None
+    ) -> None:
         self.world = world
         self.plan = plan
-        self.hooks = Hooks()
-        self.hooks.on_step = self._look_at_step
+        self.hooks = Hooks(self._observe_step)
         self.injected: Counter[str] = Counter()
         self.chance = random.Random(f"{plan.seed}/cluster")
         self.name_servers = [world.node("name-server")]
@@ -71,19 +71,17 @@ class Cluster:
             "flush_disk_type": plan.flush,
             "namesrv_addr": self.name_server_address,
         }
-        for name in plan.workloads:
-            settings |= WORKLOADS[name].settings
+        settings |= broker_settings or {}
         self.brokers = [
-            BrokerPart(node, self.hooks, dict(settings), world.clock.now_ms) for node in nodes
+            BrokerPart(node, self.hooks, dict(settings), world.clock.now_ms, self._appears)
+            for node in nodes
         ]
-        for part in self.brokers:
-            part.on_seen = self._seen
         self.ended = asyncio.Event()
-        """The clients are to leave."""
+        """Set when the clients must stop."""
         self.failure: asyncio.Future[None] = world.loop.create_future()
         self.is_peace = False
-        self.on_look: list[Callable[[], None]] = []
-        """Called after every look; a kind of message checks across queues here."""
+        self.on_observed: list[Callable[[], None]] = []
+        """Called after each observation; a kind of message checks across queues here."""
         self.holders = Holders(self.fail)
         self._roles: list[Role] = []
         self._down_until: dict[str, float] = {}
@@ -92,11 +90,11 @@ class Cluster:
 
     @property
     def name_server_address(self) -> str:
-        """Where clients ask for routes."""
+        """The name servers' addresses, as clients configure them."""
         return ";".join(f"{server.address}:{NAME_SERVER_PORT}" for server in self.name_servers)
 
     def broker(self, name: str) -> BrokerPart:
-        """The broker of this name."""
+        """Return the broker of this name."""
         return next(part for part in self.brokers if part.name == name)
 
     # -- what kinds of message ask for -----------------------------------------------------------
@@ -107,7 +105,7 @@ class Cluster:
         on_seen: Callable[[Seen], None] | None = None,
         queue_count: int = QUEUE_COUNT,
     ) -> None:
-        """Follow a topic's queues from now on; `on_seen` is told each message that appears."""
+        """Follow a topic's queues from now on; `on_seen` receives each message that appears."""
         for part in self.brokers:
             part.topics[topic] = queue_count
         if on_seen is not None:
@@ -119,21 +117,22 @@ class Cluster:
         wants: Callable[[Seen], bool] = lambda seen: True,
         *,
         is_alone: bool = False,
+        may_go_back_to: Callable[[Position], bool] = lambda position: False,
     ) -> Group:
         """Follow a group's committed offsets from now on."""
-        group = Group(name, wants, is_alone)
+        group = Group(name, wants, is_alone, may_go_back_to)
         for part in self.brokers:
             part.groups.append(group)
         return group
 
     def role(self, name: str, node: Node, work: Callable[[], Coroutine[Any, Any, None]]) -> Role:
-        """Let a client machine do this until it is done, over its crashes."""
+        """Run `work` on a client machine until it is done, again after each crash."""
         role = Role(node, work, name)
         self._roles.append(role)
         return role
 
     def messages(self, topic: str) -> list[Seen]:
-        """Everything readers have seen in a topic."""
+        """Return every message that readers have seen in a topic."""
         return [
             seen
             for part in self.brokers
@@ -142,25 +141,25 @@ class Cluster:
             for seen in queue
         ]
 
-    def at(self, place: tuple[str, str, int, int]) -> Seen | None:
-        """What readers saw at a place."""
-        broker_name, topic, queue_id, queue_offset = place
+    def at(self, position: Position) -> Seen | None:
+        """Return the message that readers saw at a position, None if there is none."""
+        broker_name, topic, queue_id, queue_offset = position
         queue = self.broker(broker_name).seen.get((topic, queue_id), [])
         return queue[queue_offset] if queue_offset < len(queue) else None
 
     def keep_down(self, node: Node, seconds: float) -> None:
-        """A machine that ended comes back only then."""
+        """Restart a crashed machine only after `seconds`."""
         self._down_until[node.name] = self.world.loop.time() + seconds
 
     def fail(self, text: str) -> None:
-        """A promise is broken: the simulation ends with this."""
+        """End the simulation with a broken promise."""
         if not self.failure.done():
             self.failure.set_exception(CheckFailed(text))
 
     # -- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """All servers."""
+        """Start all servers."""
         for node in self.name_servers:
             await self._start_name_server(node)
         for part in self.brokers:
@@ -183,24 +182,24 @@ class Cluster:
             part.node.crash(power_cut=False)
 
     async def operate(self) -> None:
-        """Bring back what is down, keep the roles going, look; until it is cancelled."""
+        """Restart machines that are down, run the roles and check, until cancelled."""
         try:
             while True:
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(OBSERVE_EVERY_S)
                 for node in self.world.nodes.values():
-                    await self._mind(node)
+                    await self._restart(node)
                 for role in self._roles:
-                    self._mind_role(role)
-                self.look()
+                    self._run_role(role)
+                self.observe()
         except Exception as error:
-            # Also a fault of a look itself: nobody awaits the operator.
+            # Includes errors of the checks themselves: nobody awaits this task.
             if not self.failure.done():
                 self.failure.set_exception(error)
 
-    async def _mind(self, node: Node) -> None:
+    async def _restart(self, node: Node) -> None:
         for part in self.brokers:
             if part.node is node and part.has_failed:
-                # It refuses writes until somebody restarts it, which the log asks for.
+                # The broker refuses writes until it is restarted.
                 self.injected["sync-failure"] += 1
                 node.crash(power_cut=False)
         if node.is_alive:
@@ -218,7 +217,7 @@ class Cluster:
                 part.broker = None
                 await self._start_broker(part)
 
-    def _mind_role(self, role: Role) -> None:
+    def _run_role(self, role: Role) -> None:
         if role.is_done or not role.node.is_alive or self.world.loop.time() < role.again_s:
             return
         if role.task is not None and role.life == role.node.lifetime.number:
@@ -238,29 +237,29 @@ class Cluster:
         role.task = role.node.spawn(role.work)
 
     def roles_done(self) -> bool:
-        """Whether nothing is left to do for any client."""
+        """Whether every client has finished."""
         return all(role.is_done for role in self._roles)
 
-    def look(self) -> None:
-        """Every promise that can be checked at any time."""
+    def observe(self) -> None:
+        """Read what readers can see, and check every promise that holds at any time."""
         for part in self.brokers:
-            part.look()
-        self.holders.look()
-        for look in self.on_look:
-            look()
+            part.observe()
+        self.holders.check()
+        for check in self.on_observed:
+            check()
 
-    def _look_at_step(self, node: Node) -> None:
-        """A broker is at a step: what is broken there must not end its code, but the simulation."""
+    def _observe_step(self, node: Node) -> None:
+        """Check a broker at one of its steps; a broken promise ends only the simulation."""
         if self.failure.done():
             return
         try:
             for part in self.brokers:
                 if part.node is node:
-                    part.look()
+                    part.observe()
         except CheckFailed as error:
             self.failure.set_exception(error)
 
-    def _seen(self, seen: Seen) -> None:
-        told = self._on_topic.get(seen.place[1])
-        if told is not None:
-            told(seen)
+    def _appears(self, seen: Seen) -> None:
+        on_seen = self._on_topic.get(seen.position[1])
+        if on_seen is not None:
+            on_seen(seen)

@@ -1,8 +1,7 @@
-"""Files of a broker's log that may go: every group has had what they hold.
+"""Deletes log files of a broker that every watched group has consumed.
 
-Job: where the first message lies that some watched group has still to consume, and deleting the
-files before it, as an operator does who is short of space.  Must not: spare what only waits for its
-time, or for the end of a transaction: the broker appends that again.
+This is what an operator does who is short of space.  Files with messages that wait for their time
+or for the end of a transaction may go too: the broker appends those messages again.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ __all__ = ["drop_consumed_files"]
 
 
 async def drop_consumed_files(part: BrokerPart, seconds: float) -> int:
-    """Have the files go that nobody reads any more; how many went in this time.
+    """Delete the files that no group needs; return how many went within `seconds`.
 
     Raises:
-        NodeGone: the broker ended meanwhile.
+        NodeGone: the broker crashed meanwhile.
     """
     broker = part.broker
     if broker is None or not part.node.is_alive:
@@ -46,14 +45,14 @@ async def drop_consumed_files(part: BrokerPart, seconds: float) -> int:
 
 
 def _needed(part: BrokerPart) -> Iterator[int]:
-    """Physical offsets of the first messages that each group has still to consume."""
+    """Yield the physical offset of the next message of each group and queue."""
     assert part.broker is not None
     state = part.broker.state
     for group in part.groups:
-        own = set(_of_group(group.name))
+        own = set(_own_topics(group.name))
         begun = set(state.offsets.topics_of(group.name))
         if begun <= own:
-            # It has begun nowhere but in its own topics, and nobody knows what it will read.
+            # The group has offsets only in its own topics, so what it will read is unknown.
             yield 0
         for topic in begun | own & part.topics.keys():
             for queue_id in state.store.queues(topic):
@@ -62,5 +61,5 @@ def _needed(part: BrokerPart) -> Iterator[int]:
                     yield unit.physical_offset
 
 
-def _of_group(group: str) -> tuple[str, str]:
+def _own_topics(group: str) -> tuple[str, str]:
     return RETRY_PREFIX + group, PARK_PREFIX + group

@@ -1,10 +1,8 @@
 """What goes wrong in a simulated cluster, kind by kind.
 
-Job: do one kind of fault from a chance of its own, and count it once it has hit.  Must not: bring
-anything back that its own end does not undo; the cluster restarts what is down.
-
-Each kind is a coroutine of the world: ``async def kind(cluster, chance)``.  A fault that waits for
-something (a step that is never reached) counts only when that happens.
+Each kind is a coroutine of the world: ``async def kind(cluster, chance)``.  It does one fault,
+ends it where the fault has an end, and counts it once it has hit; the cluster restarts what is
+down.  A fault that waits for a step that is never reached does not count.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ CALM: Final = NetworkFaults()
 
 
 async def _name_server_kill(cluster: Cluster, chance: random.Random) -> None:
-    """A name server dies and forgets every route."""
+    """A name server crashes and forgets every route."""
     node = cluster.name_servers[0]
     if len(cluster.name_servers) > 1:
         node = chance.choice(cluster.name_servers)
@@ -43,7 +41,7 @@ async def _name_server_kill(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _name_server_away(cluster: Cluster, chance: random.Random) -> None:
-    """A name server dies and comes back much later; without others nobody learns routes."""
+    """A name server crashes and restarts much later; without others nobody learns routes."""
     node = chance.choice(cluster.name_servers)
     if node.is_alive:
         cluster.injected["name-server-away"] += 1
@@ -52,7 +50,7 @@ async def _name_server_away(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _client_kill(cluster: Cluster, chance: random.Random) -> None:
-    """A machine with producers and consumers dies, or its power fails."""
+    """A machine with producers and consumers crashes, with or without a power cut."""
     node = chance.choice(cluster.clients)
     if node.is_alive:
         cluster.injected["client-kill"] += 1
@@ -70,7 +68,7 @@ def _crash(kind: str, *, power_cut: bool) -> Fault:
 
 
 async def _broker_restart(cluster: Cluster, chance: random.Random) -> None:
-    """A broker is stopped as an operator does it, and started again."""
+    """An operator stops a broker in order and starts it again."""
     part = chance.choice(cluster.brokers)
     broker = part.broker
     if broker is None or not part.node.is_alive:
@@ -87,7 +85,7 @@ async def _broker_restart(cluster: Cluster, chance: random.Random) -> None:
 
 
 def _step(kind: str, *, power_cut: bool) -> Fault:
-    """A broker ends at one of its named steps; rare steps are as likely as frequent ones."""
+    """A broker crashes at one of its named steps; all steps are equally likely."""
 
     async def step(cluster: Cluster, chance: random.Random) -> None:
         part = chance.choice(cluster.brokers)
@@ -97,40 +95,40 @@ def _step(kind: str, *, power_cut: bool) -> Fault:
         services = [name for name in names if not name.startswith("disk.")]
         name = chance.choice(services if services and chance.random() < 0.4 else names)
 
-        def told(name: str) -> None:
+        def on_crash(name: str) -> None:
             cluster.injected[kind] += 1
 
         hits = chance.choice([1, 1, 2, 3, 5, 9])
-        cluster.hooks.arm(part.node, name, hits, power_cut=power_cut, told=told)
+        cluster.hooks.arm(part.node, name, hits, power_cut=power_cut, on_crash=on_crash)
 
     return step
 
 
 async def _rare_step(cluster: Cluster, chance: random.Random) -> None:
-    """A broker ends the next time it reaches one of the steps that were reached least so far."""
+    """A broker crashes at one of the steps that were reached least so far."""
     part = chance.choice(cluster.brokers)
     names = sorted(cluster.hooks.hits, key=lambda name: (cluster.hooks.hits[name], name))
     if not names:
         return
 
-    def told(name: str) -> None:
+    def on_crash(name: str) -> None:
         cluster.injected["step-rare"] += 1
 
     name = chance.choice(names[: max(1, len(names) // 2)])
-    cluster.hooks.arm(part.node, name, 1, power_cut=False, told=told)
+    cluster.hooks.arm(part.node, name, 1, power_cut=False, on_crash=on_crash)
 
 
 async def _part(cluster: Cluster, chance: random.Random) -> None:
-    """Two machines do not hear each other for a while; connections stay open."""
-    one, other = chance.sample(list(cluster.world.nodes.values()), 2)
+    """A partition separates two machines for a while; connections stay open."""
+    first, second = chance.sample(list(cluster.world.nodes.values()), 2)
     cluster.injected["part"] += 1
-    cluster.world.network.part(one.address, other.address)
+    cluster.world.network.part(first.address, second.address)
     await asyncio.sleep(chance.uniform(0.1, 4))
     cluster.world.network.heal()
 
 
 async def _cuts(cluster: Cluster, chance: random.Random) -> None:
-    """Connections are reset, some deliveries in a hundred, and some are refused."""
+    """Two deliveries in a hundred reset their connection, and some connections are refused."""
     faults = cluster.world.network.faults
     cluster.injected["cuts"] += 1
     faults.cut_chance, faults.connect_refused_chance = 0.02, 0.2
@@ -139,7 +137,7 @@ async def _cuts(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _slow_net(cluster: Cluster, chance: random.Random) -> None:
-    """Deliveries take up to 0.4 s, each connection at its own pace: they overtake each other."""
+    """Deliveries take up to 0.4 s, so those of different connections overtake each other."""
     faults = cluster.world.network.faults
     cluster.injected["slow-net"] += 1
     faults.delay_ms_max, faults.split_chance = 400.0, 0.6
@@ -148,7 +146,7 @@ async def _slow_net(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _half_close(cluster: Cluster, chance: random.Random) -> None:
-    """One direction of some connections ends, the other goes on."""
+    """One direction of some connections ends, the other continues."""
     host = cluster.world.network.host(chance.choice(list(cluster.world.nodes.values())).address)
     for transport in list(host.transports):
         if chance.random() < 0.5:
@@ -157,7 +155,7 @@ async def _half_close(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _slow_disk(cluster: Cluster, chance: random.Random) -> None:
-    """Whatever a broker gives to its workers, syncs above all, takes up to 1.5 s."""
+    """Work of a broker's workers, mainly syncs, takes up to 1.5 s."""
     node = chance.choice(cluster.brokers).node
     workers = node.environment().workers
     assert isinstance(workers, SimWorkers)
@@ -169,7 +167,7 @@ async def _slow_disk(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _slow_power(cluster: Cluster, chance: random.Random) -> None:
-    """Syncs lag behind, and the machine loses power while much is not synced."""
+    """Syncs lag, and the machine loses power with much data unsynced."""
     node = chance.choice(cluster.brokers).node
     life, workers = node.lifetime, node.environment().workers
     assert isinstance(workers, SimWorkers)
@@ -181,7 +179,7 @@ async def _slow_power(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _full_disk(cluster: Cluster, chance: random.Random) -> None:
-    """A broker's disk takes no byte more for a while."""
+    """A broker's disk is full for a while."""
     node = chance.choice(cluster.brokers).node
     disk = node.disk
     cluster.injected["full-disk"] += 1
@@ -191,7 +189,7 @@ async def _full_disk(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _files_go(cluster: Cluster, chance: random.Random) -> None:
-    """Log files go that every group has consumed, also under messages that wait."""
+    """A broker deletes log files that every group has consumed, waiting messages included."""
     part = chance.choice(cluster.brokers)
     for _ in range(chance.randint(1, 12)):
         await asyncio.sleep(0.05)
@@ -202,7 +200,7 @@ async def _files_go(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _sync_failure(cluster: Cluster, chance: random.Random) -> None:
-    """A sync of the log fails and its pages count as clean; the cluster restarts the broker."""
+    """A sync of the log fails and marks its pages clean; the cluster restarts the broker."""
     disk = chance.choice(cluster.brokers).node.disk
     disk.fail_sync(path_contains="commitlog")
     await asyncio.sleep(chance.uniform(1, 3))
@@ -234,14 +232,14 @@ FAULTS: Final[dict[str, Fault]] = {
 
 
 async def inject(cluster: Cluster, fault: FaultAt) -> None:
-    """Do one fault at its time."""
+    """Wait for the time of a fault, then do it."""
     await asyncio.sleep(fault.at_ms / 1000)
     cluster.world.record("fault", fault)
     await FAULTS[fault.kind](cluster, random.Random(f"{cluster.plan.seed}/{fault}"))
 
 
 def make_peace(cluster: Cluster) -> None:
-    """Nothing goes wrong from now on."""
+    """End every fault for the rest of the simulation."""
     cluster.is_peace = True
     cluster.hooks.disarm()
     world = cluster.world

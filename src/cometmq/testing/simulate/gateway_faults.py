@@ -1,9 +1,7 @@
-"""What goes wrong with the machine of the delay gateway, kind by kind.
+"""Faults of the delay gateway's machine; without a gateway they do nothing.
 
-Job: faults of its process and its disk, beside those of `faults`, which hit brokers and the
-network.  Must not: do anything in a simulation without a gateway.
-
-Its private store flushes before it answers, so its power may be cut whatever the brokers do.
+The gateway's private store flushes before it answers, so its power may be cut whatever flush mode
+the brokers have.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ __all__ = ["GATEWAY", "GATEWAY_FAULTS"]
 Fault = Callable[["Cluster", random.Random], Awaitable[None]]
 
 GATEWAY: Final = "gateway"
-"""The machine's name."""
+"""The name of the gateway's machine."""
 _STEPS: Final = ("taken", "held", "due", "brought")
 
 
@@ -36,7 +34,7 @@ def _crash(kind: str, *, power_cut: bool) -> Fault:
 
 
 def _step(kind: str, *, power_cut: bool) -> Fault:
-    """It ends between two places of a message, or at an operation of its disk."""
+    """The gateway crashes at a step of a message, or at an operation of its disk."""
 
     async def step(cluster: Cluster, chance: random.Random) -> None:
         node = cluster.world.nodes.get(GATEWAY)
@@ -47,16 +45,18 @@ def _step(kind: str, *, power_cut: bool) -> Fault:
         if disk and chance.random() < 0.4:
             name = chance.choice(disk)
 
-        def told(name: str) -> None:
+        def on_crash(name: str) -> None:
             cluster.injected[kind] += 1
 
-        cluster.hooks.arm(node, name, chance.choice([1, 1, 2, 5]), power_cut=power_cut, told=told)
+        cluster.hooks.arm(
+            node, name, chance.choice([1, 1, 2, 5]), power_cut=power_cut, on_crash=on_crash
+        )
 
     return step
 
 
 async def _full(cluster: Cluster, chance: random.Random) -> None:
-    """Its disk takes no byte more for a while."""
+    """The gateway's disk is full for a while."""
     node = cluster.world.nodes.get(GATEWAY)
     if node is None:
         return
@@ -67,7 +67,7 @@ async def _full(cluster: Cluster, chance: random.Random) -> None:
 
 
 async def _part(cluster: Cluster, chance: random.Random) -> None:
-    """It and a broker do not hear each other for a while."""
+    """A partition separates the gateway from a broker for a while."""
     node = cluster.world.nodes.get(GATEWAY)
     if node is None:
         return

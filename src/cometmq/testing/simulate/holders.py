@@ -1,7 +1,6 @@
-"""Who may consume a queue in order: never two members at one time.
+"""Checks that two members of an ordered group never hold one queue at the same time.
 
-Job: the members of ordered groups, and whether two of them hold one queue's lock at once.
-Must not: ask brokers; what counts is what a member acts on.
+It reads what the members act on, not what the brokers' lock tables say.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ __all__ = ["Holders"]
 
 @dataclass(slots=True)
 class Holders:
-    """Members by consumer group; `fail` is told of a queue that two of them hold."""
+    """Members by consumer group; reports a queue that two members hold to `fail`."""
 
     fail: Callable[[str], None]
     _members: dict[str, list[tuple[PushConsumer, Lifetime]]] = field(default_factory=dict)
 
     def add(self, member: PushConsumer, node: Node) -> None:
-        """A member that begins its life on a machine."""
+        """Add a member that starts on a machine."""
         self._members.setdefault(member.group, []).append((member, node.lifetime))
 
-    def look(self) -> None:
-        """Compare what the living members hold."""
+    def check(self) -> None:
+        """Compare the queues that the living members hold."""
         for group, members in self._members.items():
-            members[:] = [one for one in members if one[1].alive]
+            members[:] = [member for member in members if member[1].alive]
             holder: dict[MessageQueue, str | None] = {}
             for member, _ in members:
                 for queue in member._locks.owned if member._locks is not None else ():

@@ -1,11 +1,9 @@
-"""Named steps of the servers at which a simulated machine may end.
+"""Named steps of the servers at which a fault may crash a simulated machine.
 
-Job: count how often each step is reached, and end a node at the n-th time of an armed one.  Must
-not: choose steps; faults do.
-
-Names: ``disk.<operation>.<part of the store>`` for every disk operation of a broker, and
-``<service>.<step>`` for the steps that services tell themselves (transactions, staged batches).
-A step counts only in code of the node: what checkers read is the world's.
+`Hooks` counts how often each step is reached and crashes a node at the n-th hit of an armed step.
+Step names are ``disk.<operation>.<part of the store>`` for the disk operations of a broker, and
+``<service>.<step>`` for the steps that services report (transactions, staged batches).  A step
+counts only in code of the node, not in code of the checkers.
 """
 
 from __future__ import annotations
@@ -29,27 +27,27 @@ _PARTS: Final = frozenset(
 
 
 @dataclass(slots=True)
-class _Armed:
+class _ArmedStep:
     node: Node
     name: str
     hits_left: int
     power_cut: bool
-    told: Callable[[str], None]
+    on_crash: Callable[[str], None]
 
 
 class Hooks:
     """All named steps of one simulation."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_step: Callable[[Node], None]) -> None:
         self.hits: Counter[str] = Counter()
         self.crashes: Counter[str] = Counter()
-        """Nodes that ended at a step, by its name."""
-        self.on_step: Callable[[Node], None] = lambda node: None
-        """Called at steps between which readers may look: the broker's state is whole there."""
-        self._armed: list[_Armed] = []
+        """Crashes of nodes by the name of the step."""
+        self.on_step: Final = on_step
+        """Called at steps where the broker's state is consistent, so readers may observe it."""
+        self._armed: list[_ArmedStep] = []
 
     def watch_disk(self, node: Node) -> None:
-        """Take the operations of a node's disk for steps."""
+        """Count the operations of a node's disk as steps."""
 
         def on_operation(operation: str, path: str) -> None:
             if operation in _CRASHING:
@@ -58,11 +56,15 @@ class Hooks:
         node.disk.on_operation = on_operation
 
     def at(self, node: Node, service: str) -> Callable[[str], None]:
-        """What a service of the node is to call at its steps."""
+        """Return the callback with which a service of the node reports its steps."""
         return lambda step: self.reach(node, f"{service}.{step.replace(' ', '-')}")
 
     def reach(self, node: Node, name: str) -> None:
-        """The node's code is at a step; it may go no further."""
+        """Count a step of the node's code; crash the node if the step is armed.
+
+        Raises:
+            NodeCrashed: the step was armed and its hits are used up.
+        """
         if current_lifetime() is not node.lifetime:
             return
         self.hits[name] += 1
@@ -74,23 +76,23 @@ class Hooks:
                 if armed.hits_left <= 0:
                     self._armed.remove(armed)
                     self.crashes[name] += 1
-                    armed.told(name)
+                    armed.on_crash(name)
                     node.crash(power_cut=armed.power_cut)
                     raise NodeCrashed
 
     def arm(
-        self, node: Node, name: str, hits: int, *, power_cut: bool, told: Callable[[str], None]
+        self, node: Node, name: str, hits: int, *, power_cut: bool, on_crash: Callable[[str], None]
     ) -> None:
-        """End the node at the `hits`-th time from now that it reaches the step."""
-        self._armed.append(_Armed(node, name, hits, power_cut, told))
+        """Crash the node the `hits`-th time from now that it reaches the step."""
+        self._armed.append(_ArmedStep(node, name, hits, power_cut, on_crash))
 
     def disarm(self) -> None:
-        """Nothing ends at a step any more."""
+        """Forget every armed step."""
         self._armed.clear()
 
 
 def _part(path: str) -> str:
-    """The part of the store a path lies in."""
+    """Return the part of the store that a path belongs to."""
     for name in path.split("/"):
         if name in _PARTS:
             return name

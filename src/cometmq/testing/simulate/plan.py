@@ -1,11 +1,9 @@
-"""What one simulation is to do: everything that follows from a seed, as a value.
+"""A plan says what one simulation does: everything that follows from a seed, as a value.
 
-Job: draw a plan from a seed, write it as the one command that replays it, read it back, and give
-the smaller plans that shrinking tries.  Must not: run anything.
-
-A plan is explicit: kinds of message, faults with their times, steps, flush.  So a failing one can
-be made smaller without changing what is left of it, and still means the same when new kinds of
-message or faults are added and seeds draw other plans.
+A plan is drawn from a seed, written as the command that replays it, parsed from that command, and
+reduced to the smaller plans that shrinking tries.  It names kinds of message, faults with their
+times, steps and flush explicitly, so a recorded plan keeps its meaning when new kinds of message or
+faults change what seeds draw.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ FAULTS_MIN, FAULTS_MAX = 3, 9
 BUSY_S: Final = 7.0
 """Faults begin within this many virtual seconds."""
 POWER_KINDS: Final = frozenset({"broker-power", "slow-power", "step-power"})
-"""With asynchronous flush a power cut may take what was acknowledged: nothing to check then."""
+"""Not drawn with asynchronous flush, where a power cut may lose acknowledged messages."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,7 +40,11 @@ class FaultAt:
 
     @classmethod
     def parse(cls, text: str) -> FaultAt:
-        """As ``str`` gives it: ``kind@milliseconds``."""
+        """Parse ``kind@milliseconds``, the form that ``str`` writes.
+
+        Raises:
+            ConfigError: the text has another form.
+        """
         kind, at, time = text.partition("@")
         if not at or not time.isdigit():
             raise ConfigError(f"a fault is kind@milliseconds, not {text!r}")
@@ -51,7 +53,7 @@ class FaultAt:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One simulation: `steps` is how many messages (or batches) each kind sends at least."""
+    """One simulation; each kind of message sends at least `steps` messages or batches."""
 
     seed: int
     flush: str
@@ -63,16 +65,16 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int, workloads: Sequence[str], kinds: Sequence[str]) -> Plan:
-        """What a seed draws from these kinds of message and of faults."""
+        """Draw a plan from a seed and these kinds of message and of faults."""
         chance = random.Random(f"{seed}/plan")
         flush = chance.choice(FLUSHES)
         usable = [kind for kind in kinds if flush == "SYNC_FLUSH" or kind not in POWER_KINDS]
         usable = [kind for kind in usable if not kind.startswith("gateway-")]
-        # Named steps are many, and the places where faults of recovery hide.
+        # There are many named steps, and bugs of recovery show at them.
         usable += 3 * [kind for kind in usable if kind.startswith("step-")]
         chosen = chance.sample(sorted(workloads), k=min(len(workloads), chance.randint(2, 4)))
         if "gateway" in chosen:
-            # It has a store of its own, which is as often in trouble as all brokers together.
+            # The gateway's own store fails as often as all brokers together.
             usable += [kind for kind in kinds if kind.startswith("gateway-")]
             usable += 2 * ["gateway-step-kill", "gateway-step-power"]
         faults = [
@@ -90,7 +92,7 @@ class Plan:
         )
 
     def arguments(self) -> str:
-        """The options that mean exactly this plan."""
+        """Return the options that mean exactly this plan."""
         faults = ",".join(str(fault) for fault in self.faults)
         return (
             f"--seed {self.seed} --flush {self.flush} --brokers {self.brokers} "
@@ -99,11 +101,11 @@ class Plan:
         )
 
     def command(self) -> str:
-        """The one command that replays it."""
+        """Return the command that replays the plan."""
         return f"{COMMAND} {self.arguments()}"
 
     def smaller(self) -> Iterator[Plan]:
-        """Plans with less in them, those that leave out most first."""
+        """Yield smaller plans, those that leave out most first."""
         if len(self.workloads) > 1:
             for name in self.workloads:
                 yield replace(self, workloads=(name,))
@@ -113,10 +115,10 @@ class Plan:
             yield replace(self, faults=self.faults[half:])
         if len(self.workloads) > 2:
             for name in self.workloads:
-                rest = tuple(other for other in self.workloads if other != name)
-                yield replace(self, workloads=rest)
-        for place in range(len(self.faults)):
-            yield replace(self, faults=self.faults[:place] + self.faults[place + 1 :])
+                others = tuple(other for other in self.workloads if other != name)
+                yield replace(self, workloads=others)
+        for index in range(len(self.faults)):
+            yield replace(self, faults=self.faults[:index] + self.faults[index + 1 :])
         if self.brokers > 1:
             yield replace(self, brokers=1)
         if self.name_servers > 1:

@@ -1,7 +1,7 @@
-"""Runs one plan to its end and tells what came of it.
+"""Runs one plan to its end and reports the outcome.
 
-Job: start the cluster, its kinds of message and its faults; make peace; wait until every kind is at
-rest; stop everything and compare the stores byte for byte.  Must not: print, or read a clock.
+A run starts the cluster, its kinds of message and its faults; makes peace; waits until every kind
+is at rest; then stops everything and compares the stores byte for byte.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from cometmq.testing.simulation import World, simulate
 __all__ = ["Report", "run_plan"]
 
 SETTLE_S = 400.0
-"""Virtual seconds after the last fault within which everything is at rest."""
+"""Virtual seconds from the last fault until everything must be at rest."""
 REST_S = 4.0
-"""Nothing may come back in this time."""
+"""Virtual seconds at rest in which late messages would still appear."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What came of a plan; `failure` is the broken promise, None if all were kept."""
+    """The outcome of a plan; `failure` is the broken promise, None if all were kept."""
 
     plan: Plan
     failure: str | None = None
@@ -38,9 +38,10 @@ class Report:
     acknowledged: Counter[str] = field(default_factory=Counter)
     """Acknowledged messages by their kind."""
     hits: Counter[str] = field(default_factory=Counter)
-    """How often each named step was reached, and below how often a broker ended there."""
+    """How often each named step was reached."""
     crashes: Counter[str] = field(default_factory=Counter)
-    looks: int = 0
+    """How often a broker crashed at each named step."""
+    observations: int = 0
     virtual_s: float = 0.0
     digest: str = ""
     """SHA-256 of everything that happened, in order."""
@@ -52,8 +53,8 @@ class Report:
         return self.faults.total() > 0 and self.acknowledged.total() > 0
 
 
-class _Run:
-    """One run; what it holds outlives a failure."""
+class _PlanRun:
+    """One run; its state can still be reported after a failure."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -62,12 +63,16 @@ class _Run:
         self.workloads: list[Workload] = []
 
     async def main(self, world: World) -> None:
-        """The scenario."""
+        """Run the scenario."""
         self.world = world
-        cluster = self.cluster = Cluster(world, self.plan)
+        kinds = [WORKLOADS[name] for name in self.plan.workloads]
+        settings: dict[str, object] = {}
+        for kind in kinds:
+            settings |= kind.settings
+        cluster = self.cluster = Cluster(world, self.plan, settings)
         await cluster.start()
         operator = asyncio.ensure_future(cluster.operate())
-        self.workloads = [WORKLOADS[name](cluster, self.plan.steps) for name in self.plan.workloads]
+        self.workloads = [kind(cluster, self.plan.steps) for kind in kinds]
         for workload in self.workloads:
             workload.start()
         faults = [asyncio.ensure_future(inject(cluster, fault)) for fault in self.plan.faults]
@@ -108,28 +113,28 @@ class _Run:
 
     @staticmethod
     async def _wait(cluster: Cluster, seconds: float) -> None:
-        """Let time pass; a broken promise ends it."""
+        """Let virtual time pass; raise a broken promise."""
         await asyncio.wait([cluster.failure], timeout=seconds)
         if cluster.failure.done():
             cluster.failure.result()
 
     async def _close(self, cluster: Cluster, operator: asyncio.Future[None]) -> None:
-        """Clients leave, brokers stop, stores are compared."""
+        """Stop the clients, then the brokers, and compare the stores."""
         cluster.ended.set()
         for _ in range(600):
             await self._wait(cluster, 0.1)
             if cluster.roles_done():
                 break
         else:
-            raise CheckFailed("the clients do not leave")
-        cluster.look()
+            raise CheckFailed("the clients do not stop")
+        cluster.observe()
         await self._wait(cluster, 0)
         operator.cancel()
         for part in cluster.brokers:
             await part.stop()
 
     def report(self, failure: str | None) -> Report:
-        """What is known, however it ended."""
+        """Build the report, whatever the outcome."""
         report = Report(self.plan, failure)
         cluster, world = self.cluster, self.world
         if cluster is None or world is None:
@@ -138,7 +143,7 @@ class _Run:
         report.hits, report.crashes = cluster.hooks.hits, cluster.hooks.crashes
         for workload in self.workloads:
             report.acknowledged[workload.name] = workload.acknowledged_count
-        report.looks = sum(part.look_count for part in cluster.brokers)
+        report.observations = sum(part.observation_count for part in cluster.brokers)
         report.virtual_s = world.loop.time()
         report.digest = world.trace.digest()
         report.trace = tuple(world.trace.lines)
@@ -146,8 +151,8 @@ class _Run:
 
 
 def run_plan(plan: Plan) -> Report:
-    """Simulate a plan; whatever goes wrong in it is the report's `failure`."""
-    run = _Run(plan)
+    """Simulate a plan; any error becomes the report's `failure`."""
+    run = _PlanRun(plan)
     try:
         simulate(plan.seed, run.main, faults=NetworkFaults())
     except Exception as error:
@@ -155,6 +160,6 @@ def run_plan(plan: Plan) -> Report:
     else:
         return run.report(None)
     finally:
-        # Dead lives hang together in cycles, each with a timer wheel of 37 MiB.
+        # Crashed lives form reference cycles, each with a timer wheel of 37 MiB.
         run.world = run.cluster = None
         gc.collect()

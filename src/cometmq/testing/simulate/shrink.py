@@ -1,8 +1,4 @@
-"""Makes a failing plan smaller while it still fails.
-
-Job: try the smaller plans in turn, go on from the first that fails too.  Must not: decide how long
-that may take; its caller gives the number of runs.
-"""
+"""Shrinks a failing plan: tries smaller plans and continues from the first that still fails."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ __all__ = ["shrink"]
 
 
 def shrink(failed: Report, runs_max: int = 60, run: Callable[[Plan], Report] = run_plan) -> Report:
-    """The report of the smallest plan found that breaks the same promise."""
+    """Return the report of the smallest plan that breaks the same promise, of `runs_max` runs."""
     assert failed.failure is not None
     kind = _kind(failed.failure)
     smallest, runs = failed, 0
@@ -34,5 +30,5 @@ def shrink(failed: Report, runs_max: int = 60, run: Callable[[Plan], Report] = r
 
 
 def _kind(failure: str) -> str:
-    """A failure without what differs between two runs of the same fault."""
+    """Strip from a failure the bodies and numbers that differ between two runs."""
     return re.sub(r"b'[^']*'|[0-9]+", "", failure)[:60]

@@ -1,7 +1,6 @@
-"""The kinds of message the simulator mixes, one file each.
+"""The kinds of message that the simulator mixes, one file each.
 
-Job: name them.  A new kind is a file with a subclass of `base.Workload` and a line here.  Must
-not: hold logic.
+A new kind is a file with a subclass of `base.Workload` and a line in `WORKLOADS`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Requests and their replies, with askers and answerers that die at any time.
+"""Requests and their replies, with askers and answerers that crash at any time.
 
-Must not: promise a reply to every request; one whose asker or answerer died has none.
+A request whose asker or answerer crashed may end without a reply.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["AskedWorkload"]
 TOPIC: Final = "Asked"
 TIMEOUT_MS: Final = 2_000
 AT_ONCE: Final = 4
-"""Requests of one asker that are open together, so that replies could be mixed up."""
+"""Open requests of one asker at a time, so that replies could be mixed up."""
 
 
 class AskedWorkload(Workload):
-    """A request ends with its own reply or an error, in its time; in peace with its reply."""
+    """A request ends in time with its own reply or an error; without faults with its reply."""
 
     name: ClassVar[str] = "asked"
 
@@ -79,7 +79,7 @@ class AskedWorkload(Workload):
                 try:
                     await producer.reply(message, b"reply to " + bytes(message.body))
                 except CometError as error:
-                    # Who asked may be gone; nobody waits for a second try.
+                    # The asker may have crashed; nobody waits for a second try.
                     self.cluster.world.record("no reply", type(error).__name__)
 
             await self.consume(self.consumer(node, number, TOPIC, handle, self.group))

@@ -1,7 +1,4 @@
-"""Batches that pile up until a member comes, which fetches them in bulk.
-
-Must not: say how much a bulk pull brings; the client decides.
-"""
+"""Batches that accumulate until a member joins and pulls them in bulk."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ __all__ = ["BacklogWorkload"]
 
 TOPIC: Final = "Backlog"
 BATCH: Final = 40
-"""A client asks in bulk where 64 messages or more wait in a queue."""
+"""Messages of a batch; a client pulls in bulk when 64 or more wait in a queue."""
 
 
 class BacklogWorkload(Workload):
-    """Every acknowledged message is at its offset, stored once, and handled."""
+    """Every acknowledged message is at its offset, stored once and handled."""
 
     name: ClassVar[str] = "backlog"
 

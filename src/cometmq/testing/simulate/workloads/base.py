@@ -1,11 +1,8 @@
-"""What every kind of message in the simulator is made of: roles that send and consume, promises.
+"""The base of every kind of message: roles that send and consume, and the promises they check.
 
-Job: the common part of a workload: its chance, what was acknowledged where, sending until enough
-is acknowledged, and consuming until the end.  Must not: know faults.
-
-A workload keeps its state outside the machines, so a role that begins again after a crash of its
-machine goes on where it was.  A body is sent once: a send that failed leaves its message in doubt,
-and the next try is another message.
+A workload keeps its state outside the machines, so a role that restarts after a crash of its
+machine continues where it was.  Each body is sent once: a failed send leaves its message in doubt,
+and the next try sends another message.
 """
 
 from __future__ import annotations
@@ -23,65 +20,65 @@ from cometmq.core.consume.order import SUSPEND_MS
 from cometmq.core.filter.subscription import Sql92
 from cometmq.errors import CometError
 from cometmq.model import Message, SendResult, SendStatus
-from cometmq.testing.simulate.broker_part import Place
+from cometmq.testing.simulate.broker_part import Position
 
 if TYPE_CHECKING:
     from cometmq.testing.simulate.broker_part import Group, Seen
     from cometmq.testing.simulate.cluster import Cluster
     from cometmq.testing.simulation import Node
 
-__all__ = ["Place", "Workload", "place_of"]
+__all__ = ["Position", "Workload", "position_of"]
 
 
-def place_of(message: ReceivedMessage) -> Place:
-    """Where a consumer got a message."""
+def position_of(message: ReceivedMessage) -> Position:
+    """Return the position of a message that a consumer received."""
     queue = message.message_queue
     return queue.broker_name, queue.topic, queue.queue_id, message.queue_offset
 
 
 class Workload:
-    """One kind of message; a subclass begins its roles in `start` and says when it is at rest."""
+    """One kind of message; a subclass defines its roles, when it is at rest, and its promises."""
 
     name: ClassVar[str]
     settings: ClassVar[dict[str, object]] = {}
-    """What brokers are to be set to for this kind; it holds for all kinds of a plan."""
+    """Broker settings that this kind needs; they apply to all kinds of a plan."""
 
     def __init__(self, cluster: Cluster, steps: int) -> None:
         self.cluster = cluster
         self.steps = steps
         self.chance = random.Random(f"{cluster.plan.seed}/{self.name}")
-        self.acknowledged: dict[bytes, Place] = {}
+        self.acknowledged: dict[bytes, Position] = {}
         self.tries = 0
         self._in_topic: Counter[bytes] = Counter()
 
     # -- what a subclass says ----------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin the roles, watch topics and groups."""
-        raise AssertionError("a kind of message says this itself")
+        """Start the roles; watch topics and groups."""
+        raise AssertionError("a subclass implements start")
 
     def unsettled(self) -> str | None:
-        """Why it is not at rest yet, None when it is."""
-        raise AssertionError("a kind of message says this itself")
+        """Return why this kind is not at rest yet, None when it is."""
+        raise AssertionError("a subclass implements unsettled")
 
     def check(self) -> None:
-        """At rest: every promise of this kind; CheckFailed where one is broken."""
-        self.check_places()
+        """Check every promise of this kind at rest; report a broken one with `Cluster.fail`."""
+        self.check_positions()
 
     @property
     def acknowledged_count(self) -> int:
-        """How much the brokers have acknowledged."""
+        """How many messages or operations the brokers have acknowledged."""
         return len(self.acknowledged)
 
     @property
     def is_sent(self) -> bool:
-        """Whether enough was acknowledged."""
+        """Whether the brokers have acknowledged enough."""
         return self.acknowledged_count >= self.steps
 
     # -- sending -------------------------------------------------------------------------------
 
     def producer(self, node: Node, number: int = 0) -> Producer:
-        """A producer of this kind; a failed send is not repeated."""
+        """Make a producer that does not repeat a failed send."""
         return Producer(
             f"{self.name}-producers",
             name_server=self.cluster.name_server_address,
@@ -93,14 +90,14 @@ class Workload:
         )
 
     def new_body(self) -> bytes:
-        """A body nobody sent before."""
+        """Return a body that nobody has sent before."""
         self.tries += 1
         return b"%s/%d/" % (self.name.encode(), self.tries) + b"." * self.chance.choice(
             [0, 30, 300, 3000]
         )
 
     async def send_all(self, node: Node, step: Callable[[Producer], Awaitable[None]]) -> None:
-        """Take steps until enough is acknowledged; what fails is passed over."""
+        """Take steps until enough is acknowledged; skip steps that fail."""
         async with self.producer(node) as producer:
             while not self.is_sent:
                 try:
@@ -111,18 +108,18 @@ class Workload:
                 await asyncio.sleep(self.chance.uniform(0, 0.9))
 
     async def send_one(self, producer: Producer, message: Message) -> SendResult | None:
-        """Send and note the acknowledgement; None where it is stored and not safe yet."""
+        """Send and record the acknowledgement; None if the message is stored but not yet safe."""
         sent = await producer.send(message)
         return self.note(message.body, sent)
 
     def note(self, body: bytes, sent: SendResult) -> SendResult | None:
-        """Write down an acknowledgement."""
+        """Record an acknowledgement; None if the message is stored but not yet safe."""
         if sent.status is not SendStatus.SEND_OK:
             return None
         queue = sent.message_queue
-        place = (queue.broker_name, queue.topic, queue.queue_id, sent.queue_offset)
-        self.acknowledged[body] = place
-        self.cluster.world.record("acknowledged", f"{body[:20]!r} {place}")
+        position = (queue.broker_name, queue.topic, queue.queue_id, sent.queue_offset)
+        self.acknowledged[body] = position
+        self.cluster.world.record("acknowledged", f"{body[:20]!r} {position}")
         return sent
 
     # -- consuming -------------------------------------------------------------------------------
@@ -140,14 +137,14 @@ class Workload:
         park_after: int | None = None,
         suspend_ms: int = SUSPEND_MS,
     ) -> PushConsumer:
-        """A member of a watched group, whose handler's end is what its offsets may tell."""
+        """Make a member of a watched group; it may commit only messages whose handler has ended."""
 
         async def handler(message: ReceivedMessage) -> None:
-            self.cluster.holders.look()
+            self.cluster.holders.check()
             await handle(message)
             body = bytes(message.body)
             self.cluster.world.record("handled", f"{group.name} {body[:20]!r}")
-            group.decided.add(place_of(message))
+            group.decided.add(position_of(message))
             group.bodies.add(body)
 
         member = PushConsumer(
@@ -169,12 +166,12 @@ class Workload:
         return member
 
     async def consume(self, consumer: PushConsumer) -> None:
-        """Run a member until the simulation ends."""
+        """Run a member until the clients must stop."""
         async with consumer:
             await self.cluster.ended.wait()
 
     async def come_and_go(self, make: Callable[[], PushConsumer]) -> None:
-        """A member that joins and leaves until the faults are over, then stays away."""
+        """Let a member join and leave until the faults are over."""
         while not self.cluster.is_peace:
             await asyncio.sleep(self.chance.uniform(0.5, 2))
             async with make():
@@ -183,19 +180,20 @@ class Workload:
     # -- promises ------------------------------------------------------------------------------
 
     def never_twice(self, seen: Seen) -> None:
-        """For `Cluster.watch`: each body is stored once."""
+        """Callback of `Cluster.watch`: check that each body is stored once."""
         self._in_topic[seen.body] += 1
         if self._in_topic[seen.body] > 1:
             self.cluster.fail(
-                f"{self.name}: {seen.body[:30]!r} is in its topic twice: {seen.place}"
+                f"{self.name}: {seen.body[:30]!r} is in its topic twice: {seen.position}"
             )
 
-    def check_places(self) -> None:
-        """What was acknowledged lies where the acknowledgement said."""
-        for body, place in self.acknowledged.items():
-            seen = self.cluster.at(place)
+    def check_positions(self) -> None:
+        """Check that acknowledged messages are where the acknowledgement said."""
+        for body, position in self.acknowledged.items():
+            seen = self.cluster.at(position)
             if seen is None or seen.body != body:
-                there = None if seen is None else seen.body[:30]
+                actual = None if seen is None else seen.body[:30]
                 self.cluster.fail(
-                    f"{self.name}: {body[:30]!r} was acknowledged at {place}, where {there!r} lies"
+                    f"{self.name}: {body[:30]!r} was acknowledged at {position}, which has "
+                    f"{actual!r}"
                 )

@@ -1,6 +1,6 @@
-"""Broadcasting: every member is given every message, and knows over its lives where it was.
+"""Broadcasting: every member receives every message and keeps its offsets across its lives.
 
-Must not: look at brokers' offsets; members keep their own, on the disks of their machines.
+Members keep their offsets on the disks of their machines; brokers have none of this group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cometmq.client.queue.offsets import LocalOffsets, OffsetStore
 from cometmq.core.consume.offset_file import decode_offset_file
 from cometmq.model import Message
 from cometmq.model.group import MessageModel
-from cometmq.testing.simulate.workloads.base import Workload, place_of
+from cometmq.testing.simulate.workloads.base import Workload, position_of
 from cometmq.testing.simulation import Node
 
 __all__ = ["BroadcastWorkload"]
@@ -30,7 +30,7 @@ Queue = tuple[str, str, int]
 
 
 class _Member(PushConsumer):
-    """A member whose file of offsets lies on its machine's simulated disk."""
+    """A member that keeps its offset file on its machine's simulated disk."""
 
     node: Node
 
@@ -39,32 +39,32 @@ class _Member(PushConsumer):
 
 
 class _Lives:
-    """What one member was given, over its lives."""
+    """What one member received over its lives."""
 
     def __init__(self) -> None:
         self.handled: dict[Queue, set[int]] = defaultdict(set)
         self.bodies: set[bytes] = set()
-        self.left: dict[Queue, int] = {}
-        """What its file said when it last left in order: nothing before that is given again."""
+        self.saved_at_leave: dict[Queue, int] = {}
+        """The offsets in its file when it last left in order: no earlier message may come again."""
         self.path = ""
 
-    def whole(self, queue: Queue) -> int:
-        """The first offset that it has not handled."""
+    def first_unhandled(self, queue: Queue) -> int:
+        """Return the first offset that the member has not handled."""
         handled = self.handled[queue]
         return next(number for number in range(len(handled) + 1) if number not in handled)
 
 
 class BroadcastWorkload(Workload):
-    """Each of three members handles all, and nothing again of what it had saved when it left."""
+    """Three members handle every message, and none that was saved before they left in order."""
 
     name: ClassVar[str] = "broadcast"
 
     def start(self) -> None:
         cluster = self.cluster
         cluster.watch(TOPIC, self.never_twice)
-        # Brokers know no offsets of it, so no file goes that a member may still want.
+        # Brokers have no offsets of this group, so no log file may be deleted.
         cluster.watch_group(GROUP)
-        cluster.on_look.append(self._look)
+        cluster.on_observed.append(self._observe)
         first, second = cluster.clients
         self._nodes = [first, second, second]
         self._members = [_Lives() for _ in self._nodes]
@@ -88,7 +88,7 @@ class BroadcastWorkload(Workload):
             async with member:
                 await asyncio.sleep(self.chance.uniform(0.3, 2))
             lives = self._members[2]
-            lives.left = self._saved(2)
+            lives.saved_at_leave = self._saved(2)
             await asyncio.sleep(self.chance.uniform(0.1, 1))
         await self._stay(2)
 
@@ -96,12 +96,12 @@ class BroadcastWorkload(Workload):
         node, lives = self._nodes[number], self._members[number]
 
         async def handle(message: ReceivedMessage) -> None:
-            broker_name, topic, queue_id, queue_offset = place_of(message)
+            broker_name, topic, queue_id, queue_offset = position_of(message)
             queue = (broker_name, topic, queue_id)
-            if queue_offset < lives.left.get(queue, 0):
+            if queue_offset < lives.saved_at_leave.get(queue, 0):
                 self.cluster.fail(
-                    f"broadcast: member {number} is given {queue} {queue_offset} again, and had "
-                    f"saved {lives.left[queue]} when it left"
+                    f"broadcast: member {number} received {queue} {queue_offset} again, and had "
+                    f"saved {lives.saved_at_leave[queue]} when it left"
                 )
             await asyncio.sleep(self.chance.uniform(0, 0.2))
             lives.handled[queue].add(queue_offset)
@@ -123,23 +123,26 @@ class BroadcastWorkload(Workload):
         lives.path = f"{FOLDER}/{node.address}@{GROUP}-{number}/{GROUP}/offsets.json"
         return member
 
-    def _look(self) -> None:
-        """No file names an offset beyond what its member has handled."""
+    def _observe(self) -> None:
+        """Check that no saved offset is beyond what its member has handled."""
         for number, lives in enumerate(self._members):
             for queue, saved in self._saved(number).items():
-                if saved > lives.whole(queue):
+                if saved > lives.first_unhandled(queue):
                     self.cluster.fail(
                         f"broadcast: member {number} saved {saved} of {queue}, and has not "
-                        f"handled {lives.whole(queue)}"
+                        f"handled {lives.first_unhandled(queue)}"
                     )
 
     def _saved(self, number: int) -> dict[Queue, int]:
-        """What a member's file says; nothing while its machine is down."""
+        """Return the offsets in a member's file; none while its machine is down."""
         node, path = self._nodes[number], self._members[number].path
         if not node.is_alive or not path or not node.disk.exists(path):
             return {}
         offsets = decode_offset_file(node.disk.read_bytes(path))
-        return {(one.broker_name, one.topic, one.queue_id): at for one, at in offsets.items()}
+        return {
+            (queue.broker_name, queue.topic, queue.queue_id): queue_offset
+            for queue, queue_offset in offsets.items()
+        }
 
     def unsettled(self) -> str | None:
         if not self.is_sent:
@@ -147,5 +150,5 @@ class BroadcastWorkload(Workload):
         wanted = {seen.body for seen in self.cluster.messages(TOPIC)} | self.acknowledged.keys()
         for number, lives in enumerate(self._members):
             if missing := wanted - lives.bodies:
-                return f"member {number} was never given {min(missing)[:30]!r}"
+                return f"member {number} never received {min(missing)[:30]!r}"
         return None

@@ -1,7 +1,7 @@
 """Messages with a delay level: never early, never lost.
 
-Must not: promise that a message comes once; progress is written after delivery, so a crash may
-repeat it, as in RocketMQ.
+A message may come twice: the broker writes its progress after delivery, so a crash may repeat it,
+as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DELAYS_MS: Final = tuple(int(level[:-1]) * 1000 for level in DELAY_LEVELS.split(
 
 
 class DelayedWorkload(Workload):
-    """No message is visible before its delay has passed since it was sent."""
+    """No message is visible before its delay has passed."""
 
     name: ClassVar[str] = "delayed"
     topic: ClassVar[str] = "Delayed"
@@ -52,4 +52,4 @@ class DelayedWorkload(Workload):
         return f"{min(missing)[:30]!r} was never delivered" if missing else None
 
     def check(self) -> None:
-        """Everything arrived; acknowledgements name places in the topic of waiting messages."""
+        """Nothing to do: arrivals are checked, and acknowledged positions are in another topic."""

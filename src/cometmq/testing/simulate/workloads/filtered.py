@@ -1,6 +1,6 @@
-"""SQL92 subscriptions: what matches is handled, nothing else is, and nothing stalls.
+"""SQL92 subscriptions: matching messages are handled, no others are, and nothing stalls.
 
-Must not: evaluate expressions; the sender knows which of its messages match.
+The check does not evaluate expressions: the sender computes which messages match.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXPRESSION: Final = "amount BETWEEN 3 AND 5 OR (colour = 'red' AND amount IS NOT
 
 
 class FilteredWorkload(Workload):
-    """Every acknowledged message that matches is handled, by a group whose members change."""
+    """A group with changing members handles every acknowledged message that matches."""
 
     name: ClassVar[str] = "filtered"
     topic: ClassVar[str] = "Filtered"

@@ -1,10 +1,8 @@
-"""Messages that a delay gateway takes from the brokers, holds, and brings back at an exact time.
+"""Messages that a delay gateway takes from the brokers, stores, and sends at an exact time.
 
-Must not: promise that a message comes once; a crash between two places repeats it, under the same
-``GATEWAY_ID``.
-
-The brokers are the foreign cluster: the gateway asks nothing of them but topics, pulls and sends.
-It runs on a machine of its own with its own disk, and is started again whenever it ended.
+A message may come twice under the same ``GATEWAY_ID``: a crash between two steps repeats it.  The
+brokers are the foreign cluster, of which the gateway uses only topics, pulls and sends.  The
+gateway runs on its own machine with its own disk and restarts after each crash.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ from cometmq.store.offline.verify import FindingKind, verify_store
 from cometmq.testing.loop import NodeCrashed
 from cometmq.testing.simulate.broker_part import Group, Seen
 from cometmq.testing.simulate.gateway_faults import GATEWAY
-from cometmq.testing.simulate.workloads.base import Workload, place_of
+from cometmq.testing.simulate.workloads.base import Workload, position_of
 
 __all__ = ["GatewayWorkload"]
 
 TOPIC: Final = "Bills"
 TAKERS: Final = "DELAY_GATEWAY"
 QUEUES: Final = 8
-"""Of the topics that the gateway makes where they are missing."""
+"""Queues of the topics that the gateway creates."""
 _STORE: Final = "/gateway"
 _SETTINGS: Final = {
     "mappedFileSizeCommitLog": 32 * 1024,
@@ -42,17 +40,17 @@ _SETTINGS: Final = {
 
 
 class _Gateway(DelayGateway):
-    """Notes which messages it has accepted: only those may its foreign offset pass."""
+    """Records the accepted messages: only those may its offset in the foreign cluster pass."""
 
     takers: Group
 
     async def _accept(self, message: ReceivedMessage) -> None:
         await super()._accept(message)
-        self.takers.decided.add(place_of(message))
+        self.takers.decided.add(position_of(message))
 
 
 class GatewayWorkload(Workload):
-    """What was acknowledged comes, never early, with its fields and one id."""
+    """Every acknowledged message comes, never early, with its fields and one id."""
 
     name: ClassVar[str] = "gateway"
 
@@ -68,18 +66,18 @@ class GatewayWorkload(Workload):
         cluster.watch(GATEWAY_TOPIC, self.never_twice, QUEUES)
         cluster.watch(TOPIC, self._arrives, QUEUES)
         cluster.watch(DEAD_LETTER_TOPIC, self._is_buried, QUEUES)
-        self.takers = cluster.watch_group(TAKERS, lambda seen: seen.place[1] == GATEWAY_TOPIC)
+        self.takers = cluster.watch_group(TAKERS, lambda seen: seen.position[1] == GATEWAY_TOPIC)
         first, _ = cluster.clients
         self._node = cluster.world.node(GATEWAY)
         cluster.hooks.watch_disk(self._node)
-        cluster.on_look.append(self._restart_failed)
+        cluster.on_observed.append(self._restart_failed)
         cluster.role("gateway send", first, lambda: self.send_all(first, self._step))
         cluster.role("gateway", self._node, self._run)
 
     # -- the gateway ----------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """One life; a start that fails ends the process, as it ends the command."""
+        """Run one life of the gateway; a failed start ends the process."""
         node, cluster = self._node, self.cluster
         gateway = _Gateway(
             cluster.name_server_address,
@@ -104,7 +102,7 @@ class GatewayWorkload(Workload):
         self._verify()
 
     def _restart_failed(self) -> None:
-        """A store whose disk failed a sync takes nothing until somebody restarts it."""
+        """Restart the gateway after a failed sync, since its store refuses writes then."""
         gateway = self._gateway
         if not self._node.is_alive:
             self._gateway = None
@@ -114,7 +112,9 @@ class GatewayWorkload(Workload):
 
     def _verify(self) -> None:
         report = verify_store(self._node.disk, _STORE)
-        wrong = [str(found) for found in report.findings if found.kind is not FindingKind.NOTE]
+        wrong = [
+            str(finding) for finding in report.findings if finding.kind is not FindingKind.NOTE
+        ]
         if wrong:
             self.cluster.fail(f"gateway: {len(wrong)} findings in its store: {wrong[0]}")
 
@@ -131,7 +131,7 @@ class GatewayWorkload(Workload):
             del properties["GATEWAY_TOPIC"]
             self._broken.add(body)
         elif kind < 0.5:
-            # Counted from when the message is made, which is now or later.
+            # Counted from the message's creation, which is now or later.
             properties["GATEWAY_DELAY_MS"] = str(delay_ms)
         else:
             properties["GATEWAY_TIME_MS"] = str(due_ms)
@@ -163,10 +163,12 @@ class GatewayWorkload(Workload):
         self._has_one_id(seen)
 
     def _has_one_id(self, seen: Seen) -> None:
-        """Repetitions have their message's id; no two messages have one."""
-        known = self._ids.setdefault(seen.properties[ID], seen.body)
-        if known != seen.body or list(self._ids.values()).count(known) > 1:
-            self.cluster.fail(f"gateway: {seen.body[:30]!r} has the id of {known[:30]!r}, or two")
+        """Check that repetitions share their message's id and two messages never do."""
+        body = self._ids.setdefault(seen.properties[ID], seen.body)
+        if body != seen.body or list(self._ids.values()).count(body) > 1:
+            self.cluster.fail(
+                f"gateway: {seen.body[:30]!r} has the id of {body[:30]!r}, or two ids"
+            )
 
     # -- promises ------------------------------------------------------------------------------
 
@@ -176,10 +178,10 @@ class GatewayWorkload(Workload):
         if self._gateway is None:
             return "the gateway is down"
         missing = self.acknowledged.keys() - self._arrived.keys() - self._buried
-        return f"{min(missing)[:30]!r} was never brought" if missing else None
+        return f"{min(missing)[:30]!r} was never sent on" if missing else None
 
     def check(self) -> None:
-        self.check_places()
+        self.check_positions()
         twice = [body for body, count in self._arrived.items() if count > 1]
         if twice and not self.cluster.injected.total():
             self.cluster.fail(f"gateway: {twice[0][:30]!r} came twice though nothing went wrong")

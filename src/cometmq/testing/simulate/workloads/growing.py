@@ -1,6 +1,6 @@
-"""A topic that gets more queues and fewer while message groups are sent to it and consumed.
+"""A topic that grows and shrinks while message groups are sent to it and consumed.
 
-Must not: judge sends that were never acknowledged, nor the order between message groups.
+Only acknowledged sends count, and only the order within a message group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BURST: Final = 3
 
 
 class GrowingWorkload(Workload):
-    """Each message group is handled in the order of its sends, whatever queue it has moved to."""
+    """Each message group is handled in send order, whatever queue it has moved to."""
 
     name: ClassVar[str] = "growing"
 
@@ -43,7 +43,8 @@ class GrowingWorkload(Workload):
         self._handled: defaultdict[str, list[bytes]] = defaultdict(list)
         """Bodies in the order in which their handlers ended for the first time."""
         self._judged: set[bytes] = set()
-        """Before its first growth a topic follows the route, which loses a broker that is down."""
+        """Bodies whose order is checked.  Before its first growth a topic follows the route, which
+        loses a broker that is down."""
         self._is_growing = False
         self._growths = 0
         self._queue_count = QUEUE_COUNT
@@ -62,7 +63,7 @@ class GrowingWorkload(Workload):
     # -- messages ------------------------------------------------------------------------------
 
     async def _step(self, producer: Producer) -> None:
-        """Some messages of one group, each sent before the one before is acknowledged."""
+        """Send some messages of one group, each before the previous one is acknowledged."""
         group = f"group-{self.chance.randrange(GROUPS)}"
         sends = []
         for _ in range(self.chance.randint(1, 2 * BURST - 1)):
@@ -89,7 +90,7 @@ class GrowingWorkload(Workload):
     # -- the operator --------------------------------------------------------------------------
 
     async def _operate(self) -> None:
-        """Grow and shrink while there are faults; then see to it that every growth ends."""
+        """Grow and shrink while there are faults; then complete every growth."""
         node = self.cluster.clients[1]
         servers = self.cluster.name_server_address
         async with Admin(name_server=servers, timeout_ms=1_500, env=node.environment()) as admin:
@@ -122,13 +123,13 @@ class GrowingWorkload(Workload):
         await self._ask(admin, wanted, is_more=wanted > self._queue_count)
 
     async def _ask_again(self, admin: Admin, status: GrowthStatus) -> None:
-        """A change that was only begun; it need not be the last one that was asked for.
+        """Repeat a change that was only begun, which may be older than the last request.
 
-        A broker that was away then may be the only one that knew of it.
+        A broker that was down since may be the only one that has it.
         """
         before, after = _counts(status.old), _counts(status.new)
         wanted = max(after.values())
-        # The same brokers again: others may have got the topic meanwhile.
+        # Name the same brokers: others may have received the topic meanwhile.
         is_more = wanted > max(before.values()) or len(after) > len(before)
         await self._ask(admin, wanted, is_more=is_more, broker_names=sorted(after))
 
@@ -153,7 +154,7 @@ class GrowingWorkload(Workload):
         return f"{min(missing)[:30]!r} was never handled" if missing else None
 
     def check(self) -> None:
-        self.check_places()
+        self.check_positions()
         for group, bodies in self._handled.items():
             last, before = 0, b""
             for body in bodies:
@@ -169,6 +170,6 @@ class GrowingWorkload(Workload):
 
 
 def _counts(layout: str) -> dict[str, int]:
-    """Queues by broker, of a layout as the status writes it."""
-    pairs = (one.rpartition(":") for one in layout.split(";"))
+    """Parse a layout of the growth status into queue counts by broker."""
+    pairs = (entry.rpartition(":") for entry in layout.split(";"))
     return {name: int(count) for name, _, count in pairs}

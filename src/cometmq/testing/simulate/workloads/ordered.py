@@ -1,6 +1,6 @@
-"""Ordered consumption: queue by queue, and message group by message group, over hand-overs.
+"""Ordered consumption by queue and by message group, across hand-overs between members.
 
-Must not: judge messages that were never acknowledged; where they lie is nobody's promise.
+Only acknowledged messages count; nothing is promised about the position of others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cometmq.client.consumer.push_consumer import PushConsumer
 from cometmq.client.message.message import ReceivedMessage
 from cometmq.client.producer.producer import Producer
 from cometmq.model import Message
-from cometmq.testing.simulate.workloads.base import Place, Workload, place_of
+from cometmq.testing.simulate.workloads.base import Position, Workload, position_of
 
 __all__ = ["GlobalOrderedWorkload", "GroupOrderedWorkload", "OrderedWorkload"]
 
@@ -22,7 +22,7 @@ GROUPS: Final = 4
 
 
 class OrderedWorkload(Workload):
-    """Handlers see each queue in its order, whoever holds it, and repeat nothing that is passed."""
+    """Handlers see each queue in order, whichever member holds it."""
 
     name: ClassVar[str] = "ordered"
     topic: ClassVar[str] = "Ordered"
@@ -48,22 +48,22 @@ class OrderedWorkload(Workload):
 
     async def _handle(self, message: ReceivedMessage) -> None:
         await asyncio.sleep(self.chance.uniform(0, 0.1))
-        self._check_order(place_of(message), message.properties.get("__SHARDINGKEY"))
+        self._check_order(position_of(message), message.properties.get("__SHARDINGKEY"))
 
-    def _check_order(self, place: Place, group: str | None) -> None:
-        """At the end of a handler: everything before it in its order has ended once."""
-        strand = place[:3] if self.order == "queue" else (*place[:3], group)
-        queue_offset = place[3]
+    def _check_order(self, position: Position, group: str | None) -> None:
+        """Check at the end of a handler that every earlier message of its order was handled."""
+        strand = position[:3] if self.order == "queue" else (*position[:3], group)
+        queue_offset = position[3]
         earlier = [
             seen
-            for seen in self.cluster.broker(place[0]).seen.get((place[1], place[2]), [])
-            if self._passed[strand] < seen.place[3] < queue_offset
+            for seen in self.cluster.broker(position[0]).seen.get((position[1], position[2]), [])
+            if self._passed[strand] < seen.position[3] < queue_offset
             and (self.order == "queue" or seen.properties.get("__SHARDINGKEY") == group)
         ]
         if earlier:
             self.cluster.fail(
-                f"{self.name}: {place} was handled before {earlier[0].body[:30]!r} "
-                f"at {earlier[0].place[3]}"
+                f"{self.name}: {position} was handled before {earlier[0].body[:30]!r} "
+                f"at {earlier[0].position[3]}"
             )
         self._passed[strand] = max(self._passed[strand], queue_offset)
 
@@ -83,7 +83,7 @@ class GroupOrderedWorkload(OrderedWorkload):
 
 
 class GlobalOrderedWorkload(OrderedWorkload):
-    """The order of a whole topic, which has one queue."""
+    """The order of a whole topic with one queue."""
 
     name: ClassVar[str] = "global-order"
     topic: ClassVar[str] = "OneQueue"

@@ -1,6 +1,6 @@
-"""Message groups that are parked when a message fails too often, and brought back by an operator.
+"""Message groups that are parked after repeated failures and retried or skipped by an operator.
 
-Must not: look into the parking log by other means than an operator has; what handlers saw counts.
+The workload judges by what handlers saw; it reads the parking log only as an operator does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cometmq.errors import CometError
 from cometmq.model import Message
 from cometmq.model.names import park_topic
 from cometmq.testing.simulate.broker_part import Seen
-from cometmq.testing.simulate.workloads.base import Place, Workload
+from cometmq.testing.simulate.workloads.base import Position, Workload
 
 __all__ = ["ParkedWorkload"]
 
@@ -30,21 +30,21 @@ TRIES: Final = 2
 
 
 class ParkedWorkload(Workload):
-    """Each message group is handled in its order and whole, also where it was parked between."""
+    """Each message group is handled completely and in order, also after parking."""
 
     name: ClassVar[str] = "parked"
 
     def start(self) -> None:
         cluster = self.cluster
-        self._places: dict[bytes, Place] = {}
+        self._positions: dict[bytes, Position] = {}
         self._mended: set[bytes] = set()
-        """Bodies of messages whose handlers failed and take them now."""
+        """Bodies whose handler failed and succeeds from now on."""
         self._given_up: set[bytes] = set()
-        """An operator skipped them, or tried to."""
+        """Bodies that an operator skipped or tried to skip."""
         self._passed: defaultdict[object, int] = defaultdict(lambda: -1)
         cluster.watch(TOPIC, self._arrives)
         cluster.watch(park_topic(READERS), self._is_parked)
-        self.readers = cluster.watch_group(READERS, lambda seen: seen.place[1] == TOPIC)
+        self.readers = cluster.watch_group(READERS, lambda seen: seen.position[1] == TOPIC)
         first, second = cluster.clients
         cluster.role("parked send", first, lambda: self.send_all(first, self._step))
         cluster.role("parked one", second, lambda: self.consume(self._member(1)))
@@ -60,12 +60,12 @@ class ParkedWorkload(Workload):
 
     def _arrives(self, seen: Seen) -> None:
         self.never_twice(seen)
-        self._places[seen.body] = seen.place
+        self._positions[seen.body] = seen.position
 
     def _is_parked(self, seen: Seen) -> None:
-        """A copy in the log of what is parked: the message's own offset may pass it now."""
+        """Count a parked message as decided: its copy is in the parking log."""
         if "PARK_OF" in seen.properties:
-            self.readers.decided.add(self._places[seen.body])
+            self.readers.decided.add(self._positions[seen.body])
 
     # -- handling ------------------------------------------------------------------------------
 
@@ -86,31 +86,31 @@ class ParkedWorkload(Workload):
         body = bytes(message.body)
         if body.endswith(b"bad") and body not in self._mended:
             raise RetryLater(reason="not mended yet")
-        while body not in self._places:  # noqa: ASYNC110 - whoever looks knows nobody who waits
-            # Handlers are sometimes faster than the looks at the queues.
+        while body not in self._positions:  # noqa: ASYNC110 - observers have no waiters
+            # A handler may run before the next observation of its queue.
             await asyncio.sleep(0.05)
         self._check_order(body, message.properties.get("__SHARDINGKEY"))
 
     def _check_order(self, body: bytes, group: str | None) -> None:
-        """At the end of a handler: what is before it in its group was handled, or given up."""
-        place = self._places[body]
-        lane = (*place[:3], group)
-        for seen in self.cluster.broker(place[0]).seen[place[1], place[2]]:
+        """Check that every earlier message of the group was handled or skipped."""
+        position = self._positions[body]
+        lane = (*position[:3], group)
+        for seen in self.cluster.broker(position[0]).seen[position[1], position[2]]:
             if (
-                self._passed[lane] < seen.place[3] < place[3]
+                self._passed[lane] < seen.position[3] < position[3]
                 and seen.properties.get("__SHARDINGKEY") == group
                 and seen.body not in self._given_up
             ):
                 self.cluster.fail(
-                    f"parked: {body[:30]!r} of {group} at {place} was handled before "
-                    f"{seen.body[:30]!r} at {seen.place[3]}"
+                    f"parked: {body[:30]!r} of {group} at {position} was handled before "
+                    f"{seen.body[:30]!r} at {seen.position[3]}"
                 )
-        self._passed[lane] = max(self._passed[lane], place[3])
+        self._passed[lane] = max(self._passed[lane], position[3])
 
     # -- the operator --------------------------------------------------------------------------
 
     async def _operate(self) -> None:
-        """From time to time: mend what is first in a lane, or not, and order a retry; or skip."""
+        """Retry parked lanes from time to time, mended or not, or skip their first messages."""
         node = self.cluster.clients[1]
         servers = self.cluster.name_server_address
         async with Admin(name_server=servers, timeout_ms=1_500, env=node.environment()) as admin:
@@ -124,7 +124,7 @@ class ParkedWorkload(Workload):
                     self.cluster.world.record("refused", f"operator {type(error).__name__}")
 
     async def _order(self, lanes: ParkedLanes, lane: ParkedLane) -> None:
-        bodies = [self._body_at(one.position) for one in lane.lane.messages]
+        bodies = [self._body_at(parked.position) for parked in lane.lane.messages]
         self.cluster.world.record("parked", f"{lane.name} {bodies}")
         if b"" in bodies:
             return
@@ -140,11 +140,11 @@ class ParkedWorkload(Workload):
             await lanes.retry(lane)
 
     def _body_at(self, text: str) -> bytes:
-        """The body of the message whose place a lane names: ``topic@broker:queue:offset``."""
-        topic, _, rest = text.partition("@")
-        broker_name, queue_id, queue_offset = rest.rsplit(":", 2)
+        """Return the body at a lane's position: ``topic@broker:queue:offset``."""
+        topic, _, queue_position = text.partition("@")
+        broker_name, queue_id, queue_offset = queue_position.rsplit(":", 2)
         seen = self.cluster.at((broker_name, topic, int(queue_id), int(queue_offset)))
-        # What was parked a moment ago nobody has looked at yet.
+        # The message may not have been observed yet.
         return b"" if seen is None else seen.body
 
     def unsettled(self) -> str | None:

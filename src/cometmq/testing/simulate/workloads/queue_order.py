@@ -1,6 +1,6 @@
-"""Messages of one sender in the order of their queues, read by pull consumers that come and go.
+"""Message groups of one sender, read in queue order by pull consumers that come and go.
 
-Must not: judge the order between queues; there is none.
+Queues have no order among each other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cometmq.client.consumer.pull_consumer import PullConsumer
 from cometmq.client.producer.producer import Producer
 from cometmq.model import Message, MessageQueue
 from cometmq.testing.simulate.broker_part import Seen
-from cometmq.testing.simulate.workloads.base import Workload, place_of
+from cometmq.testing.simulate.workloads.base import Workload, position_of
 from cometmq.testing.simulation import Node
 
 __all__ = ["QueueOrderWorkload"]
@@ -23,7 +23,7 @@ GROUPS: Final = 3
 
 
 class QueueOrderWorkload(Workload):
-    """In a queue the acknowledged messages of a message group ascend, and are handed out so."""
+    """Queues store and deliver the acknowledged messages of a message group in send order."""
 
     name: ClassVar[str] = "queue-order"
 
@@ -81,7 +81,7 @@ class QueueOrderWorkload(Workload):
                     f"queue-order: {queue} was handed out at {before}, then at {queue_offset}"
                 )
             last[queue] = queue_offset
-            self.readers.decided.add(place_of(message))
+            self.readers.decided.add(position_of(message))
             self.readers.bodies.add(bytes(message.body))
 
     def unsettled(self) -> str | None:
@@ -91,12 +91,12 @@ class QueueOrderWorkload(Workload):
         return f"{min(missing)[:30]!r} was never handed out" if missing else None
 
     def check(self) -> None:
-        self.check_places()
+        self.check_positions()
         last: dict[tuple[str, int, str | None], int] = {}
         for seen in self.cluster.messages(TOPIC):
             if seen.body not in self.acknowledged:
                 continue
-            key = (seen.place[0], seen.place[2], _group(seen))
+            key = (seen.position[0], seen.position[2], _group(seen))
             number = int(seen.body.split(b"/")[1])
             if number < last.get(key, 0):
                 self.cluster.fail(f"queue-order: {number} lies behind {last[key]} in {key}")

@@ -1,6 +1,6 @@
-"""Timed messages that are taken back, or moved to another time, while everything goes wrong.
+"""Timed messages that are recalled or rescheduled while faults happen.
 
-Must not: judge a message whose recall has no answer, or one that was refused; it may come or not.
+A message whose recall failed or got no answer may come or not.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ KINDS: Final = ("stays", "recalled", "recalled", "moved", "moved")
 
 
 class RecalledWorkload(DelayedWorkload):
-    """What was taken back in time never comes; of a message that is moved one of the two comes."""
+    """A recalled message never comes; of a rescheduled message the old or the new one comes."""
 
     name: ClassVar[str] = "recalled"
     topic: ClassVar[str] = "Recalled"
 
     def start(self) -> None:
         self._in_doubt: set[bytes] = set()
-        """Asked to be taken back: they need not come."""
-        self._taken_back: set[bytes] = set()
+        """Bodies with a recall or reschedule request: they need not come."""
+        self._recalled: set[bytes] = set()
         self._pairs: list[tuple[bytes, bytes]] = []
-        """Old and new of each move: one of them comes."""
+        """Old and new body of each reschedule: one of them comes."""
         super().start()
 
     async def _step(self, producer: Producer) -> None:
@@ -42,7 +42,7 @@ class RecalledWorkload(DelayedWorkload):
         if kind == "recalled":
             self._in_doubt.add(body)
             await producer.recall(self.topic, sent.recall_handle)
-            self._is_back(body)
+            self._record_recall(body)
         elif kind == "moved":
             await self._move(producer, body, sent)
 
@@ -57,26 +57,26 @@ class RecalledWorkload(DelayedWorkload):
         return Message(self.topic, body, deliver_time_ms=due_ms)
 
     async def _move(self, producer: Producer, old: bytes, sent: SendResult) -> None:
-        """Until the answer either may come; which of the two must come is known by it."""
+        """Reschedule a message: before the answer either may come, after it the new one must."""
         message = self._message()
         new = message.body
         self._in_doubt |= {old, new}
         self._pairs.append((old, new))
         moved = await producer.reschedule(sent.recall_handle, message)
-        self._is_back(old)
+        self._record_recall(old)
         self._in_doubt.discard(new)
         self.note(new, moved)
 
-    def _is_back(self, body: bytes) -> None:
+    def _record_recall(self, body: bytes) -> None:
         self.cluster.world.record("taken back", repr(body[:20]))
         if body in self._arrived:
-            self.cluster.fail(f"{self.name}: {body[:30]!r} was taken back and had come before")
-        self._taken_back.add(body)
+            self.cluster.fail(f"{self.name}: {body[:30]!r} was recalled and had come before")
+        self._recalled.add(body)
 
     def _arrives(self, seen: Seen) -> None:
         super()._arrives(seen)
-        if seen.body in self._taken_back:
-            self.cluster.fail(f"{self.name}: {seen.body[:30]!r} came though it was taken back")
+        if seen.body in self._recalled:
+            self.cluster.fail(f"{self.name}: {seen.body[:30]!r} came though it was recalled")
 
     def unsettled(self) -> str | None:
         if not self.is_sent:
@@ -86,5 +86,5 @@ class RecalledWorkload(DelayedWorkload):
             return f"{min(missing)[:30]!r} was never delivered"
         for old, new in self._pairs:
             if not self._arrived & {old, new}:
-                return f"neither {old[:30]!r} nor {new[:30]!r}, which takes its place, came"
+                return f"neither {old[:30]!r} nor its successor {new[:30]!r} came"
         return None

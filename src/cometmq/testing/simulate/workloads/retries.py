@@ -1,7 +1,4 @@
-"""Messages whose handler fails: tried again later, and dead letters in the end.
-
-Must not: count tries by anything but what the message says.
-"""
+"""Messages whose handler fails: the broker delivers them again, and in the end buries them."""
 
 from __future__ import annotations
 
@@ -15,18 +12,18 @@ from cometmq.client.producer.producer import Producer
 from cometmq.model import Message
 from cometmq.model.names import dlq_topic, retry_topic
 from cometmq.testing.simulate.broker_part import Seen
-from cometmq.testing.simulate.workloads.base import Workload, place_of
+from cometmq.testing.simulate.workloads.base import Workload, position_of
 
 __all__ = ["RetriesWorkload"]
 
 TOPIC: Final = "Retried"
 GROUP: Final = "retrying"
 TRIES_MAX: Final = 2
-"""Tries after the first."""
+"""Deliveries after the first."""
 
 
 class RetriesWorkload(Workload):
-    """What fails twice is handled in the end; what always fails is a dead letter, nothing else."""
+    """A message that fails up to twice is handled; only one that always fails is a dead letter."""
 
     name: ClassVar[str] = "retries"
 
@@ -55,7 +52,7 @@ class RetriesWorkload(Workload):
         fails = {b"good": 0, b"once": 1, b"twice": 2, b"never": 99}
         kind = next(kind for kind in fails if bytes(message.body).endswith(kind))
         if message.reconsume_times < fails[kind]:
-            self.group.decided.add(place_of(message))
+            self.group.decided.add(position_of(message))
             raise RetryLater(reason=f"try {message.reconsume_times} of {kind.decode()}")
 
     def _buried(self, seen: Seen) -> None:
@@ -70,7 +67,7 @@ class RetriesWorkload(Workload):
         return f"{min(missing)[:30]!r} was neither handled nor buried" if missing else None
 
     def check(self) -> None:
-        self.check_places()
+        self.check_positions()
         for body in self.group.bodies:
             if body.endswith(b"never"):
                 self.cluster.fail(f"retries: {body[:30]!r} was handled")

@@ -1,7 +1,7 @@
-"""Staged batches beside ordinary messages: readers see all of a batch or none, and none twice.
+"""Staged batches beside ordinary messages: readers see all of a batch or nothing, and once.
 
-Must not: publish to more than one cluster; the driver is what Spark's is: it stages a batch,
-publishes it, and when anything fails stages the whole batch anew and publishes that.
+The driver works as Spark's does: it stages a batch and publishes it; after any failure it stages
+and publishes the whole batch again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROWS: Final = 12
 
 
 class StagingWorkload(Workload):
-    """What was published is there as a whole, over every crash."""
+    """A published batch is complete, also after crashes."""
 
     name: ClassVar[str] = "staging"
 
@@ -35,7 +35,7 @@ class StagingWorkload(Workload):
         self._published: set[int] = set()
         self._rows: Counter[int] = Counter()
         cluster.watch(TOPIC, self.never_twice)
-        cluster.on_look.append(self._look)
+        cluster.on_observed.append(self._observe)
         first, second = cluster.clients
         cluster.role("staging drive", first, lambda: self._drive(first))
         cluster.role("staging send", second, lambda: self.send_all(second, self._step))
@@ -79,8 +79,8 @@ class StagingWorkload(Workload):
         self.cluster.world.record("published", batch_id)
         return True
 
-    def _look(self) -> None:
-        """All brokers' readers at one moment."""
+    def _observe(self) -> None:
+        """Check the batches that readers of all brokers see at one moment."""
         if not all(part.is_up for part in self.cluster.brokers):
             return
         rows = Counter(
@@ -88,14 +88,14 @@ class StagingWorkload(Workload):
             for seen in self.cluster.messages(TOPIC)
             if seen.body.startswith(b"batch/")
         )
-        # Each broker shows its rows at one moment; two brokers show theirs one after the other.
+        # Publication is atomic on each broker, not across brokers.
         is_whole = len(self.cluster.brokers) == 1 or self.cluster.ended.is_set()
         for batch_id, count in rows.items():
             if count != ROWS and is_whole:
                 self.cluster.fail(f"staging: readers see {count} of {ROWS} rows of {batch_id}")
         missing = self._published - rows.keys()
         if missing:
-            self.cluster.fail(f"staging: batch {min(missing)} was published and is not there")
+            self.cluster.fail(f"staging: batch {min(missing)} was published and is missing")
 
     def unsettled(self) -> str | None:
         return None if self.is_sent else "not everything is published"

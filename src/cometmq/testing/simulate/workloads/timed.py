@@ -1,7 +1,4 @@
-"""Messages with an exact time: never early, never lost.
-
-Must not: promise that a message comes once; a crash may repeat one that was just delivered.
-"""
+"""Messages with an exact time: never early, never lost; a crash may repeat a delivery."""
 
 from __future__ import annotations
 
@@ -13,9 +10,12 @@ from cometmq.testing.simulate.workloads.delayed import DelayedWorkload
 
 __all__ = ["TimedWorkload"]
 
+SOON_MS: Final = 10
+LATE_MS: Final = 9_000
+
 
 class TimedWorkload(DelayedWorkload):
-    """No message is visible before the time it names."""
+    """No message is visible before its delivery time."""
 
     name: ClassVar[str] = "timed"
     topic: ClassVar[str] = "Timed"
@@ -25,7 +25,3 @@ class TimedWorkload(DelayedWorkload):
         due_ms = self.cluster.world.clock.now_ms() + self.chance.randrange(SOON_MS, LATE_MS)
         self._due_ms[body] = due_ms
         await self.send_one(producer, Message(self.topic, body, deliver_time_ms=due_ms))
-
-
-SOON_MS: Final = 10
-LATE_MS: Final = 9_000

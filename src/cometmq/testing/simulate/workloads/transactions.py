@@ -1,6 +1,6 @@
-"""Transactions whose producers commit, roll back, die before they say it, or never decide.
+"""Transactions whose producers commit, roll back, crash before they say so, or never decide.
 
-Must not: ask the broker what it thinks; what readers see is compared with the local transactions.
+The checks compare what readers see with the local transactions, not with the broker's state.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ KINDS: Final = ("done", "undone", "died after it", "died before it", "undecided"
 """What happens to a local transaction."""
 _DONE: Final = ("done", "died after it")
 TOGETHER: Final = (1, 1, 6)
-"""How many transactions of a producer run at once: their ends come in one read, or nearly."""
+"""Choices of how many transactions a producer runs at once, so that their ends come together."""
 KINDS_TOGETHER: Final = (*KINDS, *("done",) * 5)
-"""Mostly commits, as those that lie side by side are stored in one step."""
+"""Mostly commits, since adjacent commits are stored in one step."""
 
 
 class TransactionsWorkload(Workload):
-    """Each half message is settled once, and as its local transaction ended."""
+    """Each half message is settled once, as its local transaction ended."""
 
     name: ClassVar[str] = "transactions"
 
     def start(self) -> None:
         cluster = self.cluster
         self._database: dict[bytes, bool | None] = {}
-        """Body to what its local transaction did; None for undecided."""
+        """Body to the result of its local transaction; None while undecided."""
         self._running: set[bytes] = set()
         self._begun: dict[bytes, str] = {}
         self._delivered: Counter[bytes] = Counter()
@@ -58,7 +58,7 @@ class TransactionsWorkload(Workload):
         if self._delivered[seen.body] > 1:
             self.cluster.fail(f"transactions: {seen.body[:30]!r} was delivered twice")
         if not self._database.get(seen.body):
-            self.cluster.fail(f"transactions: {seen.body[:30]!r} was delivered and never done")
+            self.cluster.fail(f"transactions: {seen.body[:30]!r} was delivered without a commit")
         if seen.body in self._given_up:
             self.cluster.fail(f"transactions: {seen.body[:30]!r} was given up and delivered")
 
@@ -72,7 +72,7 @@ class TransactionsWorkload(Workload):
 
         async def check(message: ReceivedMessage) -> Said:
             body = bytes(message.body)
-            # One that still runs elsewhere is as good as undecided; one unknown never was.
+            # A running transaction is undecided; an unknown one never happened.
             return None if body in self._running else self._database.get(body, False)
 
         async with TransactionProducer(
@@ -88,7 +88,7 @@ class TransactionsWorkload(Workload):
             while not self.is_sent:
                 begun = await self._transact(producer)
                 await asyncio.sleep(self.chance.uniform(0, 0.4 if begun else 0.8))
-            # Stay to answer checks; register again as the heartbeat would after half a minute.
+            # Stay to answer checks; register again as the heartbeat would do every 30 s.
             while not self.cluster.ended.is_set():
                 await asyncio.sleep(1)
                 try:
@@ -97,11 +97,11 @@ class TransactionsWorkload(Workload):
                     continue
 
     async def _transact(self, producer: TransactionProducer) -> bool:
-        """Some transactions at once, which end together; whether one was begun."""
+        """Run some transactions that end together; return whether one was begun."""
         many = self.chance.choice(TOGETHER)
         kinds = [self.chance.choice(KINDS if many == 1 else KINDS_TOGETHER) for _ in range(many)]
         begun = await asyncio.gather(*[self._begin(producer, kind) for kind in kinds])
-        ready = [one for one in begun if one is not None]
+        ready = [opened for opened in begun if opened is not None]
         if not ready:
             return False
         await asyncio.sleep(self.chance.uniform(0, 0.5))
@@ -110,7 +110,9 @@ class TransactionsWorkload(Workload):
             self._running.discard(body)
             self._begun[body] = kind
             self.cluster.world.record("begun", f"{body[:20]!r} {kind}")
-        await asyncio.gather(*[producer.end(one, _outcome(kind)) for _, kind, one in ready])
+        await asyncio.gather(
+            *[producer.end(transaction, _outcome(kind)) for _, kind, transaction in ready]
+        )
         return True
 
     async def _begin(
@@ -133,12 +135,12 @@ class TransactionsWorkload(Workload):
             if part.broker is None or part.broker.transactions.halves:
                 return f"{part.name} has open transactions"
         due = {body for body, kind in self._begun.items() if kind in _DONE}
-        # One that nobody could be asked about for too long is given up, whatever was done.
+        # The broker gives up a transaction whose producer it could not ask for too long.
         missing = due - self._delivered.keys() - self._given_up.keys()
-        return f"{min(missing)[:30]!r} was committed and is not there" if missing else None
+        return f"{min(missing)[:30]!r} was committed and is missing" if missing else None
 
     def check(self) -> None:
-        """Settled once: `_arrives` and `_discarded` have looked at each."""
+        """Nothing to do: `_arrives` and `_discarded` check each message."""
 
 
 def _outcome(kind: str) -> TransactionOutcome:
