@@ -79,7 +79,7 @@ async def test_one_queue_goes_on_in_order_after_its_member_was_killed(tmp_path: 
 
             def holder() -> asyncio.subprocess.Process | None:
                 """Who has the queue, and has handled something of it."""
-                found = state.queue_locks.held().owners.get("desk", {}).get(QUEUE, "")
+                found = state.queue_locks.snapshot().owners.get("desk", {}).get(QUEUE, "")
                 for name, process in zip(("one", "two"), members, strict=True):
                     if f"@{process.pid}#" in found and ("end", name) in [w[:2] for w in lines(out)]:
                         return process

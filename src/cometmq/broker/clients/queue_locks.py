@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.base.state import BrokerState, WhenSaved, answer
-from cometmq.core.group.queue_locks import HeldQueues, QueueLocks
+from cometmq.core.group.queue_locks import LockSnapshot, QueueLocks
 from cometmq.errors import CodecError, StoreError
 from cometmq.model import MessageQueue
 from cometmq.net.server import Handler, ServerConnection
@@ -56,7 +56,7 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
     is_ended: bool = False
 
     @classmethod
-    def of(cls, owners: HeldQueues) -> QueueLockFile:
+    def of(cls, owners: LockSnapshot) -> QueueLockFile:
         """Make the file of these owners."""
         return cls(
             owners.renewed_until_ms,
@@ -71,7 +71,7 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
         )
 
     @classmethod
-    def decode(cls, raw: bytes) -> HeldQueues:
+    def decode(cls, raw: bytes) -> LockSnapshot:
         """Read the file's bytes.
 
         Raises:
@@ -85,12 +85,12 @@ class QueueLockFile(msgspec.Struct, rename="camel"):
             group: {MessageQueue(o.topic, o.broker_name, o.queue_id): o.client_id for o in queues}
             for group, queues in file.locks.items()
         }
-        return HeldQueues(owners, file.renewed_until, file.is_ended)
+        return LockSnapshot(owners, file.renewed_until, file.is_ended)
 
 
 def queue_lock_snapshot(locks: QueueLocks) -> Callable[[], bytes]:
     """Copy the owners; the result encodes the copy."""
-    owners = locks.held()
+    owners = locks.snapshot()
     return lambda: msgspec.json.encode(QueueLockFile.of(owners))
 
 

@@ -129,7 +129,7 @@ class GrowingTopics:
             self._forget_drains(config.topic)
         if growth.phase is not Phase.PREPARED:
             if config.topic not in self._unknown:
-                self._unknown[config.topic] = self._halves.places_of(config.topic)
+                self._unknown[config.topic] = self._halves.offsets_for(config.topic)
             for queue_id in growth.unmoved_queues_of(self._broker_name):
                 if (config.topic, queue_id) not in self._drains:
                     self._begin_drain(config.topic, queue_id)

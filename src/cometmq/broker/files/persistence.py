@@ -43,7 +43,7 @@ from cometmq.broker.transaction.counts import TRANSACTION_COUNT, TransactionCoun
 from cometmq.core.filter.consumer_filter import ConsumerFilter, decode_filter_file
 from cometmq.core.group.consumer_offsets import ConsumerOffsetTable
 from cometmq.core.group.group_table import SubscriptionGroupTable
-from cometmq.core.group.queue_locks import HeldQueues, QueueLocks
+from cometmq.core.group.queue_locks import LockSnapshot, QueueLocks
 from cometmq.core.topic.attributes import (
     GROUP_ATTRIBUTES,
     TOPIC_ATTRIBUTES,
@@ -296,7 +296,7 @@ class BrokerFiles:
         """Read cometmqStaging.json; None if nothing was ever staged.  Blocks."""
         return self._load(_STAGING, LedgerFile.decode)
 
-    def load_queue_locks(self) -> HeldQueues | None:
+    def load_queue_locks(self) -> LockSnapshot | None:
         """Read cometmqQueueLocks.json; None if nobody ever locked a queue.  Blocks.
 
         Without the file a restart loses the locks, as RocketMQ's does.

@@ -1,11 +1,11 @@
 """Who is online: producers and consumers by group, and what each group subscribes to.
 
-Job: apply heartbeats, leaves and losses, and say which groups' members must be told to rebalance.
-It must not send anything; callers pass an opaque, hashable member key (the connection).
+The tables apply heartbeats, leaves and lost connections, and say which groups must rebalance.  They
+send nothing; a member's key is any hashable value, such as its connection.
 
-All members of a consumer group share one subscription table (ConsumerGroupInfo of RocketMQ 5.4):
-a topic is replaced when its `sub_version` grows, added when new, dropped when a full heartbeat no
-longer lists it.  A group exists while it has members.
+All members of a consumer group share one table of subscriptions (ConsumerGroupInfo of RocketMQ
+5.4).  A heartbeat adds new topics, replaces those with a higher `sub_version`, and drops those that
+a full heartbeat no longer lists.  A group exists while it has members.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(slots=True)
 class GroupMember:
-    """One client as a group sees it."""
+    """A client that is a member of a group."""
 
     client_id: str
     language: str
@@ -33,7 +33,7 @@ class GroupMember:
 
 @dataclass(slots=True)
 class ConsumerGroup(Generic[K]):
-    """The online side of a consumer group; `fingerprint` is of the last V2 heartbeat."""
+    """The online members of a consumer group; `fingerprint` is the last V2 heartbeat's."""
 
     name: str
     consume_type: ConsumeType
@@ -45,15 +45,15 @@ class ConsumerGroup(Generic[K]):
 
     @property
     def is_broadcast(self) -> bool:
-        """Say whether each member gets all messages."""
+        """Whether each member gets all messages."""
         return self.message_model is MessageModel.BROADCASTING
 
     def client_ids(self) -> list[str]:
-        """List the members' client ids, each once."""
+        """Return the members' client ids, each once."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
     def find_client(self, client_id: str) -> K | None:
-        """Give the member key of a client id."""
+        """Return the key of the member with this client id, or None."""
         for key, member in self.members.items():
             if member.client_id == client_id:
                 return key
@@ -62,10 +62,10 @@ class ConsumerGroup(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatOutcome:
-    """What a consumer heartbeat did.
+    """What a consumer heartbeat changed.
 
-    `is_changed`: membership or topics changed, so the members must rebalance.
-    `needs_subscription`: the peer left its subscription out, but none is stored.
+    `is_changed`: members or topics changed, so the group must rebalance.
+    `needs_subscription`: the heartbeat has no subscriptions, and none are stored.
     `is_fingerprint_new`: the group's last V2 heartbeat had another fingerprint.
     """
 
@@ -75,7 +75,7 @@ class HeartbeatOutcome:
 
 
 class ConsumerGroups(Generic[K]):
-    """Every consumer group with a member, and which groups there were."""
+    """Every consumer group with a member, and the groups that ever shared a topic's messages."""
 
     __slots__ = ("_groups", "_joined", "_seen")
 
@@ -85,28 +85,28 @@ class ConsumerGroups(Generic[K]):
         self._seen: dict[str, dict[str, None]] = {}
 
     def get(self, group: str) -> ConsumerGroup[K] | None:
-        """Give the group, or None when nobody is online."""
+        """Return the group, or None when it has no member."""
         return self._groups.get(group)
 
     def all(self) -> Mapping[str, ConsumerGroup[K]]:
-        """Give the live table, to read only."""
+        """Return the live table; callers only read it."""
         return self._groups
 
     def subscribers_of(self, topic: str) -> list[str]:
-        """List the online groups that subscribe to the topic."""
+        """Return the online groups that subscribe to the topic."""
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
 
     def seen_on(self, topic: str) -> list[str]:
-        """List the groups that share the topic's messages out, online or not any more."""
+        """Return the groups whose members share the topic's messages, now or earlier."""
         return list(self._seen.get(topic, ()))
 
     def forget(self, group: str) -> None:
-        """Forget that a group was there; it is deleted."""
+        """Forget a deleted group in `seen_on`."""
         for groups in self._seen.values():
             groups.pop(group, None)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget who was there for a topic; it is deleted."""
+        """Forget the groups of a deleted topic in `seen_on`."""
         self._seen.pop(topic, None)
 
     def heartbeat(
@@ -120,23 +120,23 @@ class ConsumerGroups(Generic[K]):
         subscriptions: Iterable[SubscriptionData] | None,
         fingerprint: int = 0,
     ) -> HeartbeatOutcome:
-        """Apply one group of a heartbeat; `subscriptions` None keeps what is stored."""
-        known = self._groups.get(group)
-        is_new_group = known is None
-        if known is None:
-            known = ConsumerGroup(group, consume_type, message_model, consume_from_where)
-            self._groups[group] = known
-        known.consume_type = consume_type
-        known.message_model = message_model
-        known.consume_from_where = consume_from_where
-        is_fingerprint_new = not is_new_group and known.fingerprint != fingerprint
-        known.fingerprint = fingerprint
-        joined = self._join(known, key, member)
+        """Apply one group of a heartbeat; `subscriptions` None keeps the stored ones."""
+        entry = self._groups.get(group)
+        is_new_group = entry is None
+        if entry is None:
+            entry = ConsumerGroup(group, consume_type, message_model, consume_from_where)
+            self._groups[group] = entry
+        entry.consume_type = consume_type
+        entry.message_model = message_model
+        entry.consume_from_where = consume_from_where
+        is_fingerprint_new = not is_new_group and entry.fingerprint != fingerprint
+        entry.fingerprint = fingerprint
+        joined = self._join(entry, key, member)
         if subscriptions is None:
-            return HeartbeatOutcome(joined, not known.subscriptions, is_fingerprint_new)
-        topics_changed = _replace_subscriptions(known.subscriptions, subscriptions)
-        if (joined or topics_changed) and not known.is_broadcast:
-            for topic in known.subscriptions:
+            return HeartbeatOutcome(joined, not entry.subscriptions, is_fingerprint_new)
+        topics_changed = _replace_subscriptions(entry.subscriptions, subscriptions)
+        if (joined or topics_changed) and not entry.is_broadcast:
+            for topic in entry.subscriptions:
                 self._seen.setdefault(topic, {})[group] = None
         return HeartbeatOutcome(joined or topics_changed, False, is_fingerprint_new)
 
@@ -147,24 +147,24 @@ class ConsumerGroups(Generic[K]):
         return present is None or present.client_id != member.client_id
 
     def leave(self, key: K, group: str) -> bool:
-        """Remove a member; True when it was one, so that the others must rebalance."""
+        """Remove a member; True when it was one, so the others must rebalance."""
         self._joined.get(key, {}).pop(group, None)
-        known = self._groups.get(group)
-        if known is None or known.members.pop(key, None) is None:
+        entry = self._groups.get(group)
+        if entry is None or entry.members.pop(key, None) is None:
             return False
-        if not known.members:
+        if not entry.members:
             del self._groups[group]
         return True
 
     def leave_all(self, key: K) -> list[str]:
-        """Remove a lost connection from every group; give the groups it was in."""
+        """Remove a lost connection from every group; return the groups it was in."""
         groups = list(self._joined.pop(key, {}))
         for group in groups:
             self.leave(key, group)
         return groups
 
     def expired(self, now_ms: int, timeout_ms: int) -> list[K]:
-        """List the members without a heartbeat for longer than `timeout_ms`."""
+        """Return the members without a heartbeat for longer than `timeout_ms`."""
         keys: dict[K, None] = {}
         for group in self._groups.values():
             for key, member in group.members.items():
@@ -176,15 +176,15 @@ class ConsumerGroups(Generic[K]):
 def _replace_subscriptions(
     table: dict[str, SubscriptionData], subscriptions: Iterable[SubscriptionData]
 ) -> bool:
-    """Take over a full subscription list; True when the set of topics changed."""
+    """Apply a full list of subscriptions; True when the set of topics changed."""
     changed = False
     listed = set()
     for subscription in subscriptions:
         listed.add(subscription.topic)
-        known = table.get(subscription.topic)
-        if known is None:
+        stored = table.get(subscription.topic)
+        if stored is None:
             changed = True
-        elif subscription.sub_version <= known.sub_version:
+        elif subscription.sub_version <= stored.sub_version:
             continue
         table[subscription.topic] = subscription
     for topic in [topic for topic in table if topic not in listed]:
@@ -203,15 +203,15 @@ class ProducerGroups(Generic[K]):
         self._by_client: dict[str, K] = {}
 
     def all(self) -> Mapping[str, Mapping[K, GroupMember]]:
-        """Give the live table, to read only."""
+        """Return the live table; callers only read it."""
         return self._groups
 
     def get(self, group: str) -> Mapping[K, GroupMember] | None:
-        """Give the members of a group, or None when nobody is online."""
+        """Return the members of a group, or None when it has none."""
         return self._groups.get(group)
 
     def find_client(self, client_id: str) -> K | None:
-        """Give the connection of a client id that produces in any group."""
+        """Return the connection of a client that is a member of any producer group."""
         return self._by_client.get(client_id)
 
     def heartbeat(self, key: K, group: str, member: GroupMember) -> None:
@@ -227,10 +227,12 @@ class ProducerGroups(Generic[K]):
         member = members.pop(key, None)
         if not members:
             del self._groups[group]
-        if member is not None and self._by_client.get(member.client_id) == key:
-            still = any(key in others for others in self._groups.values())
-            if not still:
-                del self._by_client[member.client_id]
+        if (
+            member is not None
+            and self._by_client.get(member.client_id) == key
+            and not any(key in others for others in self._groups.values())
+        ):
+            del self._by_client[member.client_id]
 
     def leave_all(self, key: K) -> None:
         """Remove a lost connection from every group."""
@@ -238,7 +240,7 @@ class ProducerGroups(Generic[K]):
             self.leave(key, group)
 
     def expired(self, now_ms: int, timeout_ms: int) -> list[K]:
-        """List the members without a heartbeat for longer than `timeout_ms`."""
+        """Return the members without a heartbeat for longer than `timeout_ms`."""
         keys: dict[K, None] = {}
         for members in self._groups.values():
             for key, member in members.items():

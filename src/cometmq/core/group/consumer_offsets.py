@@ -1,17 +1,18 @@
 """Consumer offsets of one broker: where each group continues in each queue.
 
-Job: the table behind QUERY/UPDATE_CONSUMER_OFFSET and ``consumerOffset.json``, and the one-shot
-resets an operator ordered.  It must not persist anything; `revision` tells the owner to.
+The table answers QUERY_CONSUMER_OFFSET, takes UPDATE_CONSUMER_OFFSET, is saved as
+``consumerOffset.json`` and delivers an operator's resets once.  It saves nothing itself: its owner
+saves it when `revision` has grown.
 
-The key is ``topic@group`` as in the file; the value is the *next* offset to consume.  A commit
-overwrites unconditionally, also backwards (ConsumerOffsetManager of RocketMQ 5.4).  A pending
-reset wins over commits until the group has heard of it: RocketMQ forgets it when it is told, here
-it lasts until a pull shows that the answer arrived.
+The key is ``topic@group``, as in the file; the value is the *next* offset to consume.  A commit
+overwrites the value always, also with a lower one (ConsumerOffsetManager of RocketMQ 5.4).  A
+pending reset wins over commits until the group knows of it.  RocketMQ drops the reset when it sends
+it; this table drops it when a pull shows that the answer arrived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from cometmq.model.topic import DataVersion
 
@@ -21,7 +22,7 @@ _SEPARATOR = "@"
 
 
 class _Reset:
-    """An order to go on from an offset, and who was told last."""
+    """An order to continue at an offset, and the peer that received it last."""
 
     __slots__ = ("consumer_offset", "delivered_to")
 
@@ -33,7 +34,7 @@ class _Reset:
 class ConsumerOffsetTable:
     """Offsets by ``topic@group`` and queue id.
 
-    `version_step` commits move the data version once, as Java's consumerOffsetUpdateVersionStep.
+    The data version grows once in `version_step` commits (consumerOffsetUpdateVersionStep).
     """
 
     __slots__ = (
@@ -62,7 +63,7 @@ class ConsumerOffsetTable:
         self.revision = 0
 
     def all(self) -> Mapping[str, Mapping[int, int]]:
-        """Give the live table, to read only."""
+        """Return the live table; callers only read it."""
         return self._table
 
     def commit(
@@ -81,7 +82,7 @@ class ConsumerOffsetTable:
             self.version = self.version.next(now_ms)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Give the stored offset (a pending reset first), or None."""
+        """Return the pending reset, else the stored offset, else None."""
         key = topic + _SEPARATOR + group
         if self._resets:
             pending = self._resets.get(key, {}).get(queue_id)
@@ -93,13 +94,13 @@ class ConsumerOffsetTable:
     def reset(
         self, group: str, topic: str, queue_id: int, consumer_offset: int, now_ms: int
     ) -> None:
-        """Set an offset by order of an operator: it holds until the group has heard of it."""
+        """Set an offset for an operator; it wins over commits until the group knows of it."""
         self.commit(group, topic, queue_id, consumer_offset, now_ms)
         resets = self._resets.setdefault(topic + _SEPARATOR + group, {})
         resets[queue_id] = _Reset(consumer_offset)
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Say whether a reset of the queue waits until the group has heard of it."""
+        """Say whether the queue has a reset that the group may not know yet."""
         if not self._resets:
             return False
         return queue_id in self._resets.get(topic + _SEPARATOR + group, {})
@@ -107,10 +108,11 @@ class ConsumerOffsetTable:
     def tell_reset(
         self, group: str, topic: str, queue_id: int, pulled_offset: int, peer: str
     ) -> int | None:
-        """Give the pending reset of a queue to a pull, or forget it and give None.
+        """Return the offset that a pull must continue at, or None when no reset is pending.
 
-        It is told first, and forgotten when a pull comes from there, or the same peer asks again:
-        it has read the answer and goes where it likes.  Another peer never saw it.
+        The first pull receives the reset.  A later pull ends it when it begins at the reset's
+        offset, or comes from the same peer, which has read the answer.  Any other peer has not seen
+        the reset and receives it too.
         """
         if not self._resets:
             return None
@@ -137,7 +139,7 @@ class ConsumerOffsetTable:
         return [key[len(prefix) :] for key in self._table if key.startswith(prefix)]
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
-        """Give offset by queue id of one topic and group."""
+        """Return the offsets of one topic and group by queue id."""
         return self._table.get(topic + _SEPARATOR + group, {})
 
     def clone(self, source_group: str, target_group: str, topics: Iterable[str]) -> None:
@@ -149,15 +151,14 @@ class ConsumerOffsetTable:
                 self.revision += 1
 
     def remove_topic(self, topic: str) -> None:
-        """Forget every group's offsets in a deleted topic."""
+        """Remove every group's offsets in a deleted topic."""
         self._remove(lambda key: key.startswith(topic + _SEPARATOR))
 
     def remove_group(self, group: str) -> None:
-        """Forget a deleted group's offsets."""
+        """Remove a deleted group's offsets."""
         self._remove(lambda key: key.endswith(_SEPARATOR + group))
 
-    def _remove(self, matches: object) -> None:
-        assert callable(matches)
+    def _remove(self, matches: Callable[[str], bool]) -> None:
         for table in (self._table, self._resets):
             for key in [key for key in table if matches(key)]:
                 del table[key]

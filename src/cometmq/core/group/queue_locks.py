@@ -1,22 +1,22 @@
 """Which client may consume a queue in order: the locks of one broker, by group.
 
-Job: grant, renew, release and expire locks, and remember who was refused and waits.
-It must not send anything, and is told the time.
+`QueueLocks` grants, renews, releases and expires locks, and remembers the clients that wait for
+one.  It sends nothing and reads no clock.
 
-Theory: a lock belongs to (group, queue) and names a client.  It lives as long as its owner asks
-again in time; nobody takes it away before, since the owner's handlers may still run.  Whoever was
-refused is remembered until told, so that a release need not wait for the next rebalance of the
-others (20 s in clients of RocketMQ before 5).
+A lock belongs to a group and a queue, and names a client.  It lives as long as its owner renews it
+in time; nobody takes it away earlier, since the owner's handlers may still run.  A refused client
+waits in the lock until the lock ends, so that the broker can notify it at once; otherwise it would
+ask again only at its next rebalance (20 s in clients of RocketMQ before 5).
 
-A broker that starts again must not give a queue to another client while the owner of before still
-believes in its lock.  So the owners are written down when they change (`revision` says when), with
-a time up to which locks may have been renewed; it is moved on ahead, once for many renewals, and
-what is read back counts as renewed then.  Where that time could not be written an owner may have
-been renewed later, but not after the broker ended.  So unless the broker said at its end that the
-time is exact, each owner keeps its queue after a start for as long as a client relies on its last
-renewal.
+A restarted broker must not grant a queue to another client while the previous owner still relies
+on its lock.  So the broker saves the owners whenever they change (`revision` grows), together with
+a time up to which locks may have been renewed.  That time lies ahead, so that one write covers many
+renewals; `restore` takes it as the last renewal of every lock.  When the broker could not write the
+time, an owner may have renewed later, but not after the broker ended.  So unless the broker noted
+at its end that the time is exact, each owner keeps its queue after a start for as long as a client
+relies on its last renewal.
 
-Source: RebalanceLockManager of RocketMQ 5.4; waiters, and what outlives a restart, are ours.
+Source: RebalanceLockManager of RocketMQ 5.4, which has neither waiters nor saved locks.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from typing import Final
 
 from cometmq.model import MessageQueue
 
-__all__ = ["LOCK_LIVE_MS", "RELIED_ON_MS", "HeldQueues", "QueueLocks"]
+__all__ = ["LOCK_LIVE_MS", "RELIED_ON_MS", "LockSnapshot", "QueueLocks"]
 
 LOCK_LIVE_MS: Final = 60_000
 """``rocketmq.broker.rebalance.lockMaxLiveTime``; clients renew every 20 s."""
 RELIED_ON_MS: Final = 30_000
-"""A client consumes this long after its last renewal (REBALANCE_LOCK_MAX_LIVE_TIME)."""
+"""A client consumes for this long after its last renewal (REBALANCE_LOCK_MAX_LIVE_TIME)."""
 AHEAD_MS: Final = 30_000
-"""Two members that renew every 20 s cost two writes a minute, not six."""
+"""How far the saved time lies ahead; two members that renew every 20 s cost two writes a minute."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeldQueues:
-    """Who holds what, by group, and up to when locks may have been renewed.
+class LockSnapshot:
+    """The owner of each locked queue by group, and up to when locks may have been renewed.
 
-    ``is_ended``: none was renewed later, since the broker has stopped.
+    ``is_ended`` says that no lock was renewed later, since the broker has stopped.
     """
 
     owners: Mapping[str, Mapping[MessageQueue, str]]
@@ -50,7 +50,7 @@ class HeldQueues:
 
 
 class _Lock:
-    """One held queue."""
+    """The lock of one queue: its owner, and the clients that wait for it."""
 
     __slots__ = ("client_id", "granted_at", "renewed_ms", "waiting")
 
@@ -72,20 +72,20 @@ class QueueLocks:
         self._is_ended = False
         self.live_ms = live_ms
         self.revision = 0
-        """Moves whenever `held` would tell something new."""
+        """Grows whenever `snapshot` would differ from the saved one."""
 
-    # -- what outlives a restart ----------------------------------------------------------
+    # -- restart --------------------------------------------------------------------------
 
-    def held(self) -> HeldQueues:
-        """A copy of what a broker that starts again has to know."""
+    def snapshot(self) -> LockSnapshot:
+        """Copy what a restarted broker needs."""
         owners = {
-            group: {queue: held.client_id for queue, held in locks.items()}
+            group: {queue: lock.client_id for queue, lock in locks.items()}
             for group, locks in self._groups.items()
         }
-        return HeldQueues(owners, self._renewed_until_ms, self._is_ended)
+        return LockSnapshot(owners, self._renewed_until_ms, self._is_ended)
 
-    def restore(self, recorded: HeldQueues, now_ms: int) -> None:
-        """Take up the locks of the run before; each lives as long as its owner may rely on it."""
+    def restore(self, recorded: LockSnapshot, now_ms: int) -> None:
+        """Restore the previous run's locks; each lives as long as its owner may rely on it."""
         renewed_ms = min(recorded.renewed_until_ms, now_ms)
         if not recorded.is_ended:
             relied_on_ms = min(RELIED_ON_MS, self.live_ms)
@@ -93,7 +93,7 @@ class QueueLocks:
         elif now_ms - renewed_ms > self.live_ms:
             return
         else:
-            # Nobody is told of a renewal before the file says no more that there is none.
+            # The file says that nothing was renewed since; it must change before a renewal does.
             self.revision += 1
         for group, owners in recorded.owners.items():
             locks = {queue: _Lock(name, renewed_ms) for queue, name in owners.items()}
@@ -103,7 +103,7 @@ class QueueLocks:
         self._renewed_until_ms = recorded.renewed_until_ms
 
     def ended(self, now_ms: int) -> None:
-        """Nothing is renewed from now on: the broker stops."""
+        """Note that the broker stops: nothing is renewed from now on."""
         if self._groups:
             self._renewed_until_ms = min(now_ms, self._renewed_until_ms)
             self._is_ended = True
@@ -114,26 +114,26 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int
     ) -> list[MessageQueue]:
-        """Grant or renew; the queues that are the client's now, in the order asked."""
+        """Grant or renew locks; return the queues the client owns now, in the order asked."""
         locks = self._groups.setdefault(group, {})
         granted: list[MessageQueue] = []
         is_changed = False
         for queue in queues:
-            held = locks.get(queue)
-            if held is None:
-                held = locks[queue] = _Lock(client_id, now_ms)
-                held.granted_at = self.revision + 1
+            lock = locks.get(queue)
+            if lock is None:
+                lock = locks[queue] = _Lock(client_id, now_ms)
+                lock.granted_at = self.revision + 1
                 is_changed = True
-            elif held.client_id == client_id:
-                held.renewed_ms = now_ms
-            elif self._is_expired(held, now_ms):
-                held.client_id = client_id
-                held.granted_at = self.revision + 1
-                held.renewed_ms = now_ms
-                held.waiting.pop(client_id, None)
+            elif lock.client_id == client_id:
+                lock.renewed_ms = now_ms
+            elif self._is_expired(lock, now_ms):
+                lock.client_id = client_id
+                lock.granted_at = self.revision + 1
+                lock.renewed_ms = now_ms
+                lock.waiting.pop(client_id, None)
                 is_changed = True
             else:
-                held.waiting[client_id] = None
+                lock.waiting[client_id] = None
                 continue
             granted.append(queue)
         if not locks:
@@ -145,15 +145,15 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[str]:
-        """Release what the client holds of these; the clients that waited for it."""
+        """Release the client's locks on these queues; return the clients that waited for them."""
         locks = self._groups.get(group)
         if locks is None:
             return []
         waiting: dict[str, None] = {}
         for queue in queues:
-            held = locks.get(queue)
-            if held is not None and held.client_id == client_id:
-                waiting.update(held.waiting)
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                waiting.update(lock.waiting)
                 del locks[queue]
                 self.revision += 1
         if not locks:
@@ -161,43 +161,43 @@ class QueueLocks:
         return list(waiting)
 
     def are_written(self, group: str, queues: Iterable[MessageQueue], written: int) -> bool:
-        """Say whether a file of this revision names the owners these queues have now."""
+        """Say whether a file of revision ``written`` names the present owners of these queues."""
         locks = self._groups.get(group, {})
         return all(queue in locks and locks[queue].granted_at <= written for queue in queues)
 
     def owner(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
-        """The client that holds a queue, or None."""
-        held = self._groups.get(group, {}).get(queue)
-        return None if held is None or self._is_expired(held, now_ms) else held.client_id
+        """Return the client that owns the lock of a queue, or None."""
+        lock = self._groups.get(group, {}).get(queue)
+        return None if lock is None or self._is_expired(lock, now_ms) else lock.client_id
 
     def are_all_expired(self, group: str, now_ms: int) -> bool:
-        """Whether nobody of the group consumes in order now."""
+        """Say whether no client of the group owns a lock now."""
         locks = self._groups.get(group, {})
-        return all(self._is_expired(held, now_ms) for held in locks.values())
+        return all(self._is_expired(lock, now_ms) for lock in locks.values())
 
     def expire(self, now_ms: int) -> dict[str, list[str]]:
-        """Drop what has expired; the clients that waited for it, by group."""
-        told: dict[str, dict[str, None]] = {}
+        """Drop the expired locks; return the clients that waited for them, by group."""
+        waiting_by_group: dict[str, dict[str, None]] = {}
         for group, locks in list(self._groups.items()):
-            for queue, held in list(locks.items()):
-                if self._is_expired(held, now_ms):
+            for queue, lock in list(locks.items()):
+                if self._is_expired(lock, now_ms):
                     del locks[queue]
                     self.revision += 1
-                    if held.waiting:
-                        told.setdefault(group, {}).update(held.waiting)
+                    if lock.waiting:
+                        waiting_by_group.setdefault(group, {}).update(lock.waiting)
             if not locks:
                 del self._groups[group]
-        return {group: list(clients) for group, clients in told.items()}
+        return {group: list(clients) for group, clients in waiting_by_group.items()}
 
     def next_expiry_ms(self) -> int | None:
-        """When to call `expire`: the first moment at which somebody's waiting may be over."""
+        """Return when to call `expire`: the first time a lock with a waiting client may expire."""
         renewed = [
-            held.renewed_ms
+            lock.renewed_ms
             for locks in self._groups.values()
-            for held in locks.values()
-            if held.waiting
+            for lock in locks.values()
+            if lock.waiting
         ]
         return min(renewed) + self.live_ms + 1 if renewed else None
 
-    def _is_expired(self, held: _Lock, now_ms: int) -> bool:
-        return now_ms - held.renewed_ms > self.live_ms
+    def _is_expired(self, lock: _Lock, now_ms: int) -> bool:
+        return now_ms - lock.renewed_ms > self.live_ms

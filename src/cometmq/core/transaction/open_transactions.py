@@ -210,7 +210,7 @@ class OpenHalves:
         """The open half message with the highest queue offset."""
         return next(reversed(self._open.values()), None)
 
-    def places_of(self, topic: str) -> list[int]:
+    def offsets_for(self, topic: str) -> list[int]:
         """Newest queue offsets of the half messages for a topic, ascending."""
         return [offset for offset, half in self._open.items() if half.topic == topic]
 

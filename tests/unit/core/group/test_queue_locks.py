@@ -61,33 +61,33 @@ def test_a_restart_leaves_a_lock_to_its_owner_for_as_long_as_it_may_rely_on_it()
     """What is written down is ahead of the renewals, once for many; a clean stop is exact."""
     locks = QueueLocks()
     assert locks.lock("g", "c1", [Q0], 1_000) == [Q0]
-    written, held = locks.revision, locks.held()
-    assert held.renewed_until_ms >= 1_000
+    written, snapshot = locks.revision, locks.snapshot()
+    assert snapshot.renewed_until_ms >= 1_000
     locks.lock("g", "c1", [Q0], 21_000)
     assert locks.revision == written
-    assert locks.held().renewed_until_ms >= 21_000
+    assert locks.snapshot().renewed_until_ms >= 21_000
     locks.lock("g", "c1", [Q0], 41_000)
     assert locks.revision > written
-    assert locks.held().renewed_until_ms >= 41_000
+    assert locks.snapshot().renewed_until_ms >= 41_000
 
     killed = QueueLocks()
-    killed.restore(held, 5_000)
+    killed.restore(snapshot, 5_000)
     assert killed.lock("g", "c2", [Q0, Q1], 5_000) == [Q1]
     assert killed.lock("g", "c1", [Q0], 6_000) == [Q0]
     assert killed.lock("g", "c2", [Q0], 6_000 + LOCK_LIVE_MS) == []
 
     late = QueueLocks()
-    late.restore(held, held.renewed_until_ms + LOCK_LIVE_MS)
-    assert late.lock("g", "c2", [Q0], held.renewed_until_ms + LOCK_LIVE_MS) == []
+    late.restore(snapshot, snapshot.renewed_until_ms + LOCK_LIVE_MS)
+    assert late.lock("g", "c2", [Q0], snapshot.renewed_until_ms + LOCK_LIVE_MS) == []
     # A full disk may have kept later renewals from the file: clients rely on them for 30 s.
-    later, start_ms = QueueLocks(), held.renewed_until_ms + 10 * LOCK_LIVE_MS
-    later.restore(held, start_ms)
+    later, start_ms = QueueLocks(), snapshot.renewed_until_ms + 10 * LOCK_LIVE_MS
+    later.restore(snapshot, start_ms)
     assert later.lock("g", "c2", [Q0], start_ms + RELIED_ON_MS) == []
     assert later.lock("g", "c2", [Q0], start_ms + RELIED_ON_MS + 1) == [Q0]
 
     locks.ended(42_000)
     stopped = QueueLocks()
-    stopped.restore(locks.held(), 100_000)
+    stopped.restore(locks.snapshot(), 100_000)
     assert stopped.owner("g", Q0, 42_000 + LOCK_LIVE_MS) == "c1"
     assert stopped.owner("g", Q0, 42_001 + LOCK_LIVE_MS) is None
 
@@ -108,13 +108,13 @@ def test_every_change_of_owners_is_written_down() -> None:
     assert not is_new()
     locks.lock("g", "c2", [Q0], 101)
     assert is_new()
-    assert locks.held().owners == {"g": {Q0: "c2"}}
+    assert locks.snapshot().owners == {"g": {Q0: "c2"}}
     locks.unlock("g", "c2", [Q0])
     assert is_new()
     locks.lock("g", "c2", [Q0], 102)
     locks.expire(203)
     assert is_new()
-    assert locks.held().owners == {}
+    assert locks.snapshot().owners == {}
 
 
 def test_a_clean_end_without_locks_and_one_long_ago() -> None:
@@ -126,8 +126,8 @@ def test_a_clean_end_without_locks_and_one_long_ago() -> None:
     locks.lock("g", "c1", [Q0], 0)
     locks.ended(5)
     late = QueueLocks()
-    late.restore(locks.held(), LOCK_LIVE_MS + 6)
+    late.restore(locks.snapshot(), LOCK_LIVE_MS + 6)
     assert late.owner("g", Q0, LOCK_LIVE_MS + 6) is None
     soon = QueueLocks()
-    soon.restore(locks.held(), 6)
+    soon.restore(locks.snapshot(), 6)
     assert soon.owner("g", Q0, 6) == "c1"

@@ -33,7 +33,7 @@ def test_the_table_knows_every_offset_of_a_half_message() -> None:
     assert [halves.find(offset) for offset in (0, 1, 2, 3, 4)] == [again, again, other, again, None]
     assert (halves.at(1), halves.at(3), len(halves)) == (None, again, 2)
     assert (halves.first(), halves.last(), halves.offsets()) == (other, again, [2, 3])
-    assert halves.places_of("t") == [3]
+    assert halves.offsets_for("t") == [3]
     assert halves.counts == {"t": 1, "u": 1}
     assert list(halves.remove(again)) == [0, 1, 3]
     assert list(halves.remove(other)) == [2]

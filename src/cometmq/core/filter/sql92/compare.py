@@ -46,13 +46,13 @@ def refuse_text(text: str) -> bool:
     raise NotComparable(f"a Boolean on the left cannot be compared with the text {text[:80]!r}")
 
 
-def compare_doubles(left: float, right: float) -> int:
+def compare_doubles(left_side: float, right_side: float) -> int:
     """``Double.compareTo``: not-a-number is greatest and equal to itself, -0.0 is below 0.0."""
-    if left < right:
+    if left_side < right_side:
         return -1
-    if left > right:
+    if left_side > right_side:
         return 1
-    return _rank(left) - _rank(right)
+    return _rank(left_side) - _rank(right_side)
 
 
 def _rank(value: float) -> int:
@@ -63,29 +63,32 @@ def _rank(value: float) -> int:
     return 1
 
 
-def order_texts(left: str, right: str) -> int:
+def order_texts(left_side: str, right_side: str) -> int:
     """Compare two properties as numbers.
 
     Raises:
         NotComparable: one of them is not a number.
     """
-    return compare_doubles(parse_double(left), parse_double(right))
+    return compare_doubles(parse_double(left_side), parse_double(right_side))
 
 
-def compare_literals(left: Literal, right: Literal) -> int:
+def compare_literals(left_side: Literal, right_side: Literal) -> int:
     """The sign of Java's ``compareTo`` of two literals, neither of them null.
 
     Raises:
         NotComparable: Java would throw.
     """
-    first, second = left.value, right.value
-    if left.kind is LiteralKind.BOOLEAN and right.kind is LiteralKind.STRING:
+    first, second = left_side.value, right_side.value
+    if left_side.kind is LiteralKind.BOOLEAN and right_side.kind is LiteralKind.STRING:
         refuse_text(str(second))
     if isinstance(first, str) and not isinstance(second, str):
-        first = _PARSERS[right.kind](first) if right.is_number else parse_boolean(first)
+        first = _PARSERS[right_side.kind](first) if right_side.is_number else parse_boolean(first)
     elif isinstance(second, str) and not isinstance(first, str):
-        second = _PARSERS[left.kind](second)
-    elif LiteralKind.BOOLEAN in (left.kind, right.kind) and left.kind is not right.kind:
+        second = _PARSERS[left_side.kind](second)
+    elif (
+        LiteralKind.BOOLEAN in (left_side.kind, right_side.kind)
+        and left_side.kind is not right_side.kind
+    ):
         return -1
     if isinstance(first, str) or isinstance(second, str):
         return (str(first) > str(second)) - (str(first) < str(second))
@@ -97,21 +100,21 @@ def compare_literals(left: Literal, right: Literal) -> int:
 
 
 def are_equal(
-    left: bool | int | float | str | None, right: bool | int | float | str | None
+    left_side: bool | int | float | str | None, right_side: bool | int | float | str | None
 ) -> bool | None:
     """``=`` where at least one side is a condition's result or null.
 
     Raises:
         NotComparable: Java would throw.
     """
-    if left is None:
-        return True if right is None else None
-    if right is None:
+    if left_side is None:
+        return True if right_side is None else None
+    if right_side is None:
         return False
-    if isinstance(left, bool):
-        if isinstance(right, str):
-            return refuse_text(right)
-        return left is right
-    if isinstance(left, str) and isinstance(right, bool):
-        return parse_boolean(left) is right
+    if isinstance(left_side, bool):
+        if isinstance(right_side, str):
+            return refuse_text(right_side)
+        return left_side is right_side
+    if isinstance(left_side, str) and isinstance(right_side, bool):
+        return parse_boolean(left_side) is right_side
     return False

@@ -140,7 +140,7 @@ class _Compiler:
             case TextSearch():
                 return self._text_search(node)
             case Comparison(operator="="):
-                return self._equality(node.left, node.right)
+                return self._equality(node.left_side, node.right_side)
             case Comparison():
                 return self._ordering(node)
         raise AssertionError(f"{node} is no condition; the parser lets none through")
@@ -203,8 +203,14 @@ class _Compiler:
         """A property between two numbers of one kind is converted once; None for all else."""
         match operands:
             case (
-                Comparison(operator=">=" | "<" as first, left=Property(name=name), right=low_node),
-                Comparison(operator="<=" | ">" as second, left=Property(name=same), right=top_node),
+                Comparison(
+                    operator=">=" | "<" as first, left_side=Property(name=name), right_side=low_node
+                ),
+                Comparison(
+                    operator="<=" | ">" as second,
+                    left_side=Property(name=same),
+                    right_side=top_node,
+                ),
             ) if name == same and is_and == (first == ">=") == (second == "<="):
                 low, top = negated_number(low_node), negated_number(top_node)
             case _:
@@ -304,25 +310,28 @@ class _Compiler:
             f" {variable}.isdecimal() and {variable}.isascii() else {slow}({variable}))"
         )
 
-    def _equality(self, left: Node, right: Node) -> _Code:
-        first, second = _literal(left), _literal(right)
+    def _equality(self, left_side: Node, right_side: Node) -> _Code:
+        first, second = _literal(left_side), _literal(right_side)
         if first is not None and second is not None:
             return self._compared_literals("=", first, second)
-        if isinstance(left, Property) and second is not None:
-            return self._property_equality(left.name, second)
-        if isinstance(right, Property) and first is not None:
-            return self._literal_equality(first, right.name)
-        if isinstance(left, Property) and isinstance(right, Property):
-            variable, other = self.variable(), self.property_code(right.name)
-            fetched = f"({variable} := {self.property_code(left.name)})"
+        if isinstance(left_side, Property) and second is not None:
+            return self._property_equality(left_side.name, second)
+        if isinstance(right_side, Property) and first is not None:
+            return self._literal_equality(first, right_side.name)
+        if isinstance(left_side, Property) and isinstance(right_side, Property):
+            variable, other = self.variable(), self.property_code(right_side.name)
+            fetched = f"({variable} := {self.property_code(left_side.name)})"
             return _Code(
                 f"(True if {fetched} == {other} else None if {variable} is None else False)",
-                f"({self.property_code(left.name)} == {other})",
+                f"({self.property_code(left_side.name)} == {other})",
                 f"({fetched} is not None and {variable} != {other})",
             )
-        (one, may_raise), (other, may_raise_too) = self._operand(left), self._operand(right)
+        (one, may_raise), (other, may_raise_too) = (
+            self._operand(left_side),
+            self._operand(right_side),
+        )
         value = f"{self.helper(are_equal)}({one}, {other})"
-        is_text = isinstance(right, Property) or (second is not None and not second.is_number)
+        is_text = isinstance(right_side, Property) or (second is not None and not second.is_number)
         may_raise = may_raise or may_raise_too or is_text
         return _Code(value, f"({value} is True)", f"({value} is False)", may_raise)
 
@@ -384,17 +393,17 @@ class _Compiler:
         return _Code(is_true, is_true, is_false, literal.is_number, may_be_null=False)
 
     def _ordering(self, node: Comparison) -> _Code:
-        left, right, operator = node.left, node.right, node.operator
-        first, second = negated_number(left), negated_number(right)
+        left_side, right_side, operator = node.left_side, node.right_side, node.operator
+        first, second = negated_number(left_side), negated_number(right_side)
         if first is not None and second is not None:
             return self._compared_literals(operator, first, second)
-        if isinstance(left, Property) and second is not None:
-            return self._property_ordering(left.name, second, operator)
-        if isinstance(right, Property) and first is not None:
-            return self._property_ordering(right.name, first, _MIRRORED[operator])
-        if isinstance(left, Property) and isinstance(right, Property):
-            return self._properties_ordering(left.name, right.name, operator)
-        return self._null_ordering(left, right)
+        if isinstance(left_side, Property) and second is not None:
+            return self._property_ordering(left_side.name, second, operator)
+        if isinstance(right_side, Property) and first is not None:
+            return self._property_ordering(right_side.name, first, _MIRRORED[operator])
+        if isinstance(left_side, Property) and isinstance(right_side, Property):
+            return self._properties_ordering(left_side.name, right_side.name, operator)
+        return self._null_ordering(left_side, right_side)
 
     def _property_ordering(self, name: str, literal: Literal, operator: str) -> _Code:
         variable = self.variable()
@@ -420,17 +429,17 @@ class _Compiler:
             may_raise=True,
         )
 
-    def _null_ordering(self, left: Node, right: Node) -> _Code:
+    def _null_ordering(self, left_side: Node, right_side: Node) -> _Code:
         """One side is a minus sign before something that is no number: null, if it does not raise.
 
         Java looks at the right side only when the left is not null.
         """
-        if isinstance(left, Negation) and negated_number(left) is None:
-            value, may_raise = self._operand(left)
+        if isinstance(left_side, Negation) and negated_number(left_side) is None:
+            value, may_raise = self._operand(left_side)
         else:
-            value, may_raise = self._operand(right)
-            if may_raise and isinstance(left, Property):
-                value = f"(None if {self.property_code(left.name)} is None else {value})"
+            value, may_raise = self._operand(right_side)
+            if may_raise and isinstance(left_side, Property):
+                value = f"(None if {self.property_code(left_side.name)} is None else {value})"
         if not may_raise:
             return _constant_code(None)
         return _Code(value, f"({value} is True)", f"({value} is False)", may_raise=True)

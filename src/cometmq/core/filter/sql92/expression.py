@@ -83,7 +83,7 @@ def _names(node: Node) -> list[str]:
             return []
         case Logic(operands=operands):
             return [name for operand in operands for name in _names(operand)]
-        case Comparison(left=left, right=right):
-            return [*_names(left), *_names(right)]
+        case Comparison(left_side=left_side, right_side=right_side):
+            return [*_names(left_side), *_names(right_side)]
         case _:
             return _names(node.operand)

@@ -86,9 +86,9 @@ def _needles(node: Node) -> _Needles:
             return _name(name)
         case TextSearch(operand=Property(name=name)):
             return _of_search(name, node)
-        case Comparison(left=left, right=right):
-            return _of_comparison(left, right, node.operator) or _of_comparison(
-                right, left, _MIRRORED[node.operator]
+        case Comparison(left_side=left_side, right_side=right_side):
+            return _of_comparison(left_side, right_side, node.operator) or _of_comparison(
+                right_side, left_side, _MIRRORED[node.operator]
             )
         case Not(operand=operand):
             return _of_not(operand)
@@ -151,7 +151,7 @@ def _of_not(operand: Node) -> _Needles:
         case NullTest(operand=Property(name=name)):
             return _name(name)
         # Null, and so no match, where the property is missing; not so with the sides exchanged.
-        case Comparison(left=Property(name=name), right=Literal(kind=LiteralKind.STRING)):
+        case Comparison(left_side=Property(name=name), right_side=Literal(kind=LiteralKind.STRING)):
             return _name(name)
     return None
 

@@ -162,7 +162,7 @@ class _Parser:
         raise self._refuse(part.token, "a condition", "compare it with something")
 
     def _equality(self) -> _Part:
-        left = self._comparison()
+        left_side = self._comparison()
         while self._token.kind in ("=", "<>", "IS"):
             operator = self._next()
             if operator.kind == "IS":
@@ -170,59 +170,70 @@ class _Parser:
                 if is_negated:
                     self._next()
                 self._expect("NULL", "NULL" if is_negated else "NULL or NOT NULL")
-                node: Node = NullTest(left.node)
-                left = self._part(Not(node) if is_negated else node, left.token, left)
+                node: Node = NullTest(left_side.node)
+                left_side = self._part(
+                    Not(node) if is_negated else node, left_side.token, left_side
+                )
                 continue
             hint = "write one = for equal" if self._token.kind == "=" else ""
-            right = self._comparison(hint)
-            self._check_equality(left, right)
-            node = Comparison("=", left.node, right.node)
-            left = self._part(Not(node) if operator.kind == "<>" else node, left.token, left, right)
-        return left
+            right_side = self._comparison(hint)
+            self._check_equality(left_side, right_side)
+            node = Comparison("=", left_side.node, right_side.node)
+            left_side = self._part(
+                Not(node) if operator.kind == "<>" else node, left_side.token, left_side, right_side
+            )
+        return left_side
 
-    def _check_equality(self, left: _Part, right: _Part) -> None:
-        for part in (left, right):
+    def _check_equality(self, left_side: _Part, right_side: _Part) -> None:
+        for part in (left_side, right_side):
             if isinstance(part.node, Literal) and part.node.kind is LiteralKind.NULL:
                 raise self._refuse(
                     part.token, "something other than NULL", "write IS NULL or IS NOT NULL"
                 )
-        first, second = left.node, right.node
+        first, second = left_side.node, right_side.node
         if not (isinstance(first, Literal) and isinstance(second, Literal)):
             return
         if first.kind is LiteralKind.BOOLEAN and second.kind is not LiteralKind.BOOLEAN:
-            raise self._refuse(right.token, "TRUE or FALSE", "as on the other side")
+            raise self._refuse(right_side.token, "TRUE or FALSE", "as on the other side")
 
     def _comparison(self, hint: str = "") -> _Part:
-        left = self._unary(hint)
+        left_side = self._unary(hint)
         while True:
             token = self._token
             if token.kind in _ORDERINGS:
                 operator = self._next().kind
-                right = self._unary()
-                left = self._part(self._ordering(operator, left, right), left.token, left, right)
+                right_side = self._unary()
+                left_side = self._part(
+                    self._ordering(operator, left_side, right_side),
+                    left_side.token,
+                    left_side,
+                    right_side,
+                )
                 continue
             is_negated = token.kind == "NOT"
             verb = self._tokens[self._index + 1].kind if is_negated else token.kind
             if verb not in _AFTER_NOT:
-                return left
+                return left_side
             self._index += 2 if is_negated else 1
             if verb == "BETWEEN":
-                left = self._between(left, is_negated)
+                left_side = self._between(left_side, is_negated)
             elif verb == "IN":
-                left = self._part(self._inclusion(left, is_negated), left.token, left)
+                left_side = self._part(
+                    self._inclusion(left_side, is_negated), left_side.token, left_side
+                )
             else:
                 text = self._string(f"a text behind {verb}")
-                node = TextSearch(verb, left.node, text, is_negated)
-                left = self._part(node, left.token, left)
+                node = TextSearch(verb, left_side.node, text, is_negated)
+                left_side = self._part(node, left_side.token, left_side)
 
-    def _ordering(self, operator: str, left: _Part, right: _Part) -> Comparison:
-        for part in (left, right):
+    def _ordering(self, operator: str, left_side: _Part, right_side: _Part) -> Comparison:
+        for part in (left_side, right_side):
             node = part.node
             if (isinstance(node, Literal) and not node.is_number) or is_boolean(node):
                 raise self._refuse(
                     part.token, "a property or a number", "only numbers have an order"
                 )
-        return Comparison(operator, left.node, right.node)
+        return Comparison(operator, left_side.node, right_side.node)
 
     def _between(self, value: _Part, is_negated: bool) -> _Part:
         low = self._unary()
@@ -240,9 +251,9 @@ class _Parser:
         node = Logic(not is_negated, (first, second))
         return self._part(node, value.token, self._part(node, value.token, value, low, high))
 
-    def _inclusion(self, left: _Part, is_negated: bool) -> Inclusion:
-        if not isinstance(left.node, Property):
-            raise self._refuse(left.token, "a property in front of IN")
+    def _inclusion(self, left_side: _Part, is_negated: bool) -> Inclusion:
+        if not isinstance(left_side.node, Property):
+            raise self._refuse(left_side.token, "a property in front of IN")
         self._expect("(", "(")
         hint = "text stands in single quotes, numbers too"
         values = [self._string("a text", hint)]
@@ -250,7 +261,7 @@ class _Parser:
             self._next()
             values.append(self._string("a text", hint))
         self._expect(")", ", or )")
-        return Inclusion(left.node.name, frozenset(values), is_negated)
+        return Inclusion(left_side.node.name, frozenset(values), is_negated)
 
     # --- operands -------------------------------------------------------------------------
 

@@ -90,8 +90,8 @@ class Comparison:
     """``=`` or one of ``<``, ``<=``, ``>``, ``>=``."""
 
     operator: str
-    left: Node
-    right: Node
+    left_side: Node
+    right_side: Node
 
 
 @dataclass(slots=True, eq=False)
