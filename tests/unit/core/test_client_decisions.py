@@ -115,6 +115,8 @@ def test_expressions_as_users_write_them() -> None:
     assert repr(Sql92("a > 3")) == "Sql92('a > 3')"
     with pytest.raises(ExpressionIllegal, match=r"line 2 column 1: expected .*, found the end"):
         Sql92("a >\n")
+    with pytest.raises(TypeError, match=r"an SQL92 filter is 5 \(int\); give a text"):
+        Sql92(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from cometmq.core.filter.sql92.compare import are_equal, compare_doubles, compar
 from cometmq.core.filter.sql92.compiler import compile_match
 from cometmq.core.filter.sql92.expression import Expression, compile_expression
 from cometmq.core.filter.sql92.lexer import LENGTH_MAX
+from cometmq.core.filter.sql92.needles import any_of, needles_of
 from cometmq.core.filter.sql92.parser import DEPTH_MAX, OPERATORS_MAX
-from cometmq.core.filter.sql92.tree import Literal, LiteralKind
+from cometmq.core.filter.sql92.tree import Comparison, Literal, LiteralKind, Property
 from cometmq.errors import ConfigError, ExpressionIllegal, NotComparable
 
 THROWN = "thrown"
@@ -291,3 +292,17 @@ def test_compiled_filters_are_kept() -> None:
 def test_needles(text: str, needles: list[bytes]) -> None:
     """Bytes that a message needs to match; the rarest of an AND, all of an OR."""
     assert list(compile_expression(text).needles) == needles
+
+
+def test_no_needle_is_taken_from_text_that_may_stand_for_other_bytes() -> None:
+    """U+FFFD is what bytes that are no UTF-8 are read as."""
+    number = Literal(LiteralKind.INTEGER, 3)
+    assert needles_of(Comparison("=", Property("a\ufffd"), number)) == ()
+    assert any_of(()) is None
+
+
+def test_the_numbers_beside_a_list_of_values_are_joined() -> None:
+    """An AND takes what is in the bounds of all its numbers; a list of values is no bound."""
+    needles = compile_expression("a > 3 AND b IN ('x', 'y') AND a < 5").needles
+    alone = compile_expression("a = 4").needles
+    assert needles == alone

@@ -1,11 +1,12 @@
-"""RocketMQ's Bloom filter: few bits per consumer group that say of a message "perhaps" or "no".
+"""RocketMQ's Bloom filter: a bitmap per message that says which groups' filters may match it.
 
-Job: bit positions of a group and topic, and bitmaps of them, as a Java broker writes them into
-``consumerFilter.json`` and the extension of its consume queues.  It must not know filters.
+A consumer group and topic have a few bit positions, the same that a Java broker writes into
+``consumerFilter.json`` and uses in the extension of its consume queues.
 
-Theory: a broker that stores a message evaluates the filter of every group and sets the bits of
-those that match.  A pull then passes over each message whose bits are not all set, without reading
-the log.  Bits of several groups may make up those of another: then the filter itself decides.
+A broker that stores a message evaluates the filter of every group and sets the bits of those that
+match.  A pull skips each message whose bitmap lacks one of its group's bits, without reading the
+log.  The bits of several groups may cover those of another group, so a message whose bits are all
+set only *may* match: the filter itself decides.
 
 Sizes from the error rate f in percent and the expected number of groups n::
 
@@ -38,16 +39,16 @@ _C2: Final = 0x4CF5AD432745937F
 
 @dataclass(frozen=True, slots=True)
 class BloomKey:
-    """The bits of one group and topic, and the size of the bitmaps they are for."""
+    """The bit positions of one group and topic, and the size of the bitmaps they fit."""
 
     bit_count: int
     positions: tuple[int, ...]
     mask: int = field(init=False, repr=False, compare=False)
-    """The positions as a number; a bitmap is one whose first byte is the lowest."""
+    """The positions as a number; a bitmap is a little-endian number."""
 
     def __post_init__(self) -> None:
         mask = 0
-        # A file may say anything; what is no key gets no bits, and is refused by `is_valid`.
+        # A file may contain anything: an invalid key gets no bits, and `is_valid` refuses it.
         if self.bit_count <= 8 * CQ_EXT_BITMAP_BYTES_MAX:
             for position in self.positions:
                 mask |= 1 << position if 0 <= position < self.bit_count else 0
@@ -65,19 +66,19 @@ def _mix(value: int) -> int:
 
 
 def _murmur3_low64(data: bytes) -> int:
-    """The first half of MurmurHash3 x64 128 with seed 0, unsigned."""
+    """Return the first half of MurmurHash3 x64 128 with seed 0, unsigned."""
     first = second = 0
     whole = len(data) // 16 * 16
     for start in range(0, whole, 16):
-        one = int.from_bytes(data[start : start + 8], "little")
-        two = int.from_bytes(data[start + 8 : start + 16], "little")
-        first ^= _rotate(one * _C1 & _MASK, 31) * _C2 & _MASK
+        low = int.from_bytes(data[start : start + 8], "little")
+        high = int.from_bytes(data[start + 8 : start + 16], "little")
+        first ^= _rotate(low * _C1 & _MASK, 31) * _C2 & _MASK
         first = ((_rotate(first, 27) + second) * 5 + 0x52DCE729) & _MASK
-        second ^= _rotate(two * _C2 & _MASK, 33) * _C1 & _MASK
+        second ^= _rotate(high * _C2 & _MASK, 33) * _C1 & _MASK
         second = ((_rotate(second, 31) + first) * 5 + 0x38495AB5) & _MASK
-    rest = data[whole:]
-    first ^= _rotate(int.from_bytes(rest[:8], "little") * _C1 & _MASK, 31) * _C2 & _MASK
-    second ^= _rotate(int.from_bytes(rest[8:], "little") * _C2 & _MASK, 33) * _C1 & _MASK
+    tail = data[whole:]
+    first ^= _rotate(int.from_bytes(tail[:8], "little") * _C1 & _MASK, 31) * _C2 & _MASK
+    second ^= _rotate(int.from_bytes(tail[8:], "little") * _C2 & _MASK, 33) * _C1 & _MASK
     first ^= len(data)
     second ^= len(data)
     first = (first + second) & _MASK
@@ -86,7 +87,7 @@ def _murmur3_low64(data: bytes) -> int:
 
 
 class BloomFilter:
-    """Bit positions and bitmaps of one size."""
+    """Makes bit positions and bitmaps of one size."""
 
     __slots__ = ("bit_count", "error_percent", "expected_count", "hash_count")
 
@@ -94,7 +95,8 @@ class BloomFilter:
         """Take RocketMQ's `maxErrorRateOfBloomFilter` and `expectConsumerNumUseFilter`.
 
         Raises:
-            ConfigError: a rate outside 1 to 99 percent, no groups, or too many of them.
+            ConfigError: the rate is outside 1 to 99 percent, or the number of groups is below 1 or
+                too high for the bitmaps.
         """
         if not 1 <= error_percent < 100:
             raise ConfigError(f"maxErrorRateOfBloomFilter={error_percent} is not within 1 to 99")
@@ -103,7 +105,7 @@ class BloomFilter:
         self.error_percent = error_percent
         self.expected_count = expected_count
         rate = error_percent / 100.0
-        # The order of these divisions and products is Java's: ceil would show another rounding.
+        # Divisions and products in Java's order: another rounding could change the result of ceil.
         self.hash_count = math.ceil(math.log(rate) / math.log(0.5))
         log2_rate = math.log(1 / rate) / math.log(2)
         bits = math.ceil(expected_count * log2_rate * (math.log(math.e) / math.log(2)))
@@ -116,11 +118,11 @@ class BloomFilter:
             )
 
     def key(self, group: str, topic: str) -> BloomKey:
-        """Give the bits of a group's subscription to a topic."""
+        """Return the bits of a group's subscription to a topic."""
         return self.key_of(f"{group}#{topic}")
 
     def key_of(self, text: str) -> BloomKey:
-        """Give the bits of any text."""
+        """Return the bits of any text."""
         hashed = _murmur3_low64(text.encode("utf-8", "replace"))
         low, high = hashed & 0xFFFFFFFF, hashed >> 32
         positions: list[int] = []
@@ -132,7 +134,7 @@ class BloomFilter:
         return BloomKey(self.bit_count, tuple(positions))
 
     def is_valid(self, key: BloomKey | None) -> bool:
-        """Say whether a key, read from a file perhaps, was made for bitmaps of this size."""
+        """Whether a key, perhaps read from a file, fits bitmaps of this size."""
         return (
             key is not None
             and key.bit_count == self.bit_count
@@ -141,16 +143,16 @@ class BloomFilter:
         )
 
     def bitmap(self, keys: Iterable[BloomKey]) -> bytes:
-        """Give the bitmap in which the bits of these keys are set."""
+        """Return the bitmap with the bits of these keys set."""
         bits = 0
         for key in keys:
             bits |= key.mask
         return bits.to_bytes(self.bit_count // 8, "little")
 
     def is_hit(self, key: BloomKey, bitmap: bytes) -> bool:
-        """Say whether all bits of a key are set: perhaps, against a certain no.
+        """Whether all bits of a key are set: True means perhaps, False certainly not.
 
-        A bitmap of another size was made under other settings, and says nothing: perhaps.
+        A bitmap of another size comes from other settings and says nothing, so it is a hit.
         """
         if 8 * len(bitmap) != self.bit_count or key.bit_count != self.bit_count:
             return True

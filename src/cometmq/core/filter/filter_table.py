@@ -1,13 +1,13 @@
-"""Who filters what: the SQL92 filters of all groups, and the bitmaps that speed them up.
+"""The SQL92 filters of all groups, and the bitmaps that speed them up.
 
-Job: register filters from heartbeats, let them go when consumers do, make the bitmap of a message
-and say from a bitmap whether a message may match.  It must not keep files (`revision` tells the
-owner that there is something to write) and knows no clock: times are arguments, epoch ms.
+The table registers filters from heartbeats, marks them dead when their consumers leave, makes the
+bitmap of a message, and says from a bitmap whether a message may match.  It writes no file: its
+owner saves it when `revision` has grown.  Times are arguments, in epoch ms.
 
-Theory: a bitmap says "no" about a message only when the filter had been registered before the
-message was stored.  So a group whose filter changes begins anew (`born_ms` moves), one whose
-consumers went and came back with the same filter does not: bitmaps are made for dead filters too,
-until they are forgotten after a day.  "Perhaps" is always safe; the filter itself decides then.
+A bitmap rules a message out only when the filter was registered before the message was stored.  So
+a changed filter starts again (with a new `born_ms`).  A group whose consumers leave and return with
+the same filter does not start again: messages get bits for dead filters too, until `forget` drops
+these after a day.  Where a bitmap is no help, the filter itself decides.
 
 Source: ConsumerFilterManager, CommitLogDispatcherCalcBitMap and ExpressionMessageFilter of RocketMQ
 5.4.
@@ -30,10 +30,10 @@ from cometmq.model.group import SubscriptionData
 __all__ = ["FilterTable"]
 
 _DEAD_BEFORE_LOAD_MS: Final = 30_000
-"""Filters of a file have no consumers yet; they count as gone since then."""
+"""Filters from a file have no consumers yet; they count as dead for this long."""
 
 _NAMES_MAX: Final = 6
-"""Up to so many properties are looked up one by one."""
+"""Up to this many properties are picked one by one; with more, all are decoded."""
 
 
 class FilterTable:
@@ -44,32 +44,32 @@ class FilterTable:
     def __init__(self, bloom: BloomFilter) -> None:
         self.bloom = bloom
         self.revision = 0
-        """Moves with every change of what is kept."""
+        """Grows with every change that must be saved."""
         self._topics: dict[str, dict[str, ConsumerFilter]] = {}
         self._by_topic: dict[str, tuple[ConsumerFilter, ...]] = {}
-        """The same to be read by workers: a topic's filters are replaced, never changed."""
+        """The same for worker threads: a topic's tuple is replaced, never changed."""
 
     def __iter__(self) -> Iterator[ConsumerFilter]:
         for groups in self._topics.values():
             yield from groups.values()
 
     def get(self, topic: str, group: str) -> ConsumerFilter | None:
-        """Give a group's filter of a topic, dead or not."""
+        """Return a group's filter of a topic, dead or not."""
         return self._topics.get(topic, {}).get(group)
 
     def load(self, filters: Iterable[ConsumerFilter], now_ms: int) -> bool:
-        """Take over a file's filters, all of them dead; replaces what was there.
+        """Replace all filters by those of a file, which count as dead.
 
-        False, and nothing is taken over, when the file was written under other settings of the
-        Bloom filter: its bitmaps do not fit these.
+        Return False, without a change, when the file was written under other settings of the Bloom
+        filter: its bitmaps do not fit these.
         """
         topics: dict[str, dict[str, ConsumerFilter]] = {}
-        for one in filters:
-            if not self.bloom.is_valid(one.key):
+        for entry in filters:
+            if not self.bloom.is_valid(entry.key):
                 return False
-            if one.dead_ms == 0:
-                one.dead_ms = max(one.born_ms, now_ms - _DEAD_BEFORE_LOAD_MS)
-            topics.setdefault(one.topic, {})[one.group] = one
+            if entry.dead_ms == 0:
+                entry.dead_ms = max(entry.born_ms, now_ms - _DEAD_BEFORE_LOAD_MS)
+            topics.setdefault(entry.topic, {})[entry.group] = entry
         self._topics = topics
         self._changed()
         return True
@@ -77,7 +77,7 @@ class FilterTable:
     def register_group(
         self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int
     ) -> list[ExpressionIllegal]:
-        """Take a heartbeat's subscriptions, all of the group's; returns what is wrong with them.
+        """Register all subscriptions of a group's heartbeat; return the faults in them.
 
         A filter of a topic that is not among them is dead from now on.
         """
@@ -98,7 +98,9 @@ class FilterTable:
                 )
             except ExpressionIllegal as error:
                 faults.append(error)
-        self._bury([one for one in self if one.group == group and one.topic not in topics], now_ms)
+        self._bury(
+            [entry for entry in self if entry.group == group and entry.topic not in topics], now_ms
+        )
         return faults
 
     def register(
@@ -110,11 +112,11 @@ class FilterTable:
         now_ms: int,
         expression_type: str = "SQL92",
     ) -> bool:
-        """Register a filter; False when it is an older version, or the one that is there.
+        """Register a filter; False when it is an older version or the present, live one.
 
         Raises:
-            ExpressionIllegal: it is none. The group's older one is forgotten, so that a pull says
-                so instead of filtering by what is not wanted any more.
+            ExpressionIllegal: the text is not a filter.  The group's previous filter is dropped, so
+                that pulls fail instead of using a filter that is no longer wanted.
         """
         old = self.get(topic, group)
         if old is not None and client_version <= old.client_version:
@@ -150,21 +152,21 @@ class FilterTable:
         return True
 
     def unregister(self, group: str, now_ms: int) -> None:
-        """Note that the last consumer of a group went."""
-        self._bury([one for one in self if one.group == group], now_ms)
+        """Mark the filters of a group dead; its last consumer has left."""
+        self._bury([entry for entry in self if entry.group == group], now_ms)
 
     def forget(self, now_ms: int, after_ms: int) -> int:
-        """Drop what has been dead for so long; returns how many."""
-        gone = [one for one in self if one.is_dead and now_ms - one.dead_ms >= after_ms]
-        for one in gone:
-            del self._topics[one.topic][one.group]
+        """Drop the filters that have been dead for `after_ms`; return their number."""
+        expired = [entry for entry in self if entry.is_dead and now_ms - entry.dead_ms >= after_ms]
+        for entry in expired:
+            del self._topics[entry.topic][entry.group]
         self._topics = {topic: groups for topic, groups in self._topics.items() if groups}
-        if gone:
+        if expired:
             self._changed()
-        return len(gone)
+        return len(expired)
 
     def _changed(self, topic: str | None = None) -> None:
-        """There are other filters of a topic, or of any."""
+        """Publish the changed filters of a topic, or of all topics, to worker threads."""
         self.revision += 1
         if topic is not None:
             self._by_topic[topic] = tuple(self._topics[topic].values())
@@ -172,32 +174,36 @@ class FilterTable:
             self._by_topic = {name: tuple(groups.values()) for name, groups in self._topics.items()}
 
     def is_filtered(self, topic: str) -> bool:
-        """Say whether anybody, dead or not, filters a topic. Safe in a worker."""
+        """Whether a topic has filters, dead or not.  Safe in a worker thread."""
         return bool(self._by_topic.get(topic))
 
     def bitmap(self, topic: str, properties: Mapping[str, str]) -> bytes | None:
-        """Make the bitmap of a message; None where nobody filters its topic. Safe in a worker."""
+        """Make a message's bitmap; None for a topic without filters.  Safe in a worker thread."""
         filters = self._by_topic.get(topic)
         if not filters:
             return None
         bits = 0
-        for one in filters:
-            if one.expression is not None and one.expression.matches(properties):
-                bits |= one.key.mask if one.key is not None else 0
+        for entry in filters:
+            if entry.expression is not None and entry.expression.matches(properties):
+                bits |= entry.key.mask if entry.key is not None else 0
         return bits.to_bytes(self.bloom.bit_count // 8, "little")
 
     def bitmaps_of(self, topic: str) -> Callable[[bytes], bytes]:
-        """Make what gives the bitmap of a property string, by the filters of now.
+        """Return a function from a property string to its bitmap under the present filters.
 
-        Safe in a worker.  Where few properties matter the others are not decoded.
+        Safe in a worker thread.  When the filters name few properties, it decodes only those.
         """
         filters = [
-            (one.expression.matches, one.key.mask)
-            for one in self._by_topic.get(topic, ())
-            if one.expression is not None and one.key is not None
+            (entry.expression.matches, entry.key.mask)
+            for entry in self._by_topic.get(topic, ())
+            if entry.expression is not None and entry.key is not None
         ]
         names = set().union(
-            *[one.expression.properties for one in self._by_topic.get(topic, ()) if one.expression]
+            *[
+                entry.expression.properties
+                for entry in self._by_topic.get(topic, ())
+                if entry.expression
+            ]
         )
         wanted = property_marks(names) if len(names) <= _NAMES_MAX else []
         size = self.bloom.bit_count // 8
@@ -213,7 +219,7 @@ class FilterTable:
         return bitmap
 
     def may_match(self, wanted: ConsumerFilter, unit: CqExtUnit | None) -> bool:
-        """Say from an extension unit whether a message may match: perhaps, or a certain no."""
+        """Whether a message may match, by its extension unit: perhaps, or certainly not."""
         if unit is None or wanted.key is None or not wanted.was_live_at(unit.store_time_ms):
             return True
         if wanted.expression is None:

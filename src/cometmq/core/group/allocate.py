@@ -1,14 +1,12 @@
 """Which queues of a topic each member of a consumer group gets.
 
-Job: the allocation strategies of RocketMQ, as pure functions of (queues, members).
-Must not: do I/O or keep state between calls; every member of a group computes the same table on
-its own, so one that remembered anything would disagree with the others.
+The strategies are RocketMQ's, as pure functions of the queues and the members.  Every member
+computes the same partition from the same two sorted lists (queues by topic, broker and id; client
+ids by text) and takes its own share, so a strategy that kept state would disagree with the other
+members.  A client that is not in the list gets nothing, since the others do not count it yet.
 
-Theory: all members see the same two sorted lists (queues by topic, broker and id; client ids by
-text) and take their own share of a partition that all of them know.  A client that is not in the
-list gets nothing, since the others do not count with it yet.  Semantics follow
-``org.apache.rocketmq.client.consumer.rebalance`` of RocketMQ 5.4.0, so that a group of Java and
-Python members divides its queues without overlap.
+The results equal those of ``org.apache.rocketmq.client.consumer.rebalance`` of RocketMQ 5.4.0, so
+that a group of Java and Python members divides its queues without overlap.
 """
 
 from abc import ABC, abstractmethod
@@ -35,11 +33,11 @@ __all__ = [
 Queues: TypeAlias = Sequence[MessageQueue]
 Members: TypeAlias = Sequence[str]
 VIRTUAL_NODE_COUNT: Final = 10
-"""Ring places of each client; Java's default, and part of what the members must agree on."""
+"""Points of each client on the ring: Java's default; all members must use the same number."""
 
 
 class AllocateStrategy(Protocol):
-    """What a consumer needs of a strategy; a user's own may be any object with these two."""
+    """What a consumer calls; a user's own strategy is any object with these two members."""
 
     @property
     def name(self) -> str:
@@ -53,12 +51,12 @@ class AllocateStrategy(Protocol):
         queues: Sequence[MessageQueue],
         client_ids: Sequence[str],
     ) -> list[MessageQueue]:
-        """The share of ``client_id``; both sequences come sorted."""
+        """Return the queues of ``client_id``; both sequences are sorted."""
         ...
 
 
 class _Partition(ABC):
-    """A strategy in which every member takes its share of a partition they all know."""
+    """A strategy in which every member computes the same partition and takes its share."""
 
     def allocate(
         self,
@@ -67,7 +65,11 @@ class _Partition(ABC):
         queues: Sequence[MessageQueue],
         client_ids: Sequence[str],
     ) -> list[MessageQueue]:
-        """The share of ``client_id``; nothing for one the others do not count with yet."""
+        """Return the queues of ``client_id``; none for a client the others do not count yet.
+
+        Raises:
+            ValueError: an argument is empty, or a machine room is unknown.
+        """
         if not client_id:
             raise ValueError("client_id is empty: an allocation needs to know for whom it is")
         if not queues:
@@ -80,7 +82,7 @@ class _Partition(ABC):
 
     @abstractmethod
     def _share(self, group: str, own: str, queues: Queues, members: Members) -> list[MessageQueue]:
-        """What the member ``own`` gets of some queues; nothing is empty."""
+        """Return the share of the member ``own``; no argument is empty."""
 
 
 class AllocateAveragely(_Partition):
@@ -89,11 +91,11 @@ class AllocateAveragely(_Partition):
     name: Final = "AVG"
 
     def _share(self, group: str, own: str, queues: Queues, members: Members) -> list[MessageQueue]:
-        """The run of queues that belongs to the member."""
+        """Return the member's run of queues."""
         index = members.index(own)
-        share, rest = divmod(len(queues), len(members))
-        start = index * share + min(index, rest)
-        return list(queues[start : start + share + (index < rest)])
+        share, remainder = divmod(len(queues), len(members))
+        start = index * share + min(index, remainder)
+        return list(queues[start : start + share + (index < remainder)])
 
 
 class AllocateAveragelyByCircle(_Partition):
@@ -102,17 +104,17 @@ class AllocateAveragelyByCircle(_Partition):
     name: Final = "AVG_BY_CIRCLE"
 
     def _share(self, group: str, own: str, queues: Queues, members: Members) -> list[MessageQueue]:
-        """Every n-th queue, beginning at the member's own place."""
+        """Return every n-th queue, beginning at the member's index."""
         return list(queues[members.index(own) :: len(members)])
 
 
 def _ring_hash(text: str) -> int:
-    """First four bytes of the MD5, unsigned: ``ConsistentHashRouter.MD5Hash``."""
+    """Return the first four bytes of the MD5, unsigned (``ConsistentHashRouter.MD5Hash``)."""
     return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 def _java_text(queue: MessageQueue) -> str:
-    """Java's ``MessageQueue.toString``: the ring places queues by exactly this text."""
+    """Return Java's ``MessageQueue.toString``, the text whose hash puts a queue on the ring."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"
@@ -138,7 +140,7 @@ class AllocateConsistentHash(_Partition):
         self._hash = hash_function
 
     def _share(self, group: str, own: str, queues: Queues, members: Members) -> list[MessageQueue]:
-        """The queues whose next place on the ring, going up, belongs to the member."""
+        """Return the queues whose next point up the ring is the member's."""
         ring: dict[int, str] = {}
         replicas: dict[str, int] = {}
         for member in members:
@@ -147,21 +149,24 @@ class AllocateConsistentHash(_Partition):
             for replica in range(first, first + self._virtual_node_count):
                 ring[self._hash(f"{member}-{replica}")] = member
             replicas[member] = first + self._virtual_node_count
-        places = sorted(ring)
+        points = sorted(ring)
         mine: list[MessageQueue] = []
         for queue in queues:
-            place = bisect_left(places, self._hash(_java_text(queue)))
-            if ring[places[place % len(places)]] == own:
+            index = bisect_left(points, self._hash(_java_text(queue)))
+            if ring[points[index % len(points)]] == own:
                 mine.append(queue)
         return mine
 
 
 class AllocateByConfig:
-    """A fixed list per client, whoever else is there (``CONFIG``).
+    """A fixed list of queues, whoever the other members are (``CONFIG``).
 
-    Unlike Java's, queues that the topic does not have (now) are left out: pulling from them
-    could only fail; and retry queues that nobody configured are shared averagely, since messages
-    to be tried again would wait there for ever.
+    Unlike Java's, it omits queues that the topic does not have now, since a pull from them can only
+    fail.  It also divides retry queues that nobody configured as ``AVG`` does; otherwise messages
+    to be retried would wait there for ever.
+
+    Raises:
+        ConfigError: an item is not a `MessageQueue`.
     """
 
     name: Final = "CONFIG"
@@ -178,7 +183,7 @@ class AllocateByConfig:
         queues: Sequence[MessageQueue],
         client_ids: Sequence[str],
     ) -> list[MessageQueue]:
-        """The configured queues that exist; of an unconfigured retry topic the usual share."""
+        """Return the configured queues that exist; of an unconfigured retry topic the AVG share."""
         existing = set(queues)
         mine = [queue for queue in self.message_queues if queue in existing]
         if mine or not queues or not queues[0].topic.startswith(RETRY_PREFIX):
@@ -189,10 +194,10 @@ class AllocateByConfig:
 
 
 class AllocateMachineRoomNearby(_Partition):
-    """Queues of a machine room go to its own members; orphaned rooms are shared by all.
+    """Members take the queues of their own machine room; all share the rooms without a member.
 
-    ``broker_room`` and ``consumer_room`` name the room of a queue and of a client id; an empty
-    answer is refused, since the members could then disagree.
+    ``broker_room`` and ``consumer_room`` name the room of a queue and of a client id.  An empty
+    name is refused, since the members could then disagree.
     """
 
     def __init__(
@@ -211,7 +216,7 @@ class AllocateMachineRoomNearby(_Partition):
         return f"MACHINE_ROOM_NEARBY-{self._strategy.name}"
 
     def _share(self, group: str, own: str, queues: Queues, members: Members) -> list[MessageQueue]:
-        """The share in the own room, then the share of every room without a living member."""
+        """Return the share in the member's room, then in every room without a member."""
         queues_of_room: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             room = self._broker_room(queue)
@@ -244,10 +249,10 @@ STRATEGIES: Final[dict[str, Callable[[], AllocateStrategy]]] = {
 
 
 def strategy_by_name(name: str) -> AllocateStrategy:
-    """The strategy that operators call ``name``.
+    """Return the strategy called ``name``, in upper or lower case.
 
     Raises:
-        ConfigError: there is none; the text lists those there are.
+        ConfigError: no strategy has this name; the text lists the names.
     """
     try:
         return STRATEGIES[name.upper()]()

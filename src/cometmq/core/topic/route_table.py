@@ -1,7 +1,6 @@
-"""The name server's memory: which broker serves which topic, and who is still alive.
+"""The name server's tables: which broker serves which topic, and which brokers are alive.
 
-Job: every routing decision of a name server as plain values, with the time passed in.
-Must not: know the wire, read a clock, talk to anyone.
+Every routing decision of a name server is made here, on plain values and with the time passed in.
 
 Five tables and their invariants
     topic queues    topic -> broker name -> QueueData; a topic without queues is not in it
@@ -10,6 +9,7 @@ Five tables and their invariants
     clusters        cluster -> broker names; a cluster without names is not in it
     live            (cluster, address) -> last sign of life, data version, connection
     Every member address of `brokers` is in `live`; an address belongs to one member id.
+    Every broker name of the topic queues is in `brokers`.
 
 Only a master, or the lowest member of a group that knows acting masters, writes topic queues,
 and only when its data version differs from the one last seen.  Source: `RouteInfoManager` of
@@ -36,15 +36,15 @@ __all__ = [
 ]
 
 MASTER_ID: Final = 0
-# A broker that is silent for longer is dropped from the routes; it registers every 30 s, so
-# three registrations may get lost.
+# Routes drop a broker that is silent for longer.  It registers every 30 s, so three registrations
+# may get lost.
 BROKER_TIMEOUT_MS: Final = 120_000
 
 _PermChange = Callable[[int], int]
 
 _UNIT_FLAG: Final = 1
 _UNIT_SUB_FLAG: Final = 2
-# Its readers look for the members of a broken group themselves, so they get the true ids.
+# The readers of these topics find the members of a broken group themselves; they get true ids.
 _SYNC_MEMBER_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
@@ -72,7 +72,7 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationResult:
-    """What the broker is told; both addresses are None for a master or without a live master."""
+    """The answer to a broker; both addresses are None for a master or without a live master."""
 
     accepted: bool
     ha_address: str | None = None
@@ -81,7 +81,7 @@ class RegistrationResult:
 
 @dataclass(slots=True)
 class LiveBroker:
-    """The last sign of life of a broker; `connection` is whatever the caller registered it by."""
+    """The last sign of life of a broker, and the connection it registered over."""
 
     member: BrokerMember
     ha_address: str
@@ -118,14 +118,13 @@ class RouteTable:
     def register(
         self, registration: BrokerRegistration, connection: object, now_ms: int
     ) -> RegistrationResult:
-        """Take in a broker's registration; a refused one leaves the routes as they were."""
+        """Apply a broker's registration; a refused one changes no route."""
         member = registration.member
         before = self._live.get((member.cluster, member.address))
         if before is not None and before.member.broker_name != member.broker_name:
-            # The process came back under another name; its old one would never fall silent.
+            # The process has a new name; the old name shares its address and would never expire.
             self.unregister(before.member)
         group = self._groups.get(member.broker_name)
-        known = group is not None
         addresses = dict(group.addresses) if group is not None else {}
         # A slave that became the master keeps its address and changes its id.
         addresses = {
@@ -134,16 +133,16 @@ class RouteTable:
             if address != member.address or broker_id == member.broker_id
         }
         if self._is_superseded(registration, addresses.get(member.broker_id)):
-            # An old master that comes back after a failover: its claim is ignored, as in Java,
-            # and it is told nothing, since the controller will tell it its new role.
+            # An old master returns after a failover.  As in Java its claim is ignored, and the
+            # answer is empty, since the controller tells it its new role.
             if before is not None:
                 self.unregister(before.member)
             return RegistrationResult(accepted=True)
         if member.broker_id not in addresses and len(registration.topics) == 1:
-            # One topic alone is an update; from an unknown broker it would hide all its others.
+            # A single topic is an update; from a new member it would hide all other topics.
             return RegistrationResult(accepted=False)
 
-        is_new = not known or not addresses.get(member.broker_id)
+        is_new = group is None or not addresses.get(member.broker_id)
         if group is not None and group.cluster != member.cluster:
             self._leave_cluster(member.broker_name, group.cluster)
         group = group or _Group(member.cluster)
@@ -169,7 +168,7 @@ class RouteTable:
         return self._answer(member, group)
 
     def _is_superseded(self, registration: BrokerRegistration, old_address: str | None) -> bool:
-        """Whether another address holds this member id with a newer controller epoch."""
+        """Whether another address has this member id with a newer controller epoch."""
         member = registration.member
         if old_address is None or old_address == member.address:
             return False
@@ -188,8 +187,8 @@ class RouteTable:
         if member.broker_id != MASTER_ID and not is_lowest_slave:
             return
         if self.delete_missing_topics:
-            kept = {topic.topic for topic in registration.topics}
-            self._drop_queues(member.broker_name, except_topics=kept)
+            registered = {topic.topic for topic in registration.topics}
+            self._drop_queues(member.broker_name, except_topics=registered)
         changed = is_new or self.is_changed(
             member.cluster, member.address, registration.data_version
         )
@@ -218,7 +217,7 @@ class RouteTable:
         return RegistrationResult(True, live.ha_address, master)
 
     def unregister(self, member: BrokerMember) -> None:
-        """Drop one broker; the last member of a name takes its topics along."""
+        """Drop one broker; with the last member of a name its topics go."""
         live = self._live.get((member.cluster, member.address))
         if live is not None and live.member.broker_name == member.broker_name:
             del self._live[(member.cluster, member.address)]
@@ -238,16 +237,16 @@ class RouteTable:
             self._change_perm(member.broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def disconnect(self, connection: object) -> tuple[BrokerMember, ...]:
-        """Drop every broker that registered over `connection`; it has just closed."""
-        gone = [live.member for live in self._live.values() if live.connection is connection]
-        for member in gone:
+        """Drop and return every broker that registered over the closed `connection`."""
+        members = [live.member for live in self._live.values() if live.connection is connection]
+        for member in members:
             self.unregister(member)
-        return tuple(gone)
+        return tuple(members)
 
     # -- liveness -----------------------------------------------------------------------------
 
     def touch(self, cluster: str, address: str, now_ms: int) -> bool:
-        """Note a sign of life; False for a broker that is not registered."""
+        """Record a sign of life; False for a broker that is not registered."""
         live = self._live.get((cluster, address))
         if live is None:
             return False
@@ -255,49 +254,45 @@ class RouteTable:
         return True
 
     def expired(self, now_ms: int) -> tuple[LiveBroker, ...]:
-        """The brokers that were silent for longer than they promised."""
+        """Return the brokers that were silent for longer than their timeout."""
         return tuple(
             live for live in self._live.values() if live.last_seen_ms + live.timeout_ms < now_ms
         )
 
     def live_brokers(self) -> tuple[LiveBroker, ...]:
-        """All registered brokers, in the order of their registration."""
+        """Return all registered brokers, in the order of their registration."""
         return tuple(self._live.values())
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """The version of the topic table last registered from `address`."""
+        """Return the version of the topic table last registered from `address`."""
         live = self._live.get((cluster, address))
         return None if live is None else live.data_version
 
     def is_changed(self, cluster: str, address: str, data_version: DataVersion) -> bool:
-        """Whether a broker should send its topics again."""
+        """Whether the broker has another topic table than the one it registered last."""
         return self.data_version(cluster, address) != data_version
 
     # -- routes -------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Queues and brokers of `topic`, ordered by broker name; None without a live broker."""
+        """Return queues and brokers of `topic` by broker name; None without a live broker."""
         queues = self._queues.get(topic)
         if not queues:
             return None
         names = sorted(queues)
-        brokers = tuple(
-            self._broker_data(name, self._groups[name]) for name in names if name in self._groups
-        )
-        if not brokers:
-            return None
+        brokers = tuple(self._broker_data(name, self._groups[name]) for name in names)
         queue_datas = tuple(queues[name] for name in names)
         if self.support_acting_master and not topic.startswith(_SYNC_MEMBER_TOPIC_PREFIX):
             brokers = tuple(_with_acting_master(broker, queues) for broker in brokers)
         return TopicRoute(queue_datas, brokers)
 
     def member_group(self, broker_name: str) -> dict[int, str]:
-        """The address of each member of a broker name; empty for an unknown one."""
+        """Return the address of each member of a broker name; empty for an unknown name."""
         group = self._groups.get(broker_name)
         return {} if group is None else dict(sorted(group.addresses.items()))
 
     def cluster_info(self) -> tuple[dict[str, BrokerData], dict[str, tuple[str, ...]]]:
-        """All brokers by name, and the broker names of each cluster."""
+        """Return all brokers by name, and the broker names of each cluster."""
         brokers = {
             name: self._broker_data(name, group) for name, group in sorted(self._groups.items())
         }
@@ -314,11 +309,11 @@ class RouteTable:
     # -- topics -------------------------------------------------------------------------------
 
     def topics(self) -> tuple[str, ...]:
-        """Every topic that has a queue."""
+        """Return every topic that has a queue."""
         return tuple(sorted(self._queues))
 
     def topics_of_cluster(self, cluster: str) -> tuple[str, ...]:
-        """Topics with a queue on a broker of `cluster`; empty for an unknown cluster."""
+        """Return the topics with a queue on a broker of `cluster`; none for an unknown cluster."""
         names = self._clusters.get(cluster, set())
         return tuple(
             topic for topic, queues in sorted(self._queues.items()) if names & queues.keys()
@@ -327,19 +322,19 @@ class RouteTable:
     def topics_by_unit(
         self, *, unit: bool | None = None, unit_sub: bool | None = None
     ) -> tuple[str, ...]:
-        """Topics whose unit flags are as asked; None does not ask."""
-        found = []
+        """Return the topics with these unit flags; None matches any flag."""
+        matches = []
         for topic, queues in sorted(self._queues.items()):
             flags = queues[min(queues)].topic_sys_flag
             if unit is not None and bool(flags & _UNIT_FLAG) != unit:
                 continue
             if unit_sub is not None and bool(flags & _UNIT_SUB_FLAG) != unit_sub:
                 continue
-            found.append(topic)
-        return tuple(found)
+            matches.append(topic)
+        return tuple(matches)
 
     def system_topics(self) -> tuple[tuple[str, ...], str | None]:
-        """Cluster and broker names, which are topics too, and some broker's address."""
+        """Return the cluster and broker names, which are topics too, and one broker's address."""
         names: list[str] = []
         for cluster, brokers in sorted(self._clusters.items()):
             names.append(cluster)
@@ -349,7 +344,7 @@ class RouteTable:
         return tuple(dict.fromkeys(names)), None
 
     def register_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> bool:
-        """Add queues of one topic; False, and no change, if a broker of them is unknown."""
+        """Add queues of one topic; False, without a change, when a broker is unknown."""
         queue_datas = tuple(queue_datas)
         if not queue_datas or any(queues.broker_name not in self._groups for queues in queue_datas):
             return False
@@ -359,7 +354,7 @@ class RouteTable:
         return True
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, or only its queues on the brokers of one cluster."""
+        """Remove a topic, or only its queues on the brokers of one cluster."""
         if not cluster:
             self._queues.pop(topic, None)
             return
@@ -372,11 +367,11 @@ class RouteTable:
             del self._queues[topic]
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Producers leave this broker: clear W of all its topics; the number of topics."""
+        """Clear W of all topics of a broker, so that producers leave it; return their number."""
         return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """Undo `wipe_write_perm`: all topics of the broker become RW; the number of topics."""
+        """Undo `wipe_write_perm`: make all topics of a broker RW; return their number."""
         return self._change_perm(broker_name, lambda perm: PERM_READ | PERM_WRITE)
 
     # -- helpers ------------------------------------------------------------------------------
@@ -391,24 +386,23 @@ class RouteTable:
         return count
 
     def _drop_queues(self, broker_name: str, except_topics: Iterable[str] = ()) -> None:
-        kept = frozenset(except_topics)
+        registered = frozenset(except_topics)
         for topic in [topic for topic, queues in self._queues.items() if broker_name in queues]:
-            if topic in kept:
+            if topic in registered:
                 continue
             del self._queues[topic][broker_name]
             if not self._queues[topic]:
                 del self._queues[topic]
 
     def _leave_cluster(self, broker_name: str, cluster: str) -> None:
-        names = self._clusters.get(cluster)
-        if names is not None:
-            names.discard(broker_name)
-            if not names:
-                del self._clusters[cluster]
+        names = self._clusters[cluster]
+        names.discard(broker_name)
+        if not names:
+            del self._clusters[cluster]
 
 
 def _with_acting_master(broker: BrokerData, queues: dict[str, QueueData]) -> BrokerData:
-    """Show the lowest slave under id 0 when the master is gone and the topic is read-only."""
+    """Show the lowest slave under id 0 when there is no master and the topic is read-only."""
     data = queues.get(broker.broker_name)
     if (
         MASTER_ID in broker.broker_addrs

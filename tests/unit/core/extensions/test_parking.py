@@ -278,3 +278,15 @@ def test_an_order_in_the_middle_makes_a_move_void(kind: ParkKind) -> None:
     assert places(log, "Orders/a") == ([2] if kind is ParkKind.SKIP else [1, 2])
     assert [one.park_offset for one in log.lanes["Orders/a"].messages][-1] == 1
     assert log.commit_offset == 0
+
+
+def test_retention_below_every_lane_changes_nothing() -> None:
+    """The copies of a lane are all there."""
+    topic = Topic()
+    topic.copy(ParkKind.FAILED, "a", 0)
+    topic.copy(ParkKind.BEHIND, "a", 1)
+    log = ParkingLog()
+    for record in topic.records:
+        log.apply(record)
+    log.forget_before(0)
+    assert places(log, "Orders/a") == [0, 1]

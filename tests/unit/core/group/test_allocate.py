@@ -182,3 +182,15 @@ def test_every_queue_has_exactly_one_owner(name: str, queue_count: int, client_c
     """Whatever the numbers: no queue twice, none left out."""
     got = shares(strategy_by_name(name), queue_count, client_count)
     assert sorted(chain.from_iterable(got)) == list(range(queue_count))
+
+
+def test_by_config_takes_message_queues_only() -> None:
+    """Anything else would never be equal to a queue of the topic."""
+    with pytest.raises(ConfigError, match="is no list of MessageQueue"):
+        AllocateByConfig(["broker-a:0"])  # type: ignore[list-item]
+
+
+def test_a_member_of_a_room_without_queues_gets_its_share_of_orphaned_rooms() -> None:
+    """Room a has queues and no member; room b has a member and no queues."""
+    strategy = AllocateMachineRoomNearby(AllocateAveragely(), lambda queue: "a", lambda name: "b")
+    assert strategy.allocate("g", "c1", queues(2), ["c1"]) == queues(2)

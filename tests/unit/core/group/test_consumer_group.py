@@ -136,3 +136,16 @@ def test_groups_that_were_there_are_remembered_until_they_are_deleted() -> None:
     assert groups.seen_on("u") == []
     groups.forget_topic("t")
     assert groups.seen_on("t") == []
+
+
+def test_a_producer_group_stays_while_it_has_a_member() -> None:
+    """One member leaves, another expires; somebody else's leave changes nothing."""
+    producers: ProducerGroups[str] = ProducerGroups()
+    producers.heartbeat("a", "g", member("id-a", 0))
+    producers.heartbeat("b", "g", member("id-b", 100))
+    producers.leave("stranger", "g")
+    assert producers.expired(130, 120) == ["a"]
+    producers.leave("a", "g")
+    assert producers.find_client("id-a") is None
+    assert producers.find_client("id-b") == "b"
+    assert set(producers.get("g") or ()) == {"b"}

@@ -82,3 +82,10 @@ def test_a_reset_of_another_queue() -> None:
     assert not table.has_reset("g", "t", 1)
     assert (table.query("g", "t", 0), table.query("g", "t", 1)) == (7, 3)
     assert table.tell_reset("g", "t", 1, 0, "peer") is None
+
+
+def test_without_a_reset_a_pull_goes_on_where_it_is() -> None:
+    """Most pulls find no reset at all."""
+    table = ConsumerOffsetTable()
+    table.commit("g", "t", 0, 3, NOW_MS)
+    assert table.tell_reset("g", "t", 0, 3, "one:1") is None

@@ -87,3 +87,10 @@ def test_switched_off_it_remembers_nothing() -> None:
     table.update("a", 99_999, 0, failed=True)
     assert not table.has_any
     assert table.select(QUEUES, RoundRobin(), 0, last_broker="a") == QUEUES[1]
+
+
+def test_a_quick_send_makes_no_pause() -> None:
+    """The broker stays available."""
+    table = LatencyFaultTable()
+    table.update("a", 3, 1_000)
+    assert table.is_available("a", 1_000)

@@ -24,3 +24,9 @@ def test_the_groups_policy_decides_where_no_level_was_asked_for() -> None:
     policy = RetryPolicy((1_000, 5_000))
     assert decide_send_back(1, 16, 0, policy) == SendBackDecision(False, 0, 5_000)
     assert decide_send_back(1, 16, 4, policy) == SendBackDecision(False, 4)
+
+
+def test_an_unknown_type_is_refused_with_the_types() -> None:
+    """The error lists the types."""
+    with pytest.raises(ConfigError, match=r"type 'LINEAR' is unknown: expected .* or "):
+        check_policy({"type": "LINEAR"})

@@ -265,3 +265,28 @@ def test_a_broker_may_ask_for_a_shorter_timeout(timeout_ms: int) -> None:
     routes.register(wanted, "x", 0)
     assert routes.expired(timeout_ms) == ()
     assert len(routes.expired(timeout_ms + 1)) == 1
+
+
+def test_acting_masters_stand_only_in_for_a_missing_master() -> None:
+    """A group with its master is shown as it is."""
+    route = table(A0, A1, acting=True).route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: A0.address, 1: A1.address}
+
+
+def test_a_slave_that_claims_the_masters_id_with_an_older_epoch_leaves() -> None:
+    """The answer is empty and the master stays."""
+    routes = RouteTable()
+    routes.register(registration(A0, version=DataVersion(1, 1, 2)), "master", 0)
+    routes.register(registration(A1), "slave", 0)
+    claim = BrokerMember("c", "broker-a", 0, A1.address)
+    answer = routes.register(registration(claim, version=DataVersion(9, 9, 1)), "slave", 0)
+    assert answer == RegistrationResult(accepted=True)
+    assert routes.member_group("broker-a") == {0: A0.address}
+
+
+def test_a_slave_of_another_cluster_gets_no_master() -> None:
+    """A live broker is known by its cluster and address."""
+    routes = table(A0)
+    stray = BrokerMember("other", "broker-a", 1, "10.0.0.9:10911")
+    assert routes.register(registration(stray), "stray", 0) == RegistrationResult(accepted=True)

@@ -1,12 +1,11 @@
-"""An SQL92 filter's tree becomes one Python function.
+"""Compiles the tree of an SQL92 filter to one Python function.
 
-Job: code for each node, exact in RocketMQ's three values and in where its Java throws.  No text of
-the filter gets into the code: names, texts and numbers are the function's default arguments, and
-the code consists of this module's own pieces only.
+The function has RocketMQ's three values and raises where its Java throws.  No text of the filter
+gets into the code: names, texts and numbers are the function's default arguments, and the code
+consists of this module's own pieces only.
 
-A condition is TRUE, FALSE or null, or Java throws, which counts as no match.  Per node there are
-five forms of the same question, because Python's ``and`` and ``or`` know two values and stop at
-another point than Java does:
+A condition is TRUE, FALSE or null, or Java throws, which counts as no match.  Each node has five
+forms, because Python's ``and`` and ``or`` have two values and stop at another operand than Java:
 
 ============ =====================================================================
 ``value``    True, False or None, or raises NotComparable
@@ -16,10 +15,10 @@ another point than Java does:
 ``miss``     as ``is_false``, but may give False where Java throws
 ============ =====================================================================
 
-Java evaluates ``x AND y`` to the end unless x is FALSE, so y may throw behind an x that is null.
-``is_true`` of an AND is Python's ``and`` only where that cannot happen.  ``match`` need not care:
-not matched is not matched.  It serves at the top, and below it as long as nothing else could still
-turn the whole into TRUE.
+Java evaluates y of ``x AND y`` unless x is FALSE, so y may throw when x is null.  ``is_true`` of an
+AND is Python's ``and`` only where that cannot happen.  ``match`` may ignore the difference, since
+null and an exception are both no match.  It is used at the root, and below it where no other
+operand could still make the whole TRUE.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _OPPOSITE: Final = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!="}
 
 @dataclass(slots=True, eq=False)
 class _Code:
-    """The five forms of a condition, see above, and what can come of it."""
+    """The five forms of a condition, and whether it may raise or be null."""
 
     value: str
     is_true: str
@@ -88,11 +87,11 @@ def _constant_code(value: bool | None) -> _Code:
 
 
 def _discard(value: bool | None) -> None:
-    """Null, after evaluating something that may raise."""
+    """Return null for an operand that was evaluated only because it may raise."""
 
 
 class _Compiler:
-    """Writes code and collects the constants it names."""
+    """Writes code and collects the constants that the code names."""
 
     def __init__(self) -> None:
         self.names: dict[str, object] = {}
@@ -164,7 +163,7 @@ class _Compiler:
             return between
         codes = [self.condition(operand) for operand in operands]
         value = self._logic_value(is_and, codes)
-        # What decides (FALSE for AND) ends Java's evaluation too, so these forms are exact.
+        # The deciding value (FALSE for AND) ends Java's evaluation too, so these forms are exact.
         if is_and:
             decided = _join("or", [code.is_false for code in codes])
             loose_decided = [code.is_false for code in codes[:-1]] + [codes[-1].loose_false]
@@ -200,7 +199,7 @@ class _Compiler:
         return f"({not is_and} if {' or '.join(tries)} else {tail})"
 
     def _between(self, is_and: bool, operands: tuple[Node, ...]) -> _Code | None:
-        """A property between two numbers of one kind is converted once; None for all else."""
+        """Convert a property between two numbers of one kind once; None for any other form."""
         match operands:
             case (
                 Comparison(
@@ -250,10 +249,10 @@ class _Compiler:
         fetched, values = self.property_code(node.name), self.constant(node.values)
         variable = self.variable()
         bare = f"({fetched} in {values})"
-        known = f"(({variable} := {fetched}) is not None and {variable} not in {values})"
+        excluded = f"(({variable} := {fetched}) is not None and {variable} not in {values})"
         verb = "not in" if node.is_negated else "in"
         value = f"(None if ({variable} := {fetched}) is None else {variable} {verb} {values})"
-        return _Code(value, known, bare) if node.is_negated else _Code(value, bare, known)
+        return _Code(value, excluded, bare) if node.is_negated else _Code(value, bare, excluded)
 
     def _text_search(self, node: TextSearch) -> _Code:
         if not node.text:
@@ -283,7 +282,7 @@ class _Compiler:
     # --- comparisons ----------------------------------------------------------------------
 
     def _operand(self, node: Node) -> tuple[str, bool]:
-        """Code for the value of anything, and whether it may raise."""
+        """Return code for the value of a node, and whether it may raise."""
         number = negated_number(node)
         if number is not None:
             return self.constant(number.value), False
@@ -300,11 +299,11 @@ class _Compiler:
                 return code.value, code.may_raise
 
     def _number(self, variable: str, kind: LiteralKind) -> str:
-        """Code that converts a property's text, Java's way."""
+        """Return code that converts a property's text to a number as Java does."""
         if kind is LiteralKind.DOUBLE:
             return f"{self.helper(parse_double)}({variable})"
         slow = self.helper(parse_integer if kind is LiteralKind.INTEGER else parse_long)
-        # Up to nine ASCII digits need no further look: they fit, and int() reads them as Java does.
+        # Up to nine ASCII digits need no check: they fit, and int() reads them as Java does.
         return (
             f"({self.helper(int)}({variable}) if {self.helper(len)}({variable}) < 10 and"
             f" {variable}.isdecimal() and {variable}.isascii() else {slow}({variable}))"
@@ -326,11 +325,11 @@ class _Compiler:
                 f"({self.property_code(left_side.name)} == {other})",
                 f"({fetched} is not None and {variable} != {other})",
             )
-        (one, may_raise), (other, may_raise_too) = (
+        (first_code, may_raise), (second_code, may_raise_too) = (
             self._operand(left_side),
             self._operand(right_side),
         )
-        value = f"{self.helper(are_equal)}({one}, {other})"
+        value = f"{self.helper(are_equal)}({first_code}, {second_code})"
         is_text = isinstance(right_side, Property) or (second is not None and not second.is_number)
         may_raise = may_raise or may_raise_too or is_text
         return _Code(value, f"({value} is True)", f"({value} is False)", may_raise)
@@ -348,7 +347,7 @@ class _Compiler:
         )
 
     def _converted(self, variable: str, literal: Literal, operator: str) -> tuple[str, str]:
-        """A property's text beside a literal: the test, and its opposite."""
+        """Return the test of a property's text against a literal, and its opposite."""
         constant = self.constant(literal.value)
         if literal.kind is LiteralKind.STRING:
             return f"{variable} == {constant}", f"{variable} != {constant}"
@@ -361,7 +360,7 @@ class _Compiler:
             f"{number} {python} {constant}",
             f"{number} {_OPPOSITE[operator]} {constant}",
         )
-        # Java's not-a-number is greater than every number; Python's is in no order at all.
+        # Java orders NaN above every number; Python's comparisons with NaN are all false.
         if literal.kind is LiteralKind.DOUBLE and operator in (">", ">="):
             return f"not {opposite}", opposite
         if literal.kind is LiteralKind.DOUBLE and operator in ("<", "<="):
@@ -381,7 +380,7 @@ class _Compiler:
         return _Code(value, is_true, is_false, may_raise=literal.is_number)
 
     def _literal_equality(self, literal: Literal, name: str) -> _Code:
-        """A literal on the left is not equal to what a message does not have; nothing is null."""
+        """Compare a literal on the left; a missing property is not equal to it, never null."""
         variable = self.variable()
         fetched = f"({variable} := {self.property_code(name)})"
         if literal.kind is LiteralKind.BOOLEAN:
@@ -419,9 +418,9 @@ class _Compiler:
     def _properties_ordering(self, name: str, other: str, operator: str) -> _Code:
         variable, second = self.variable(), self.variable()
         fetched = f"({variable} := {self.property_code(name)})"
-        found_too = f"({second} := {self.property_code(other)})"
+        fetched_too = f"({second} := {self.property_code(other)})"
         sign = f"{self.helper(order_texts)}({variable}, {second})"
-        both = f"{fetched} is not None and {found_too} is not None"
+        both = f"{fetched} is not None and {fetched_too} is not None"
         return _Code(
             f"({sign} {operator} 0 if {both} else None)",
             f"({both} and {sign} {operator} 0)",
@@ -430,9 +429,9 @@ class _Compiler:
         )
 
     def _null_ordering(self, left_side: Node, right_side: Node) -> _Code:
-        """One side is a minus sign before something that is no number: null, if it does not raise.
+        """Order a side that is a minus sign before a non-number: null, unless it raises.
 
-        Java looks at the right side only when the left is not null.
+        Java evaluates the right side only when the left side is not null.
         """
         if isinstance(left_side, Negation) and negated_number(left_side) is None:
             value, may_raise = self._operand(left_side)
@@ -476,7 +475,7 @@ def _function(name: str, body: str, names: Mapping[str, object]) -> Any:
 
 
 def compile_match(node: Node) -> Matches:
-    """A function that says whether a message with these properties matches; it never raises."""
+    """Return a function that says whether a message's properties match; it never raises."""
     compiler = _Compiler()
     code = compiler.condition(node)
     body = f"    return {code.loose_true}\n"
@@ -488,7 +487,7 @@ def compile_match(node: Node) -> Matches:
 
 
 def compile_evaluation(node: Node) -> Evaluate:
-    """A function that gives TRUE, FALSE or null (None), and raises NotComparable as Java throws."""
+    """Return a function that gives True, False or None; it raises NotComparable as Java throws."""
     compiler = _Compiler()
     code = compiler.condition(node)
     fetched: Evaluate = _function("evaluate", f"    return {code.value}\n", compiler.names)

@@ -1,16 +1,14 @@
-"""Bytes without which a message cannot match a filter: what lets a reader pass it by unread.
+"""Needles: bytes of which every message that matches a filter contains at least one.
 
-Job: from a filter's tree, texts of which every message that matches has at least one in its
-property string.  It must not read messages.
+A reader skips a message whose property string contains no needle; any other message it evaluates.
+One search over a message's bytes costs a tenth of decoding its properties.
 
-Theory: ``region = 'eu'`` needs the bytes ``region 0x01 eu``; ``amount > 10`` needs ``amount 0x01``
-and behind it a number, written in one of many ways: that needle is a regular expression
-(`sql92_number_search`).  One search over the bytes of a message costs a tenth of reading its
-properties.
-Of the parts of an AND the one that is likely to be the rarest is taken, of an OR all are.
-"Perhaps" is always safe: who has a needle is evaluated.  A needle that ends with 0x02 is a whole
-value; a record may end where its 0x02 would stand.  Nothing is known of a part that holds for a
-message without its properties (``IS NULL``, ``a = b``).
+``region = 'eu'`` needs the bytes ``region 0x01 eu``.  ``amount > 10`` needs ``amount 0x01`` and a
+number behind it, which has many spellings, so that needle is a regular expression
+(`number_search`).  An AND uses the needles of its operand that is likely to be the rarest, an OR
+those of all its operands.  A needle that ends with 0x02 is a whole value; at the end of a record
+the 0x02 may be missing.  A condition that can hold for a message without the property (``IS NULL``,
+``a = b``) has no needles.
 """
 
 from __future__ import annotations
@@ -43,31 +41,31 @@ if TYPE_CHECKING:
 __all__ = ["NEEDLES_MAX", "any_of", "needles_of"]
 
 NEEDLES_MAX: Final = 8
-"""More searches than these cost as much as they save."""
+"""More searches than this cost as much as they save."""
 _REPLACEMENT: Final = "\ufffd"
-"""What bytes that are no UTF-8 are read as: a text with it says nothing about bytes."""
+"""Stands for any bytes that are not UTF-8, so a text with it gives no needle."""
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 _Needles = frozenset[bytes | Bounds] | None
 
 
 def needles_of(node: Node) -> tuple[Needle, ...]:
-    """Texts of which a message that matches has one; none when nothing is known."""
-    found = _needles(node)
-    if found is None or len(found) > NEEDLES_MAX:
+    """Return the needles of a filter; none when a match may lack them all."""
+    needles = _needles(node)
+    if needles is None or len(needles) > NEEDLES_MAX:
         return ()
-    texts = sorted(one for one in found if isinstance(one, bytes))
-    numbers = sorted(one for one in found if isinstance(one, Bounds))
+    texts = sorted(needle for needle in needles if isinstance(needle, bytes))
+    numbers = sorted(needle for needle in needles if isinstance(needle, Bounds))
     return (*texts, *map(search_of, numbers))
 
 
 def any_of(needles: tuple[Needle, ...]) -> re.Pattern[bytes] | None:
-    """One expression for all needles, of one property string; None when there are none."""
+    """Return one regular expression for all needles; None without needles."""
     if not needles:
         return None
     return re.compile(
         b"|".join(
-            re.escape(one.removesuffix(b"\x02")) if isinstance(one, bytes) else one.pattern
-            for one in needles
+            re.escape(needle.removesuffix(b"\x02")) if isinstance(needle, bytes) else needle.pattern
+            for needle in needles
         ),
         re.DOTALL,
     )
@@ -76,8 +74,8 @@ def any_of(needles: tuple[Needle, ...]) -> re.Pattern[bytes] | None:
 def _needles(node: Node) -> _Needles:
     match node:
         case Logic(is_and=True, operands=operands):
-            known = [one for one in map(_needles, operands) if one is not None]
-            return min([*known, *_met(known)], key=_commonness, default=None)
+            parts = [part for part in map(_needles, operands) if part is not None]
+            return min([*parts, *_intersections(parts)], key=_commonness, default=None)
         case Logic(operands=operands):
             return _united(map(_needles, operands))
         case Inclusion(name=name, values=values, is_negated=False):
@@ -95,18 +93,18 @@ def _needles(node: Node) -> _Needles:
     return None
 
 
-def _of_comparison(one: Node, constant: Node, operator: str) -> _Needles:
-    """Holds for a message that has the property, whatever side the constant stands on."""
-    if not isinstance(one, Property):
+def _of_comparison(operand: Node, constant: Node, operator: str) -> _Needles:
+    """Return the needles of a property compared to a constant, else None."""
+    if not isinstance(operand, Property):
         return None
     number = negated_number(constant)
     if number is not None:
-        return _of_number(one.name, number, operator)
+        return _of_number(operand.name, number, operator)
     if operator != "=" or not isinstance(constant, Literal):
         return None
     if constant.kind is LiteralKind.STRING:
-        return _value(one.name, str(constant.value))
-    return _name(one.name) if constant.kind is LiteralKind.BOOLEAN else None
+        return _value(operand.name, str(constant.value))
+    return _name(operand.name) if constant.kind is LiteralKind.BOOLEAN else None
 
 
 def _of_number(name: str, number: Literal, operator: str) -> _Needles:
@@ -125,14 +123,14 @@ def _of_number(name: str, number: Literal, operator: str) -> _Needles:
     return frozenset((Bounds(text, low, high, is_whole),))
 
 
-def _met(parts: list[frozenset[bytes | Bounds]]) -> list[frozenset[bytes | Bounds]]:
-    """For each property that several parts want a number of: what is in the bounds of all."""
+def _intersections(parts: list[frozenset[bytes | Bounds]]) -> list[frozenset[bytes | Bounds]]:
+    """Intersect the bounds of each property that several operands of an AND compare to a number."""
     by_name: dict[bytes, list[Bounds]] = {}
     for part in parts:
         if len(part) == 1:
-            (one,) = part
-            if isinstance(one, Bounds):
-                by_name.setdefault(one.name, []).append(one)
+            (needle,) = part
+            if isinstance(needle, Bounds):
+                by_name.setdefault(needle.name, []).append(needle)
     return [
         frozenset((reduce(Bounds.within, several),))
         for several in by_name.values()
@@ -150,7 +148,7 @@ def _of_not(operand: Node) -> _Needles:
     match operand:
         case NullTest(operand=Property(name=name)):
             return _name(name)
-        # Null, and so no match, where the property is missing; not so with the sides exchanged.
+        # Without the property this is null, and so no match; not so with the sides exchanged.
         case Comparison(left_side=Property(name=name), right_side=Literal(kind=LiteralKind.STRING)):
             return _name(name)
     return None
@@ -158,15 +156,15 @@ def _of_not(operand: Node) -> _Needles:
 
 def _united(parts: Iterable[_Needles]) -> _Needles:
     united: frozenset[bytes | Bounds] = frozenset()
-    for one in parts:
-        if one is None:
+    for part in parts:
+        if part is None:
             return None
-        united |= one
+        united |= part
     return united
 
 
 def _commonness(needles: frozenset[bytes | Bounds]) -> tuple[int, int, float]:
-    """A guess which part is the rarest: values before names, few before many, long before short."""
+    """Guess how common needles are: values before names, few before many, long before short."""
     return (
         max(map(_rank, needles), default=0),
         len(needles),
@@ -181,7 +179,7 @@ def _rank(needle: bytes | Bounds) -> int:
 
 
 def _width(needle: bytes | Bounds) -> float:
-    """Less is rarer: of texts the longer ones, of numbers those with closer bounds."""
+    """Return less for a rarer needle: a longer text, or a number with closer bounds."""
     if not isinstance(needle, Bounds):
         return -float(len(needle))
     return needle.high - needle.low if not needle.is_open else 0.0
