@@ -16,7 +16,7 @@ from tests.interop.waiting import wait_until
 from tests.spark.clusters import Cluster, new_topic, run_query
 
 from cometmq.arrow import scan
-from cometmq.client.extensions.staging.sync import PartWriter, Staging
+from cometmq.client.extensions.staging.sync import BlockingPartWriter, Staging
 from cometmq.errors import ConfigError
 from cometmq.spark.live.sink_options import SinkOptions
 from cometmq.spark.live.sink_rows import stage_rows
@@ -260,13 +260,13 @@ def test_big_batches_are_staged_by_columns(
         overwrite=False,
     )
     added: list[str] = []
-    add = PartWriter.add
+    add = BlockingPartWriter.add
 
-    def note(part: PartWriter, topic: str, body: bytes, **more: Any) -> None:
+    def note(part: BlockingPartWriter, topic: str, body: bytes, **more: Any) -> None:
         added.append(more["tags"])
         add(part, topic, body, **more)
 
-    monkeypatch.setattr(PartWriter, "add", note)
+    monkeypatch.setattr(BlockingPartWriter, "add", note)
     with Staging(cluster.name_server, new_topic("by-columns-")) as staging:
         part = staging.part(0, "0")
         stage_rows(part, iter([plain, odd.slice(0, 2_500)]), options)

@@ -121,10 +121,11 @@ class GrowthCalls:
             TopicNotExist: no broker has the topic.
         """
         topics = await _fetch_topics(self, topic, cluster)
-        _check_broker_names(topics, broker_names)
-        names = set(broker_names) if broker_names is not None else set(topics)
+        chosen = None if broker_names is None else tuple(broker_names)
+        _check_broker_names(topics, chosen)
+        names = set(topics) if chosen is None else set(chosen)
         begun = _merged_growth(topics)
-        if broker_names is None and begun is not None and not begun.is_complete:
+        if chosen is None and begun is not None and not begun.is_complete:
             # A broker may have joined or got the topic since.
             names = {name for name, _ in begun.new.brokers}
         old = _present_layout(topic, topics)

@@ -16,7 +16,7 @@ from cometmq.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cometmq.client.extensions.staging.sync import PartWriter
+    from cometmq.client.extensions.staging.sync import BlockingPartWriter
     from cometmq.model import MessageQueue
     from cometmq.model.message import Message
     from cometmq.spark.live.sink_options import SinkOptions
@@ -44,12 +44,12 @@ class SinkRow:
     deliver_time_ms: int | None
 
 
-def stage_rows(part: PartWriter, batches: Iterator[Any], options: SinkOptions) -> None:
+def stage_rows(part: BlockingPartWriter, batches: Iterator[Any], options: SinkOptions) -> None:
     """Stage the rows of a task.
 
     Raises:
         ConfigError: a row has no body or no topic; the text names it.
-        CometError: see `PartWriter.add`.
+        CometError: see `BlockingPartWriter.add`.
     """
     done = 0
     for batch in batches:
@@ -68,7 +68,7 @@ def stage_rows(part: PartWriter, batches: Iterator[Any], options: SinkOptions) -
         done += batch.num_rows
 
 
-def _stage_columns(part: PartWriter, batch: Any, options: SinkOptions) -> bool:
+def _stage_columns(part: BlockingPartWriter, batch: Any, options: SinkOptions) -> bool:
     """Stage a batch by columns; False, with nothing staged, if rows need decisions."""
     if (
         options.topic is None

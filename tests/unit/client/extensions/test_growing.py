@@ -105,6 +105,15 @@ async def test_a_second_broker_joins_and_the_first_one_leaves(tmp_path: Path) ->
 
 
 @on_loop
+async def test_the_brokers_to_grow_on_may_come_from_a_generator(tmp_path: Path) -> None:
+    """``broker_names`` is any iterable, also one that can be read only once."""
+    async with stage(tmp_path, "broker-a", "broker-b") as (_, admin):
+        await admin.create_topic(TOPIC, queue_count=2, order=True)
+        growth = await admin.grow_topic(TOPIC, 4, broker_names=(n for n in ["broker-a"]))
+        assert growth.new == "broker-a:4;broker-b:2"
+
+
+@on_loop
 async def test_a_complete_growth_needs_no_broker_the_topic_has_left(tmp_path: Path) -> None:
     """It is called complete when every broker has it in writing; then the old one may be gone."""
     async with stage(tmp_path, "broker-a", "broker-b") as (running, admin):

@@ -75,7 +75,7 @@ __all__ = [
     "StagedPart",
     "StagedToken",
     "StagingCalls",
-    "TopicQueues",
+    "StagingQueues",
 ]
 
 BLOCK_BYTES: Final = 128 * 1024
@@ -133,7 +133,7 @@ class OpenToken:
 
 
 @dataclass(slots=True)
-class TopicQueues:
+class StagingQueues:
     """Where messages of a topic can go, and whose turn it is."""
 
     queues: tuple[MessageQueue, ...]
@@ -203,7 +203,7 @@ class StagingCalls:
             )
         return found
 
-    async def topic(self, name: str) -> TopicQueues:
+    async def topic(self, name: str) -> StagingQueues:
         """Where messages of a topic can go.
 
         Raises:
@@ -224,7 +224,7 @@ class StagingCalls:
             if MASTER_ID in broker.broker_addrs
         }
         start = self.options.env.chance.randrange(len(queues))
-        return TopicQueues(queues, addresses, RoundRobin(start))
+        return StagingQueues(queues, addresses, RoundRobin(start))
 
     async def _ask(
         self, address: str, command: RemotingCommand, timeout_ms: int | None = None

@@ -12,7 +12,7 @@ from cometmq.client.extensions.staging.calls import (
     StagedPart,
     StagedToken,
     StagingCalls,
-    TopicQueues,
+    StagingQueues,
 )
 from cometmq.codec.batch import encode_batch
 from cometmq.core.produce.batching import BATCH_ITEM_OVERHEAD_BYTES
@@ -54,7 +54,7 @@ class PartCore:
         self.message_bytes_max = calls.codec.message_bytes_max
         attempt = calls.options.env.chance.getrandbits(64)
         self._attempt = f"{calls.options.env.clock.now_ms():x}/{attempt:016x}"
-        self._topics: dict[str, TopicQueues] = {}
+        self._topics: dict[str, StagingQueues] = {}
         self._tokens: dict[str, OpenToken] = {}
         self._blocks: dict[MessageQueue, _Block] = {}
         self._buffered_bytes = 0
@@ -129,7 +129,11 @@ class PartCore:
         await self._stage(self._queue_of(topic_queues, topic, None, None), data, rows)
 
     def _queue_of(
-        self, topic_queues: TopicQueues, topic: str, message_group: str | None, queue_id: int | None
+        self,
+        topic_queues: StagingQueues,
+        topic: str,
+        message_group: str | None,
+        queue_id: int | None,
     ) -> MessageQueue:
         queues = topic_queues.queues
         if queue_id is not None:

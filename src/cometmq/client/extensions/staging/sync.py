@@ -34,7 +34,7 @@ from cometmq.client.extensions.staging.part import PartCore
 from cometmq.net.env import Environment
 
 __all__ = [
-    "PartWriter",
+    "BlockingPartWriter",
     "PublishResult",
     "PublishState",
     "StagedPart",
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-class PartWriter:
+class BlockingPartWriter:
     """One attempt at one part of a batch; made by `Staging.part`, for one thread."""
 
     def __init__(self, core: PartCore) -> None:
@@ -146,14 +146,14 @@ class Staging:
         """The sink's name."""
         return self._calls.sink
 
-    def part(self, batch_id: int, part: str) -> PartWriter:
+    def part(self, batch_id: int, part: str) -> BlockingPartWriter:
         """Begin an attempt at a part; two attempts at one part do not touch each other.
 
         Args:
             batch_id: from 0 on, in the order in which batches are published.
             part: any name without a slash; a task number, for example.
         """
-        return PartWriter(PartCore(self._calls, batch_id, part))
+        return BlockingPartWriter(PartCore(self._calls, batch_id, part))
 
     def publish(self, batch_id: int, parts: Iterable[StagedPart | None]) -> PublishResult:
         """Let consumers see the messages of all parts (None is skipped).
