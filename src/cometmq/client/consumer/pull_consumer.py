@@ -1,18 +1,18 @@
-"""The pull consumer: messages when the program asks for them, by ``poll`` or ``async for``.
+"""The pull consumer returns messages when the program asks, by ``poll`` or ``async for``.
 
-Job: hold pulled batches ready, hand them out, know positions, commit, seek, pause.
-Must not: run handlers or retry; the program decides what a failure means.
+It buffers pulled batches, hands them out, tracks positions, commits, seeks and pauses.  It neither
+runs handlers nor retries; the program decides what a failure means.
 
 Three offsets of a queue, in order::
 
     safe  <=  position  <=  pull_offset
-      |          |             `- next to be asked of the broker
-      |          `- next to be handed out
-      `- everything below was handed out before the program came back for more
+      |          |             `- the next message to pull from the broker
+      |          `- the next message to hand out
+      `- every lower message was handed out before the program's latest call
 
-Automatic commits take ``safe``, so a message in the program's hands is never committed behind its
-back; a plain ``commit()`` takes ``position``, the program's word that it is done with all it got.
-Leaving ``async with`` without an error says the same.
+An automatic commit stores ``safe``, so it never covers a message the program may still be
+processing.  A plain ``commit()`` stores ``position``: the program declares that it has processed
+every message it got.  Leaving ``async with`` without an error declares the same.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ SUSPEND_MS: Final = 20_000
 POLL_TIMEOUT_MS: Final = 5_000
 POLL_COUNT_MAX: Final = 1_000
 BUFFER_COUNT_MAX: Final = 1_000
-"""Messages held per queue before pulling stops (Java's ``pullThresholdForQueue``)."""
+"""Messages buffered per queue before pulling stops (Java's ``pullThresholdForQueue``)."""
 
 
 _NOTHING: Final[list[ReceivedMessage]] = []
@@ -88,16 +88,19 @@ class QueueBuffer:
 class PullConsumer(GroupConsumer):
     """Consumes on demand; ``async with PullConsumer(...)`` starts and stops it.
 
-    Either ``subscribe`` (the group shares the queues) or ``assign`` (these queues, whoever else
-    reads them).
+    Either ``subscribe`` (the members of the group share the queues) or ``assign`` (this consumer
+    reads exactly the named queues, also when others read them).
 
     Args:
         group: consumer group, under which offsets are stored.
         subscriptions: topic to tag expression, as by ``subscribe``.
         name_server: as for `Producer`.
         consume_from: where a group without stored offsets begins, see `PushConsumer`.
-        auto_commit: commit every 5 s what was handed out before the latest ``poll``.
-        buffer_count_max: messages held per queue.
+        auto_commit: commit every 5 s the messages handed out before the latest ``poll``.
+        buffer_count_max: messages buffered per queue.
+
+    Raises:
+        ConfigError: an argument is wrong; the text names it and its value.
     """
 
     _consume_type = ConsumeType.CONSUME_ACTIVELY
@@ -161,9 +164,10 @@ class PullConsumer(GroupConsumer):
     # -- life -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group, if topics are subscribed; those that do not exist yet are waited for.
+        """Join the group, if topics are subscribed; a missing topic is read once it exists.
 
         Raises:
+            ClientClosed: the consumer is closed.
             ConnectFailed: no name server could be reached for 3 s.
         """
         self._check_open()
@@ -178,7 +182,7 @@ class PullConsumer(GroupConsumer):
             raise
 
     async def shutdown(self, *, commit: bool = True) -> None:
-        """Stop pulling, commit what was handed out (with ``auto_commit``), leave the group."""
+        """Stop pulling, commit the messages handed out (with ``auto_commit``), leave the group."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -195,7 +199,7 @@ class PullConsumer(GroupConsumer):
                 await self._commit(list(self._assignments.values()), wait=True)
         except CometError as error:
             log.error("group %s: offsets were not committed at shutdown: %s", self.group, error)
-        finally:  # also when we are cancelled: nobody can ask for it a second time
+        finally:  # also on cancellation: a second call would return at once
             self._assignments.clear()
             self._ready_batches.clear()
             self._wake_reader()
@@ -215,14 +219,14 @@ class PullConsumer(GroupConsumer):
         await self.shutdown(commit=kind is None)
 
     def after_fork(self) -> None:
-        """In a child process: the parent's queues and messages are the parent's."""
+        """In a child process: drop the queues and messages, which stay the parent's."""
         super().after_fork()
         self._ready_batches.clear()
         self._arrival = None
         self._in_hand = []
         self._drop_current()
 
-    # -- what to read -----------------------------------------------------------------------
+    # -- subscriptions ----------------------------------------------------------------------
 
     async def subscribe(
         self, topic: str, expression: str = "*", *, expression_type: str = TAG
@@ -232,6 +236,8 @@ class PullConsumer(GroupConsumer):
         A topic that does not exist yet is read as soon as it does.
 
         Raises:
+            ClientClosed: the consumer is closed.
+            ConfigError: `assign` was used before, or the topic or the expression is wrong.
             ConnectFailed: no name server could be reached for 3 s since `start`.
         """
         self._check_open()
@@ -252,6 +258,8 @@ class PullConsumer(GroupConsumer):
         """Read exactly these queues, from their stored offsets; replaces an earlier assign.
 
         Raises:
+            ClientClosed: the consumer is not started, or is closed.
+            ConfigError: the consumer has subscriptions, or a queue or the expression is wrong.
             NoRoute: a queue's topic does not exist.
         """
         instance = self._ready().instance
@@ -270,11 +278,16 @@ class PullConsumer(GroupConsumer):
                 self._begin(queue, await self._start_offset(queue))
 
     def assignment(self) -> list[MessageQueue]:
-        """Queues being read now."""
+        """The queues that are read now."""
         return sorted(self._assignments)
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All readable queues of a topic; NoRoute if it does not exist."""
+        """All readable queues of a topic.
+
+        Raises:
+            ClientClosed: the consumer is not started, or is closed.
+            NoRoute: the topic does not exist.
+        """
         return subscribe_queues(topic, await self._ready().instance.routes.find(topic))
 
     # -- reading ----------------------------------------------------------------------------
@@ -282,8 +295,14 @@ class PullConsumer(GroupConsumer):
     async def poll(
         self, timeout_ms: int = POLL_TIMEOUT_MS, count_max: int = POLL_COUNT_MAX
     ) -> list[ReceivedMessage]:
-        """Messages that are ready, at least one unless the time runs out; earlier ones count
-        as processed from now on."""
+        """Wait for messages: at least one, or none when the time runs out.
+
+        The messages of earlier calls count as processed from now on.
+
+        Raises:
+            ClientClosed: the consumer is not started, or is closed, and no message is buffered.
+            ConfigError: an argument is not a whole number in its range.
+        """
         check_ms("timeout_ms", timeout_ms, may_be_zero=True)
         check_count("count_max", count_max)
         self._settle()
@@ -301,29 +320,30 @@ class PullConsumer(GroupConsumer):
             await self._wait(left_s)
 
     def _return_current(self) -> None:
-        """The rest of a batch that `async for` began goes back to the front."""
+        """Put the messages that `async for` has not handed out yet back to the front."""
         batch = self._current
         if batch is None:
             return
-        rest = batch.messages[self._index :]
+        messages = batch.messages[self._index :]
         self._drop_current()
-        if rest:
-            batch.assignment.state.buffered_count += len(rest)
-            batch.assignment.process_queue.finished_count -= len(rest)
-            self._ready_batches.appendleft(PulledBatch(batch.assignment, rest, batch.next_offset))
+        if messages:
+            assignment = batch.assignment
+            assignment.state.buffered_count += len(messages)
+            assignment.process_queue.finished_count -= len(messages)
+            self._ready_batches.appendleft(PulledBatch(assignment, messages, batch.next_offset))
 
     def _take_batch(self, taken_messages: list[ReceivedMessage], room: int) -> None:
-        """Move up to ``room`` messages of the next batch; what is dropped is passed over."""
+        """Move up to ``room`` messages of the next batch; skip a batch of a dropped queue."""
         batch = self._ready_batches.popleft()
         assignment = batch.assignment
         if assignment.process_queue.dropped:
             return
         messages = batch.messages
         if len(messages) > room:
-            rest = PulledBatch(assignment, messages[room:], batch.next_offset)
+            second_part = PulledBatch(assignment, messages[room:], batch.next_offset)
             if assignment.state.last is batch:
-                assignment.state.last = rest
-            self._ready_batches.appendleft(rest)
+                assignment.state.last = second_part
+            self._ready_batches.appendleft(second_part)
             batch = PulledBatch(assignment, messages[:room], messages[room].queue_offset)
         taken_messages += batch.messages
         self._took(batch)
@@ -350,7 +370,12 @@ class PullConsumer(GroupConsumer):
         return None
 
     async def next_batch(self) -> ReceivedMessage:
-        """The first message of the next batch; StopAsyncIteration once closed."""
+        """The first message of the next batch.
+
+        Raises:
+            StopAsyncIteration: the consumer is closed.
+            ClientClosed: the consumer is not started.
+        """
         while True:
             self._settle()
             while not self._ready_batches:
@@ -388,19 +413,19 @@ class PullConsumer(GroupConsumer):
             batch.assignment.loop.wake()
 
     def _took(self, batch: PulledBatch) -> None:
-        """A whole batch was handed out by poll."""
+        """Record that `poll` has handed out a whole batch."""
         self._leave_buffer(batch)
         batch.assignment.state.position = batch.next_offset
         self._in_hand.append(batch.assignment)
 
     def _release_in_hand(self) -> None:
-        """What the last poll returned counts as processed."""
+        """Count the messages of the last `poll` as processed."""
         for assignment in self._in_hand:
             assignment.state.safe = assignment.state.position
         self._in_hand.clear()
 
     def _settle(self, *, include_in_hand: bool = True) -> None:
-        """Bring safe and position up to date; ``async for`` leaves that to those who ask."""
+        """Bring ``safe`` and ``position`` up to date; ``async for`` does not, for speed."""
         if include_in_hand:
             self._release_in_hand()
         batch = self._current
@@ -423,7 +448,7 @@ class PullConsumer(GroupConsumer):
         self._index = 0
 
     def hold(self, loop: PullLoop) -> str | None:
-        """Pause and flow control."""
+        """Why the queue must not be pulled now: it is paused, unassigned, or its buffer is full."""
         if loop.queue in self._paused:
             return "paused"
         assignment = self._assignments.get(loop.queue)
@@ -435,20 +460,20 @@ class PullConsumer(GroupConsumer):
         return None
 
     def room(self, loop: PullLoop) -> tuple[int, int]:
-        """What the buffer still takes; bytes are not counted."""
+        """How many messages the buffer still admits; bytes are not counted."""
         assignment = self._assignments.get(loop.queue)
         buffered = 0 if assignment is None else assignment.state.buffered_count
         return self._buffer_count_max - buffered, 1 << 30
 
     def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
-        """Keep a pull's messages ready; HOT."""
+        """Buffer a pull's messages; HOT."""
         loop.process_queue.skip_to(next_offset, self._options.env.clock.now_ms())
         assignment = self._assignments.get(loop.queue)
         if assignment is None or assignment.loop is not loop:
             return
         buffer: QueueBuffer = assignment.state
         if not messages:
-            # Filtered messages move the end of what is buffered, or the position itself.
+            # Filtered messages move the end of the last batch, or the position itself.
             if buffer.last is not None:
                 buffer.last.next_offset = next_offset
             elif self._current is not None and self._current.assignment is assignment:
@@ -470,22 +495,22 @@ class PullConsumer(GroupConsumer):
     def _removed(self, assignment: Assignment) -> None:
         if self._current is not None and self._current.assignment is assignment:
             self._drop_current()
-        self._in_hand = [one for one in self._in_hand if one is not assignment]
+        self._in_hand = [other for other in self._in_hand if other is not assignment]
 
     def _commit_offset(self, assignment: Assignment) -> int:
         buffer: QueueBuffer = assignment.state
         return buffer.safe
 
     def commit_hint(self, loop: PullLoop) -> int:
-        """Lite pulls carry no offsets (flag 22); commits go their own way."""
+        """-1: lite pulls carry no offset (flag 22); commits are requests of their own."""
         return -1
 
     def is_paused(self, queue: MessageQueue) -> bool:
         return queue in self._paused
 
     def _subscription_of(self, topic: str) -> SubscriptionData:
-        known = self._subscriptions.get(topic)
-        return known or subscription_of(topic, self._by_hand_expression, 0)
+        subscription = self._subscriptions.get(topic)
+        return subscription or subscription_of(topic, self._by_hand_expression, 0)
 
     # -- offsets ----------------------------------------------------------------------------
 
@@ -497,10 +522,11 @@ class PullConsumer(GroupConsumer):
         return assignment
 
     async def seek(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Read the queue from another offset; what was buffered is dropped.
+        """Read the queue from another offset; its buffered messages are dropped.
 
         Raises:
             ClientError: the queue is not assigned, or the offset is outside the queue.
+            ConfigError: the offset is not a whole number from 0.
         """
         check_count("queue_offset", queue_offset, 0, 2**63 - 1)
         calls = self._ready().calls
@@ -515,13 +541,21 @@ class PullConsumer(GroupConsumer):
         self._move(queue, queue_offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Read the queue from the oldest message there is."""
+        """Read the queue from its oldest message.
+
+        Raises:
+            ClientError: the queue is not assigned, or its broker did not answer.
+        """
         calls = self._ready().calls
         self._assigned(queue)
         self._move(queue, await calls.min_offset(self._address(queue), queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Read only messages that come from now on."""
+        """Read only messages that are stored from now on.
+
+        Raises:
+            ClientError: the queue is not assigned, or its broker did not answer.
+        """
         calls = self._ready().calls
         self._assigned(queue)
         self._move(queue, await calls.max_offset(self._address(queue), queue))
@@ -530,19 +564,28 @@ class PullConsumer(GroupConsumer):
         self._replace(self._assigned(queue), queue_offset)
 
     async def position(self, queue: MessageQueue) -> int:
-        """Offset of the next message that will be handed out."""
+        """The offset of the next message to hand out.
+
+        Raises:
+            ClientError: the queue is not assigned.
+        """
         self._settle(include_in_hand=False)
         return int(self._assigned(queue).state.position)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's stored offset, None if there is none."""
+        """The group's stored offset, None if there is none.
+
+        Raises:
+            CometError: the consumer is not started, or the broker refused or did not answer.
+        """
         return await self._ready().offsets.read(queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store offsets and wait for the brokers' word: those given, else every position.
+        """Store ``offsets``, by default every position, and wait until brokers acknowledge.
 
         Raises:
-            CometError: a broker did not take its offset.
+            ConfigError: a key is not a queue, or an offset is not a whole number from 0.
+            CometError: a broker did not store its offset.
         """
         running = self._ready()
         if offsets is None:
@@ -561,7 +604,7 @@ class PullConsumer(GroupConsumer):
                 assignment.committed = queue_offset
 
     async def commit_changed(self) -> None:
-        """The automatic commit."""
+        """Commit automatically, with ``auto_commit``."""
         if self._auto_commit:
             self._settle(include_in_hand=False)
             await super().commit_changed()
@@ -569,7 +612,7 @@ class PullConsumer(GroupConsumer):
     async def _give_up(self, queue: MessageQueue) -> None:
         self._settle(include_in_hand=False)
         if not self._auto_commit:
-            # The program commits; nothing may be stored behind its back.
+            # Only the program commits.
             assignment = self._assignments.pop(queue)
             assignment.loop.stop()
             assignment.process_queue.dropped = True
@@ -580,7 +623,11 @@ class PullConsumer(GroupConsumer):
     async def offsets_for_times(
         self, times_ms: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        """For each queue the first offset stored at or after a time, ms since 1970."""
+        """For each queue the first offset stored at or after a time, ms since 1970.
+
+        Raises:
+            CometError: the consumer is not started, or a broker refused or did not answer.
+        """
         calls = self._ready().calls
         return {
             queue: await calls.search_offset(self._address(queue), queue, timestamp_ms)
@@ -588,7 +635,11 @@ class PullConsumer(GroupConsumer):
         }
 
     async def begin_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The smallest offset of each queue."""
+        """The smallest offset of each queue.
+
+        Raises:
+            CometError: the consumer is not started, or a broker refused or did not answer.
+        """
         calls = self._ready().calls
         return {
             queue: await calls.min_offset(self._address(queue), queue)
@@ -596,7 +647,11 @@ class PullConsumer(GroupConsumer):
         }
 
     async def end_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The next offset to be written of each queue."""
+        """The next offset to be written of each queue.
+
+        Raises:
+            CometError: the consumer is not started, or a broker refused or did not answer.
+        """
         calls = self._ready().calls
         return {
             queue: await calls.max_offset(self._address(queue), queue)
@@ -606,7 +661,7 @@ class PullConsumer(GroupConsumer):
     # -- pausing ----------------------------------------------------------------------------
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these queues until `resume`; their position stays."""
+        """Hand out no message of these queues until `resume`; their position stays."""
         self._settle(include_in_hand=False)
         for queue in queue_list(queues):
             self._paused.add(queue)
@@ -618,7 +673,7 @@ class PullConsumer(GroupConsumer):
                 fresh.state.safe = safe
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out these queues again."""
+        """Hand out messages of these queues again."""
         for queue in queue_list(queues):
             self._paused.discard(queue)
             assignment = self._assignments.get(queue)
@@ -626,5 +681,5 @@ class PullConsumer(GroupConsumer):
                 assignment.loop.wake()
 
     def paused(self) -> list[MessageQueue]:
-        """Queues that are paused."""
+        """The queues that are paused."""
         return sorted(self._paused)

@@ -1,15 +1,14 @@
-"""The push consumer: a handler is called with each message of a group's queues.
+"""The push consumer calls a handler with each message of a group's queues.
 
-Job: bring pulled messages to the handler, and each outcome to where it belongs: the commit
-offset, the retry topic, the dead letters.
-Must not: pull or rebalance itself (``GroupConsumer``), run handlers (``handlers``), or keep an
-order (``orderly``).
+It passes pulled messages to the handler, and each outcome to the commit offset, the retry topic or
+the dead letters.  ``GroupConsumer`` pulls and rebalances, `handling` runs the handlers, and
+``orderly`` keeps the order.
 
-Theory: a message counts as consumed when its handler returned, or when the broker has taken it
-back (code 36) for another try.  Until then its offset holds back what may be committed, so a crash
-repeats it.  Shutdown stops pulling, waits for the handlers that run, gives back those that do not
-finish in time, and commits with an answer: what was finished is not repeated, what was not is not
-lost.
+A message is consumed when its handler has returned, or when the broker has accepted it for another
+try (code 36).  Until then no higher offset is committed, so a crash repeats the message.  Shutdown
+stops pulling, waits for the running handlers, gives back the messages that do not finish in time,
+and waits until the brokers have acknowledged the offsets: finished messages are not repeated,
+unfinished messages are not lost.
 """
 
 import asyncio
@@ -68,7 +67,7 @@ PULL_SUSPEND_MS: Final = 15_000
 CONCURRENCY: Final = 20
 """Java's ``consumeThreadMin``."""
 LIST_COUNT: Final = 32
-"""Messages per call of a list handler unless said otherwise: what one pull brings."""
+"""Messages per call of a list handler unless said otherwise: the size of one pull."""
 CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
 EXPIRED_DELAY_LEVEL: Final = 3
 
@@ -88,17 +87,17 @@ class PushConsumer(OrderlyConsumer):
         concurrency: handlers running at a time.
         batch_count_max: messages per call of a list handler.
         message_model: clustering or broadcasting.
-        max_reconsume_times: tries after the first before a message becomes a dead letter; None
-            for what the group is set to at its broker (``cometmq group set``; 16 if nobody did),
-            or for ever where there is an order.
+        max_reconsume_times: tries after the first before a message becomes a dead letter. None:
+            the group's setting at its broker (``cometmq group set``; 16 by default) without an
+            order, no limit with an order.
         order: ``"none"``: any number of handlers per queue. ``"queue"``: one at a time per queue,
-            and a message that fails is tried again before those after it. ``"group"``: the same
-            for each message group (`Message.message_group`), so that a queue runs as parallel as
-            it has groups. Both need the queue's lock at the broker.
+            and a message that fails is tried again before the next one. ``"group"``: the same
+            for each message group (`Message.message_group`), so the groups of a queue run in
+            parallel. Both need the queue's lock at the broker.
         suspend_ms: how long a queue (or group) waits after a failure.
-        park_after: where there is an order: after so many failed tries of a message it and the
-            later ones of its message group are put aside, in the topic ``%PARK%group``, and the
-            others flow on; ``cometmq parking`` shows, retries and skips them. None for never.
+        park_after: how many failed tries park a message of a consumer with an order. The message
+            and the later ones of its message group then wait in the topic ``%PARK%group`` while
+            other groups continue; ``cometmq parking`` shows, retries and skips them. None: never.
         on_parked: called with the message that failed and the reason; may be ``async``.
         flow_limits: when a queue stops pulling.
         strategy: how queues are shared: ``AVG``, ``AVG_BY_CIRCLE``, ``CONSISTENT_HASH``, or an
@@ -108,6 +107,9 @@ class PushConsumer(OrderlyConsumer):
         consume_timeout_ms: a handler that runs longer has its message tried again.
         offset_folder: where broadcasting keeps offsets; default ``~/.rocketmq_offsets``.
         security: keys and TLS, as for `Producer`.
+
+    Raises:
+        ConfigError: an argument is wrong; the text names it and its value.
     """
 
     _consume_type = ConsumeType.CONSUME_PASSIVELY
@@ -201,9 +203,10 @@ class PushConsumer(OrderlyConsumer):
     # -- life -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group and begin to consume; a topic that does not exist yet is waited for.
+        """Join the group and begin to consume; a missing topic is consumed once it exists.
 
         Raises:
+            ClientClosed: the consumer is closed.
             ConfigError: a subscribed topic has no handler.
             ConnectFailed: no name server could be reached for 3 s.
             RequestTimeout: one was reached and did not answer.
@@ -213,15 +216,15 @@ class PushConsumer(OrderlyConsumer):
             return
         running = self._start_running()
         instance = running.instance
-        most = self._max_reconsume_times
-        if most is not None:
-            # A copy that has to say it had one try too many must fit into 32 bits.
-            most = min(most, RECONSUME_FOR_EVER - 1)
+        retries_max = self._max_reconsume_times
+        if retries_max is not None:
+            # A copy beyond the last try carries this number plus one, in 32 bits.
+            retries_max = min(retries_max, RECONSUME_FOR_EVER - 1)
         self._returns = ReturnedMessages(
             instance,
             running.calls,
             self.group,
-            most,
+            retries_max,
             self._given_back,
             is_orderly=self.is_orderly,
         )
@@ -233,12 +236,12 @@ class PushConsumer(OrderlyConsumer):
                 self._start_parking(policy)
         try:
             for topic in self._subscriptions:
-                self.dispatcher_of(topic)  # a topic without a handler is a mistake to tell now
+                self.dispatcher_of(topic)  # raises for a topic without a handler
             await self._join()
         except BaseException:
             await self._abort_start()
             raise
-        if self._ordering is None:  # an ordered message is waited for, as in Java
+        if self._ordering is None:  # ordered messages do not expire, as in Java
             instance.spawn(instance.every(60_000, self.expire_now), "expire")
         log.info(
             "consumer %s of group %s started: %s",
@@ -266,7 +269,7 @@ class PushConsumer(OrderlyConsumer):
         for assignment in self._assignments.values():
             assignment.loop.stop()
         self._assignments.clear()
-        dispatchers = self._let_dispatchers_go()
+        dispatchers = self._release_dispatchers()
         try:
             for dispatcher in dispatchers:
                 await dispatcher.drain(0)
@@ -274,8 +277,8 @@ class PushConsumer(OrderlyConsumer):
             if running is not None:
                 await running.instance.close({self.group: "consumerGroup"})
 
-    def _let_dispatchers_go(self) -> list[Dispatcher]:
-        """A next start makes its own: the workers of these end with the instance they ran on."""
+    def _release_dispatchers(self) -> list[Dispatcher]:
+        """Forget the dispatchers: their workers end with the instance; a start makes new ones."""
         dispatchers = list(self._dispatchers.values())
         self._dispatchers.clear()
         self._by_topic.clear()
@@ -284,7 +287,7 @@ class PushConsumer(OrderlyConsumer):
     def after_fork(self) -> None:
         """In a child process: the parent's handlers run in the parent."""
         super().after_fork()
-        fork.keep_forever(self._let_dispatchers_go())
+        fork.keep_forever(self._release_dispatchers())
 
     async def subscribe(
         self,
@@ -294,9 +297,13 @@ class PushConsumer(OrderlyConsumer):
         *,
         expression_type: str = TAG,
     ) -> None:
-        """Consume a topic (also while running), with its own handler if one is given.
+        """Consume a topic (also while running), with its own handler if one is passed.
 
         A topic that does not exist yet is consumed as soon as it does.
+
+        Raises:
+            ClientClosed: the consumer is closed.
+            ConfigError: the handler, the topic or the expression is wrong, or no handler is set.
         """
         self._check_open()
         if handler is not None:
@@ -320,7 +327,7 @@ class PushConsumer(OrderlyConsumer):
     async def shutdown(self) -> None:
         """Stop pulling, let handlers finish, commit, leave the group, disconnect.
 
-        A handler that calls this is not waited for, so its message comes again.
+        Shutdown does not wait for a handler that calls it, so that handler's message comes again.
         """
         if self._is_closed:
             return
@@ -337,7 +344,7 @@ class PushConsumer(OrderlyConsumer):
             self._parking.stop()
         try:
             await self._wind_down()
-        finally:  # also when we are cancelled: nobody can ask for it a second time
+        finally:  # also on cancellation: a second call would return at once
             for assignment in self._assignments.values():
                 assignment.process_queue.dropped = True
             self._assignments.clear()
@@ -345,7 +352,7 @@ class PushConsumer(OrderlyConsumer):
             self._running = None
 
     async def _wind_down(self) -> None:
-        """Wait for what runs, and tell the brokers what was finished."""
+        """Wait for the running handlers, and commit the finished messages."""
         deadline = asyncio.get_running_loop().time() + self._drain_timeout_ms / 1000
         for dispatcher in self._dispatchers.values():
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
@@ -367,7 +374,7 @@ class PushConsumer(OrderlyConsumer):
         await self._release_locks()
 
     def _not_drained(self, assignment: Assignment, message: ReceivedMessage) -> None:
-        """A handler did not end in time at shutdown, or is what calls it."""
+        """Give back a message whose handler did not end in time, or itself called `shutdown`."""
         log.warning(
             "the handler of %s at %d did not finish within %d ms, or is what shuts the consumer "
             "down; %s",
@@ -394,16 +401,20 @@ class PushConsumer(OrderlyConsumer):
         await self.shutdown()
 
     def assignment(self) -> list[MessageQueue]:
-        """Queues of the subscribed topics that this consumer holds now."""
+        """The queues of the subscribed topics that are assigned to this consumer now."""
         return sorted(q for q in self._assignments if not q.topic.startswith(RETRY_PREFIX))
 
     # -- from pulls to handlers -------------------------------------------------------------
 
     def dispatcher_of(self, topic: str) -> Dispatcher:
-        """The runner of a topic's handler; one runner per handler."""
-        known = self._by_topic.get(topic)
-        if known is not None:
-            return known
+        """The dispatcher of a topic's handler; each handler has one.
+
+        Raises:
+            ConfigError: the topic has no handler.
+        """
+        cached = self._by_topic.get(topic)
+        if cached is not None:
+            return cached
         handler = self._handlers.get(topic, self._handler)
         if handler is None:
             raise ConfigError(
@@ -435,7 +446,7 @@ class PushConsumer(OrderlyConsumer):
         reason = loop.process_queue.blocked_by(self._limits)
         if self._ordering is not None:
             if reason is None and self._order == ORDER_BY_GROUP:
-                # Other groups finish beside one that fails, so what is held says too little.
+                # Other groups go on while one fails, so the count alone does not limit the span.
                 ahead = loop.process_queue.ahead
                 if ahead >= self._limits.span_max:
                     reason = f"offset span {ahead}, limit {self._limits.span_max}"
@@ -446,14 +457,14 @@ class PushConsumer(OrderlyConsumer):
         return reason
 
     def room(self, loop: PullLoop) -> tuple[int, int]:
-        """What flow control leaves: see `ProcessQueue.room`."""
+        """How many messages and bytes flow control still admits: see `ProcessQueue.room`."""
         count, byte_count = loop.process_queue.room(self._limits)
         if self._order == ORDER_BY_GROUP:
             count = max(0, min(count, self._limits.span_max - loop.process_queue.ahead))
         return count, byte_count
 
     def accept(self, loop: PullLoop, messages: list[ReceivedMessage], next_offset: int) -> None:
-        """Take a pull's messages to their handler; HOT."""
+        """Submit a pull's messages to their handler; HOT."""
         process_queue = loop.process_queue
         now_ms = self._options.env.clock.now_ms()
         if not messages:
@@ -482,11 +493,11 @@ class PushConsumer(OrderlyConsumer):
         dispatcher.submit(assignment, messages)
 
     def _submit_retried(self, assignment: Assignment, message: ReceivedMessage) -> None:
-        """A retried message goes to the handler of the topic it was sent to."""
+        """Submit a retried message to the handler of the topic it was first sent to."""
         try:
             dispatcher = self.dispatcher_of(message.topic)
         except ConfigError as error:
-            # Another member may have the handler; after the last try it is a dead letter.
+            # Another member may have the handler; after the last try the message is a dead letter.
             log.warning("a message to be tried again is given back: %s", error)
             self.give_back(assignment, message, DELAY_LEVEL_BY_BROKER)
         else:
@@ -495,13 +506,13 @@ class PushConsumer(OrderlyConsumer):
     # -- from handlers to offsets -----------------------------------------------------------
 
     def finished(self, assignment: Assignment, message: ReceivedMessage, outcome: Outcome) -> None:
-        """One message was handled; HOT."""
+        """Record the outcome of one message; HOT."""
         process_queue = assignment.process_queue
         if process_queue.dropped:
             return
         if outcome is not None:
             if outcome == DELAY_LEVEL_DEAD_LETTER:
-                # The only place that has the reason: a send-back carries none.
+                # Only this log line has the reason: a send-back carries none.
                 log.warning(
                     "the handler of group %s gives up message %s of topic %s: %s",
                     self.group,
@@ -519,7 +530,7 @@ class PushConsumer(OrderlyConsumer):
             loop.wake()
 
     def finished_all(self, assignment: Assignment, messages: Sequence[ReceivedMessage]) -> None:
-        """All of these messages were handled with success; HOT."""
+        """Record that all of these messages were handled with success; HOT."""
         process_queue = assignment.process_queue
         if process_queue.dropped:
             return
@@ -528,10 +539,10 @@ class PushConsumer(OrderlyConsumer):
             assignment.loop.wake()
 
     def skipped(self, assignment: Assignment, messages: Sequence[ReceivedMessage]) -> None:
-        """Messages of a queue that is gone; their next owner gets them."""
+        """Ignore messages of a queue that was dropped; the next owner gets them."""
 
     def give_back(self, assignment: Assignment, message: ReceivedMessage, delay_level: int) -> None:
-        """Bring a message to the group's retry topic, or its dead letters (-1)."""
+        """Send a message to the group's retry topic, or to its dead letters (-1)."""
         if self._model == MessageModel.BROADCASTING:
             log.warning(
                 "broadcasting never repeats: %s at %d is passed over",
@@ -552,7 +563,7 @@ class PushConsumer(OrderlyConsumer):
         assignment.loop.wake()
 
     async def expire_now(self) -> None:
-        """Messages whose handler hangs are given back (``consumeTimeout``)."""
+        """Give back messages whose handler runs for too long (``consumeTimeout``)."""
         for dispatcher in self._dispatchers.values():
             for assignment, message in dispatcher.expire(self._consume_timeout_ms / 1000):
                 log.error(
@@ -565,10 +576,14 @@ class PushConsumer(OrderlyConsumer):
                 )
                 self.give_back(assignment, message, EXPIRED_DELAY_LEVEL)
 
-    # -- what brokers ask -------------------------------------------------------------------
+    # -- requests of brokers -----------------------------------------------------------------
 
     async def run_directly(self, message: ReceivedMessage) -> Outcome:
-        """Run the handler on a message an operator sent us (code 309)."""
+        """Run the handler on a message that an operator sent (code 309).
+
+        Raises:
+            ConfigError: the message's topic has no handler.
+        """
         return await self.dispatcher_of(message.topic).run_one(message)
 
     def concurrency(self) -> int:
@@ -577,7 +592,7 @@ class PushConsumer(OrderlyConsumer):
 
 
 def _check_parking(order: str, message_model: MessageModel, park_after: int) -> None:
-    """Refuse what cannot be parked."""
+    """Refuse ``park_after`` for consumers whose messages cannot be parked."""
     if order == ORDER_NONE or message_model == MessageModel.BROADCASTING:
         raise ConfigError(
             "park_after needs order='queue' or order='group' and a clustering group; without an "

@@ -21,7 +21,7 @@ __all__ = ["PullConsumer", "PushConsumer"]
 class PushConsumer:
     """Consumes with a handler; ``with PushConsumer(...)`` starts and stops it.
 
-    Arguments as those of `cometmq.PushConsumer`.
+    It takes the arguments of `cometmq.PushConsumer` and raises the same errors.
     """
 
     @same_arguments(AsyncPushConsumer)
@@ -55,15 +55,15 @@ class PushConsumer:
         return self._inner.client_id
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues of the subscribed topics that this consumer has now."""
+        """The queues of the subscribed topics that are assigned to this consumer now."""
         return self._inner.assignment()
 
 
 class PullConsumer:
     """Consumes on demand; ``with PullConsumer(...)`` starts and stops it.
 
-    Arguments as those of `cometmq.PullConsumer`; ``for message in consumer`` waits for messages
-    without end.  One thread at a time may read.
+    It takes the arguments of `cometmq.PullConsumer` and raises the same errors.  ``for message in
+    consumer`` waits for messages without end.  One thread at a time may read.
     """
 
     @same_arguments(AsyncPullConsumer)
@@ -116,7 +116,12 @@ class PullConsumer:
         return self
 
     def __next__(self) -> ReceivedMessage:
-        """The next message; waits in the background only when none is ready."""
+        """The next message; waits in the background only when none is ready.
+
+        Raises:
+            StopIteration: the consumer is closed.
+            ClientClosed: the consumer is not started.
+        """
         message = self._inner.next_ready()
         if message is not None:
             return message
@@ -126,7 +131,7 @@ class PullConsumer:
             raise StopIteration from None
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these queues until `resume`; their position stays."""
+        """Hand out no message of these queues until `resume`; their position stays."""
         background().run(_call(self._inner.pause, queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:

@@ -1,13 +1,12 @@
-"""Growing and shrinking an ordered topic, for operators: the steps, in their order.
+"""The admin client's calls that grow and shrink an ordered topic.
 
-Job: `GrowthCalls`, the part of the admin client that starts a growth, closes it, and tells how far
-it is; one implementation for both faces.
-Must not: decide what moves (the brokers do) or wait for it.
+`GrowthCalls` starts a growth, closes it and reports its progress.  The brokers decide which message
+groups move, and no call waits for them.
 
-The order of the steps is what makes it safe (``core.growing``): every broker is *prepared*, in the
-order of their names, before any is *moving*.  A broker refuses a second growth, so of two
-operators who begin at once the first broker lets one pass.  Each step may be repeated: who finds a
-growth half begun asks for the same again.
+The order of the steps keeps the growth safe (``core.extensions.growing``): every broker is
+*prepared*, in the order of their names, before any broker is *moving*.  A broker refuses a second
+growth, so of two operators who begin at once only one gets past the first broker.  Each step may be
+repeated: an operator completes a half-begun growth with the same call.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,7 +39,7 @@ TEMPLATE: str = "TBW102"
 
 @dataclass(frozen=True, slots=True)
 class GroupBehind:
-    """A consumer group that a queue waits for, and how many messages it has still to consume."""
+    """A consumer group that has ``lag`` messages of a queue still to consume."""
 
     group: str
     queue: MessageQueue
@@ -49,12 +48,12 @@ class GroupBehind:
 
 @dataclass(frozen=True, slots=True)
 class GrowthStatus:
-    """How far a topic's growth is.
+    """The progress of a topic's growth.
 
     ``phase`` is ``none``, ``prepared``, ``moving``, ``closing`` or ``complete``; ``moved`` of
     ``buckets`` have left their old queues; ``leaving`` are queues without writers that consumers
-    still have to read to the end; ``waiting_for`` says which consumer groups that depends on;
-    ``absent`` are brokers that everything waits for because they do not answer.
+    still have to read to the end; ``waiting_for`` are the consumer groups that have not done so;
+    ``absent`` are brokers that the growth waits for because they are not registered.
 
     Once ``complete``, no producer needs a broker that is not in the ``new`` layout.
     """
@@ -72,7 +71,7 @@ class GrowthStatus:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to move or to read."""
+        """Whether everything has moved and every leaving queue is read to its end."""
         return self.phase in ("none", "complete")
 
 
@@ -111,13 +110,13 @@ class GrowthCalls:
     ) -> GrowthStatus:
         """Give a topic ``queue_count`` queues on each broker, and keep the order of its groups.
 
-        Without ``broker_names`` these are all masters (of the cluster), also those that do not
-        have the topic yet; of a growth that was begun and not finished those it was begun with.
-        Returns at once; `topic_growth` tells how far it is.
+        Without ``broker_names`` it grows on all masters (of the cluster), also on those that do not
+        have the topic yet; an unfinished growth continues on the brokers it was begun with.
+        Returns at once; `topic_growth` reports the progress.
 
         Raises:
-            ConfigError: nothing would grow, another growth is under way, or message groups that
-                are parked would come to another broker.
+            ConfigError: nothing would grow, another growth is under way, a broker is unknown, or
+                parked message groups would move to another broker.
             TopicNotExist: no broker has the topic.
         """
         topics = await _fetch_topics(self, topic, cluster)
@@ -147,22 +146,22 @@ class GrowthCalls:
         cluster: str | None = None,
         without: Iterable[str] = (),
     ) -> GrowthStatus:
-        """Leave a topic ``queue_count`` queues on each broker, none on those of ``without``.
+        """Reduce a topic to ``queue_count`` queues per broker, and to none on those of ``without``.
 
-        A queue that is to go takes nothing but the groups that still are at home there; it
-        vanishes when all its messages are consumed.
+        A leaving queue accepts only the message groups that have not moved yet; its broker removes
+        it when all its messages are consumed.
 
         Raises:
-            ConfigError: nothing would shrink, another growth is under way, or message groups that
-                are parked would come to another broker.
+            ConfigError: nothing would shrink, another growth is under way, a broker is unknown, or
+                parked message groups would move to another broker.
             TopicNotExist: no broker has the topic.
         """
         topics = await _fetch_topics(self, topic, cluster)
-        gone = set(without)
-        _check_broker_names(topics, gone)
+        excluded = set(without)
+        _check_broker_names(topics, excluded)
         old = _present_layout(topic, topics)
         wanted = Layout.of(
-            {name: min(count, queue_count) for name, count in old.brokers if name not in gone}
+            {name: min(count, queue_count) for name, count in old.brokers if name not in excluded}
         )
         if queue_count < 1 or not wanted.brokers:
             raise ConfigError(
@@ -171,10 +170,11 @@ class GrowthCalls:
         return await _change(self, topic, topics, wanted)
 
     async def close_topic_growth(self: _Admin, topic: str) -> GrowthStatus:
-        """Let message groups that never pause move too: their sends wait for the consumers.
+        """Move also the message groups that never pause: their sends wait for the consumers.
 
         Raises:
             ConfigError: the topic is not growing.
+            TopicNotExist: no broker has the topic.
         """
         topics = await _fetch_topics(self, topic, None)
         growth = _merged_growth(topics)
@@ -190,10 +190,10 @@ class GrowthCalls:
         return await _status(self, topic, await _fetch_topics(self, topic, None))
 
     async def topic_growth(self: _Admin, topic: str) -> GrowthStatus:
-        """How far a topic's growth is, and which consumer groups it waits for.
+        """The progress of a topic's growth, and the consumer groups it waits for.
 
-        When everything has moved, this writes so into the topic's attributes at each broker: a
-        producer then needs no broker of the old layout any more.
+        When everything has moved, this call marks the growth complete in the topic's attributes at
+        each broker: a producer then needs no broker of the old layout.
 
         Raises:
             TopicNotExist: no broker has the topic.
@@ -241,7 +241,7 @@ def _merged_growth(topics: Mapping[str, _TopicAtBroker]) -> Growth | None:
 
 
 def _present_layout(topic: str, topics: Mapping[str, _TopicAtBroker]) -> Layout:
-    """The layout that groups have now, or are on their way from."""
+    """The layout that message groups have now, or are moving from."""
     growth = _merged_growth(topics)
     if growth is not None:
         return growth.new if growth.is_complete else growth.old
@@ -277,7 +277,7 @@ async def _change(
             raise ConfigError(f"the topic {topic} has these queues already: {old}")
         epoch = 1 if before is None else before.epoch + 1
         growth = Growth(epoch, Phase.PREPARED, old, wanted)
-    # New brokers last: the next change needs the old ones, so it meets one that was only begun.
+    # New brokers come last: the next change asks the old ones, so it sees a half-begun growth.
     names = sorted(growth.brokers, key=lambda name: (not growth.old.count_of(name), name))
     missing = [name for name in names if name not in topics]
     if missing:
@@ -306,7 +306,7 @@ async def _change(
 
 
 async def _check_parked(admin: _Admin, topic: str, growth: Growth) -> None:
-    """Refuse to move parked message groups between brokers: each keeps a parking log of its own."""
+    """Refuse to move parked message groups between brokers: each broker has its own parking log."""
     if len(growth.brokers) == 1:
         return
     for group in parking_groups(await admin.topic_list(include_system=True)):
@@ -323,9 +323,9 @@ async def _check_parked(admin: _Admin, topic: str, growth: Growth) -> None:
 async def _write(
     admin: _Admin, address: str, broker_name: str, config: TopicConfig, growth: Growth
 ) -> None:
-    """Write queues and attributes of one broker in one request: nobody sees one without the other.
+    """Write the queues and attributes of one broker in one request, so that both change at once.
 
-    Queues that are to go stay readable; the broker lets them vanish.
+    Leaving queues stay readable; the broker removes them later.
     """
     count = growth.new.count_of(broker_name)
     is_new = config.read_queue_count == 0 and not config.attributes
@@ -334,7 +334,7 @@ async def _write(
     if present is not None and present.epoch != growth.epoch and "group.moved" in config.attributes:
         signed["-group.moved"] = ""
     if present is not None and present.epoch == growth.epoch:
-        signed.pop("+group.moved", None)  # the broker's own business
+        signed.pop("+group.moved", None)  # only the broker changes it
     changes = ",".join(f"{key}={value}" if value else key for key, value in signed.items())
     header = CreateTopicHeader(
         config.topic,
@@ -359,34 +359,34 @@ async def _write(
         raise
 
 
-# -- how far it is ----------------------------------------------------------------------------
+# -- progress --------------------------------------------------------------------------------
 
 
 async def _status(admin: _Admin, topic: str, topics: Mapping[str, _TopicAtBroker]) -> GrowthStatus:
-    """Tell how far a growth is, and close it where everything has moved."""
+    """Report the progress of a growth, and mark it complete when everything has moved."""
     growth = _merged_growth(topics)
     if growth is None:
         return GrowthStatus(topic, "none")
-    left = {MessageQueue(topic, *queue) for queue in growth.unmoved_queues()}
+    unmoved = {MessageQueue(topic, *queue) for queue in growth.unmoved_queues()}
     leaving = tuple(
         MessageQueue(topic, name, queue_id)
         for name, at_broker in sorted(topics.items())
-        # A broker that got the topic later than the growth has no queue that is to go.
+        # A broker that got the topic after the growth began has no leaving queue.
         if at_broker.config is not None and at_broker.growth is not None
         for queue_id in range(growth.new.count_of(name), at_broker.config.read_queue_count)
     )
     absent = tuple(sorted(growth.brokers - topics.keys()))
     phase = growth.phase.value
-    if not left and not leaving:
+    if not unmoved and not leaving:
         await _close(admin, topics, growth)
         if not absent:
             phase = Phase.COMPLETE.value
     total = growth.old.queue_count * BUCKET_COUNT
     moved = total - sum(
         BUCKET_COUNT - growth.moved.get((queue.broker_name, queue.queue_id), 0).bit_count()
-        for queue in left
+        for queue in unmoved
     )
-    behind = await _behind(admin, topic, topics, sorted(left | set(leaving)))
+    behind = await _behind(admin, topic, topics, sorted(unmoved | set(leaving)))
     return GrowthStatus(
         topic,
         phase,
@@ -402,10 +402,10 @@ async def _status(admin: _Admin, topic: str, topics: Mapping[str, _TopicAtBroker
 
 
 async def _close(admin: _Admin, topics: Mapping[str, _TopicAtBroker], growth: Growth) -> None:
-    """Write to every broker that everything has moved.
+    """Mark the growth complete at every broker.
 
-    All brokers of the old layout have said so, durably, so it is true in whichever order the
-    brokers hear of it, and a call that breaks off is made good by the next one.
+    All brokers of the old layout have recorded durably that their groups have moved, so the order
+    of the writes does not matter, and the next call completes an interrupted one.
     """
     for name, at_broker in topics.items():
         if (
@@ -422,7 +422,7 @@ async def _close(admin: _Admin, topics: Mapping[str, _TopicAtBroker], growth: Gr
 async def _behind(
     admin: _Admin, topic: str, topics: Mapping[str, _TopicAtBroker], queues: Iterable[MessageQueue]
 ) -> list[GroupBehind]:
-    """Groups that have not consumed all of these queues."""
+    """The consumer groups that have not consumed all messages of these queues."""
     behind: list[GroupBehind] = []
     tables: dict[str, dict[str, dict[int, int]]] = {}
     for queue in queues:
@@ -444,7 +444,7 @@ async def _offsets(admin: _Admin, topic: str, address: str) -> dict[str, dict[in
     answer = await admin._calls.ask(
         address, RemotingCommand.request(RequestCode.GET_ALL_CONSUMER_OFFSET)
     )
-    # A group that is online counts also before it has stored an offset.
+    # A group that is online counts even before it has stored an offset.
     ext = TopicHeader(topic).to_ext()
     who = RemotingCommand.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ext)
     named = decode_group_list((await admin._calls.ask(address, who)).body)

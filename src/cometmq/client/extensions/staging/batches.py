@@ -1,7 +1,6 @@
-"""Staged batches with asyncio: stage messages nobody sees, then publish all of them at once.
+"""Staged batches with asyncio: stage messages that no consumer sees, then publish them at once.
 
-Job: the asyncio face of `StagingCalls`; names and arguments as those of `cometmq.sync.Staging`.
-Must not: contain a decision.
+`Staging` has the methods of `cometmq.sync.Staging`, as coroutines over `StagingCalls`.
 
     async with cometmq.Staging("127.0.0.1:9876", "nightly-prices") as staging:
         part = staging.part(batch_id=7, part="0")
@@ -51,24 +50,24 @@ class PartWriter:
         queue_id: int | None = None,
         deliver_time_ms: int | None = None,
     ) -> None:
-        """Add a message; as `cometmq.sync.Staging`'s part."""
+        """Add a message; arguments and errors are those of a part of `cometmq.sync.Staging`."""
         await self._core.add(
             topic, body, tags, keys, properties, message_group, queue_id, deliver_time_ms
         )
 
     async def finish(self) -> StagedPart:
-        """Send what waits and say what was staged."""
+        """Send the waiting messages and return the staged part; raises the errors of `add`."""
         return await self._core.finish()
 
     def staged(self) -> StagedPart:
-        """What has been sent so far: for `Staging.drop` of a part that is given up."""
+        """The messages sent so far, so that `Staging.drop` can drop an abandoned part."""
         return self._core.staged()
 
 
 class Staging:
     """A sink: the name under which batches are published, each once.
 
-    Arguments, results and errors as those of `cometmq.sync.Staging`.
+    Arguments, results and errors are those of `cometmq.sync.Staging`.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Staging:
         return await self._calls.publish(batch_id, parts)
 
     async def drop(self, parts: Iterable[StagedPart | None]) -> int:
-        """Give up staged parts; how many tokens were dropped."""
+        """Give up staged parts; returns how many tokens were dropped."""
         return await self._calls.drop(parts)
 
     async def last_published(self) -> int | None:
@@ -132,11 +131,11 @@ class Staging:
         return await self._calls.is_supported()
 
     async def forget(self) -> int:
-        """Remove the sink from all brokers with what it staged; how many tokens were dropped."""
+        """Remove the sink and its staged messages from all brokers; returns the tokens dropped."""
         return await self._calls.forget()
 
     async def close(self) -> None:
-        """Disconnect; what was staged stays."""
+        """Disconnect; staged messages stay on the brokers."""
         await self._pool.close()
 
     async def __aenter__(self) -> Self:
@@ -151,7 +150,7 @@ class Staging:
         await self.close()
 
     def after_fork(self) -> None:
-        """In a child process: leave the parent's connections alone, make new ones."""
+        """In a child process: abandon the parent's connections and make new ones."""
         fork.abandon_descriptors([channel.fileno() for channel in self._pool.channels()])
         fork.keep_forever(self._pool)
         self._connect()
@@ -164,17 +163,21 @@ async def list_staged(
     timeout_ms: int = 10_000,
     **security: Unpack[SecurityOptions],
 ) -> dict[str, StagedListing]:
-    """Ledger and staged tokens of every broker that can stage, of one sink or of all, by name."""
+    """The ledger and staged tokens of one sink, or of all, at each broker that can stage.
+
+    Raises:
+        CometError: no master is registered, or a broker refused or did not answer.
+    """
     staging = Staging(name_server, sink or "any", timeout_ms=timeout_ms, **security)
     async with staging:
         calls = staging._calls
-        found: dict[str, StagedListing] = {}
+        listings: dict[str, StagedListing] = {}
         for name, address in (await calls.masters()).items():
             try:
-                found[name] = await calls.listing(address, all_sinks=sink is None)
+                listings[name] = await calls.listing(address, all_sinks=sink is None)
             except RequestNotSupported:
                 continue
-        return found
+        return listings
 
 
 def _no_greeting(address: str, channel: Channel) -> None:

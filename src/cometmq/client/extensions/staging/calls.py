@@ -1,24 +1,24 @@
-"""Staged batches as a producer sees them: what both faces share, as coroutines over `Io`.
+"""The requests of staged batches, as coroutines over `Io` for both `Staging` classes.
 
-Job: gather messages into blocks, stage them, and publish a batch on all its brokers in an order
-that lets whoever comes next finish what was begun.
-Must not: keep connections or run in the background.
+`StagingCalls` stages blocks and publishes a batch on all its brokers, in an order that lets the
+next call complete an interrupted publish.
 
-Publishing on several brokers.  One of them, the sink's *home*, decides:
+One of the brokers, the sink's *home*, decides about a publish:
 
-1. every other broker says that it has its tokens whole and on stable storage (prepare);
+1. every other broker confirms that it has its tokens whole and on stable storage (prepare);
 2. the home records the decision with the *plan*, the tokens of all brokers, and publishes;
 3. the others publish.
 
-A producer that dies between 2 and 3 leaves a home that is ahead.  The next call, whoever makes
-it, finishes the home's plan before anything else; what it staged itself for that batch is
-dropped, since the rows of a replay may lie on other brokers than those of the first attempt.
+If a producer dies between 2 and 3, the home is ahead of the other brokers.  The next call of any
+producer finishes the home's plan first, and drops what it has itself staged for that batch: the
+rows of a replay may be on other brokers than those of the first attempt.
 
-Whoever comes next has to find the home, also when it is down and the name server has forgotten
-it.  So every broker has a line that names it, on stable storage: before the first decision of a
-sink, and whenever a broker is new, the others are body by publishing an empty batch, the one before
-this.  Before batch 0 that is batch -1, which nothing else uses.  A line without messages that was
-not complete when it was read may yet be lost by a power cut; it is body once more.
+The next producer must find the home, even when the home is down and the name server has forgotten
+it.  So every broker's ledger has a line on stable storage that names the home.  Before the first
+decision of a sink, and whenever a broker is new, `publish` sends the brokers without such a line an
+empty batch with the previous batch id.  Before batch 0 that is batch -1, which nothing else uses.
+A power cut can lose a line without messages that was not complete when it was read, so the empty
+batch is sent again.
 
 A sink may have an *owner*, a Spark query for example.  Tokens carry its name into the home's
 plan, and another owner is refused.
@@ -85,7 +85,7 @@ OWNER_CHARS_MAX: Final = 120
 
 
 class PublishState(StrEnum):
-    """What a publish found: PUBLISHED by this call, or ALREADY by an earlier one."""
+    """Whether this call published the batch (PUBLISHED) or an earlier one had (ALREADY)."""
 
     PUBLISHED = "PUBLISHED"
     ALREADY = "ALREADY"
@@ -109,12 +109,12 @@ class StagedPart:
     part: str
     tokens: Mapping[str, StagedToken]
     rows: int
-    """Messages that were added, also those a broker did not take because it has the batch."""
+    """Messages that were added, also those a broker refused because it has the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """The outcome of a publish; `rows` is what the batch has in all."""
+    """The outcome of a publish; `rows` counts all messages of the batch."""
 
     status: PublishState
     rows: int
@@ -134,7 +134,7 @@ class OpenToken:
 
 @dataclass(slots=True)
 class StagingQueues:
-    """Where messages of a topic can go, and whose turn it is."""
+    """The writable queues of a topic, their brokers' addresses, and the next queue in turn."""
 
     queues: tuple[MessageQueue, ...]
     addresses: dict[str, str]
@@ -192,24 +192,24 @@ class StagingCalls:
         if answer.code != 0:
             raise remote_error(answer.code, answer.remark)
         brokers, _ = decode_cluster_info(answer.body)
-        found = {
+        addresses = {
             name: data.broker_addrs[MASTER_ID]
             for name, data in sorted(brokers.items())
             if MASTER_ID in data.broker_addrs
         }
-        if not found:
+        if not addresses:
             raise NoRoute(
                 f"no master is registered at {';'.join(self._routes.name_servers)}; start a broker"
             )
-        return found
+        return addresses
 
     async def topic(self, name: str) -> StagingQueues:
-        """Where messages of a topic can go.
+        """The queues that messages of a topic can go to.
 
         Raises:
-            NoRoute: nobody offers the topic, or it cannot be written.
+            NoRoute: no broker offers the topic, or it cannot be written.
         """
-        # A part of a long-lived sink may be the first for days: what was known then may be wrong.
+        # A part may be the first of a long-lived sink for days, so the cached route may be old.
         self._routes.forget(name)
         route = await self._routes.find_for_send(name)
         queues = publish_queues(name, route)
@@ -260,7 +260,7 @@ class StagingCalls:
     async def last_published(self) -> int | None:
         """The highest batch id any broker has published for this sink, None for none."""
         entries = await self._entries(await self.masters(), ())
-        # Elsewhere than at home, a line without messages says no more than where home is.
+        # A line without messages at another broker only names the home.
         return max(
             (
                 entry.batch_id
@@ -273,14 +273,18 @@ class StagingCalls:
     # -- staging ----------------------------------------------------------------------------
 
     def token_name(self, batch_id: int, part: str, attempt: str) -> str:
-        """The name of a token on its broker; the owner's, if there is one, is its end."""
+        """The name of a token on its broker; it ends with the owner's name, if there is one."""
         name = f"{self.sink}/{batch_id}/{part}/{attempt}"
         return f"{name}/{self.owner}" if self.owner else name
 
     async def stage(
         self, token: OpenToken, batch_id: int, part: str, queue: MessageQueue, block: bytes
     ) -> None:
-        """Send one block."""
+        """Send one block.
+
+        Raises:
+            CometError: the broker refused the block or did not answer twice.
+        """
         header = StageHeader(
             self.sink,
             batch_id,
@@ -295,7 +299,7 @@ class StagingCalls:
         try:
             answer = await self._ask(token.address, command)
         except ClientError:
-            # The block has a number, so a broker that has it already says so: once more is safe.
+            # The block has a number, and a broker stores each number once, so a repeat is safe.
             command = RemotingCommand.request(StagingCode.STAGE, header.to_ext(), block)
             answer = await self._ask(token.address, command)
         token.sequence += 1
@@ -305,10 +309,15 @@ class StagingCalls:
     # -- publishing -------------------------------------------------------------------------
 
     async def publish(self, batch_id: int, parts: Iterable[StagedPart | None]) -> PublishResult:
-        """Publish a batch on all brokers; see the module's text for the order."""
-        given = [part for part in parts if part is not None]
-        self._check_parts(batch_id, given)
-        plan = _plan_of(given)
+        """Publish a batch on all brokers; the module's docstring describes the order.
+
+        Raises:
+            ConfigError: a part belongs to another batch or sink, or the sink to another owner.
+            CometError: a broker refused or did not answer; the outcome is unknown.
+        """
+        staged = [part for part in parts if part is not None]
+        self._check_parts(batch_id, staged)
+        plan = _plan_of(staged)
         masters = await self.masters()
         lacking = sorted(plan.keys() - masters.keys())
         if lacking:
@@ -323,38 +332,38 @@ class StagingCalls:
             self._check_owner(decided)
             await self._finish(home, decided, masters, entries)
             if batch_id <= decided.batch_id:
-                await self.drop(given)
+                await self.drop(staged)
                 rows = _rows(decided.plan) if decided.plan.keys() - {home} else decided.rows
                 is_same = batch_id == decided.batch_id
                 return PublishResult(PublishState.ALREADY, rows if is_same else 0)
         others = sorted(plan.keys() - {home})
-        if not await self._tell(home, batch_id, masters, entries):
-            # Somebody began at the same moment, perhaps with another home: look again.
-            return await self.publish(batch_id, given)
+        if not await self._announce_home(home, batch_id, masters, entries):
+            # Another producer began at the same moment, perhaps with another home: start over.
+            return await self.publish(batch_id, staged)
         for name in others:
             await self._publish_at(masters[name], batch_id, PublishBody(plan[name], home), True)
         tokens = plan.get(home, [])
-        # A plan is for who finishes on other brokers: ledgers stay small where there are none.
-        kept = plan if others else {home: tokens[:1]} if self.owner else {}
-        body = PublishBody(tokens, home, kept)
+        # Only a publish on other brokers needs the plan; without them the ledger stays small.
+        home_plan = plan if others else {home: tokens[:1]} if self.owner else {}
+        body = PublishBody(tokens, home, home_plan)
         status = await self._publish_at(masters[home], batch_id, body)
         if status == PublishStatus.ALREADY:
-            # Somebody was faster; their plan holds.
-            return await self.publish(batch_id, given)
+            # Another producer was faster; its plan holds.
+            return await self.publish(batch_id, staged)
         for name in others:
             await self._publish_at(masters[name], batch_id, PublishBody(plan[name], home))
         return PublishResult(PublishState(status), _rows(plan))
 
-    async def _tell(
+    async def _announce_home(
         self,
         home: str,
         batch_id: int,
         masters: Mapping[str, str],
         entries: Mapping[str, SinkEntry | None],
     ) -> bool:
-        """Let every broker that may not know it have a durable line with the home's name.
+        """Write the home's name durably to every broker that may not have it.
 
-        False when a line has appeared since the ledgers were read.
+        Returns False when a line has appeared since the ledgers were read.
         """
         body = PublishBody([], home)
         for name, entry in entries.items():
@@ -371,11 +380,11 @@ class StagingCalls:
         return True
 
     def _check_owner(self, decided: SinkEntry) -> None:
-        """A sink is its owner's: batches of another would be taken for repeats, and dropped."""
-        found = next((_owner_of(claim) for claims in decided.plan.values() for claim in claims), "")
-        if self.owner and found and found != self.owner:
+        """Refuse another owner's sink: brokers would drop this owner's batches as repeats."""
+        owner = next((_owner_of(claim) for claims in decided.plan.values() for claim in claims), "")
+        if self.owner and owner and owner != self.owner:
             raise ConfigError(
-                f"sink {self.sink!r} belongs to {found}, which has published batch"
+                f"sink {self.sink!r} belongs to {owner}, which has published batch"
                 f" {decided.batch_id}, and this is {self.owner}. Nothing was published: go on as"
                 f" the former (a Spark query does with its checkpoint), take another name for the"
                 f" sink, or begin anew with: cometmq staged forget {self.sink}"
@@ -395,7 +404,7 @@ class StagingCalls:
     async def _entries(
         self, masters: Mapping[str, str], needed: Iterable[str]
     ) -> dict[str, SinkEntry | None]:
-        """The ledgers' lines of this sink by broker; brokers that cannot stage have none."""
+        """The ledger line of this sink at each broker that can stage; None without a line."""
         entries: dict[str, SinkEntry | None] = {}
         for name, address in masters.items():
             try:
@@ -404,7 +413,7 @@ class StagingCalls:
                 if name in needed:
                     raise
             except ClientError as error:
-                # It may be the one that has decided about this very batch.
+                # This broker may be the home, and may have decided about this batch.
                 raise type(error)(
                     f"the broker {name} may hold the ledger of sink {self.sink} and does not "
                     f"answer ({error}); nothing was published: try again when it does"
@@ -412,8 +421,8 @@ class StagingCalls:
         return entries
 
     def _home_of(self, masters: Mapping[str, str], entries: Mapping[str, SinkEntry | None]) -> str:
-        known = [(entry.batch_id, entry.home) for entry in entries.values() if entry is not None]
-        home = max(known)[1] if known else min(entries, default="")
+        homes = [(entry.batch_id, entry.home) for entry in entries.values() if entry is not None]
+        home = max(homes)[1] if homes else min(entries, default="")
         if not home:
             raise RequestNotSupported(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -435,7 +444,7 @@ class StagingCalls:
     ) -> None:
         """Publish the home's last plan where that has not happened yet."""
         if not decided.is_complete:
-            # It is at it, or waits for its disk: this call waits with it.
+            # The home is still publishing or waits for its disk; this call waits for it.
             body = PublishBody(decided.plan.get(home, []), home)
             await self._publish_at(masters[home], decided.batch_id, body)
         for name in sorted(decided.plan.keys() - {home}):
@@ -461,7 +470,13 @@ class StagingCalls:
         return PublishResponseHeader.from_command(answer).status
 
     async def drop(self, parts: Iterable[StagedPart | None]) -> int:
-        """Give up what was staged; brokers that do not answer collect it by themselves later."""
+        """Give up staged parts and count the dropped tokens.
+
+        Brokers that do not answer collect the tokens later.
+
+        Raises:
+            NoRoute: no master is registered.
+        """
         dropped = 0
         masters = await self.masters()
         for name, claims in _plan_of([part for part in parts if part is not None]).items():
@@ -478,7 +493,11 @@ class StagingCalls:
         return dropped
 
     async def forget(self) -> int:
-        """Remove the sink from every ledger, with what it has staged; tokens dropped."""
+        """Remove the sink and its staged messages from every broker; count the dropped tokens.
+
+        Raises:
+            CometError: a broker refused or did not answer.
+        """
         dropped = 0
         for address in (await self.masters()).values():
             header = SinkHeader(self.sink)
@@ -501,7 +520,7 @@ def _plan_of(parts: Sequence[StagedPart]) -> dict[str, list[TokenClaim]]:
 
 
 def _owner_of(claim: TokenClaim) -> str:
-    """The end of a token's name, behind sink, batch, part, and an attempt's time and number."""
+    """The owner in a token's name: sink/batch/part/time/number of the attempt/owner."""
     names = claim.token.split("/", 5)
     return names[5] if len(names) > 5 else ""
 

@@ -1,16 +1,15 @@
-"""Staged batches without asyncio: stage messages nobody sees, then publish all of them at once.
+"""Staged batches without asyncio: stage messages that no consumer sees, then publish them at once.
 
-Job: the names and signatures of `cometmq.Staging`, as blocking calls.
-Must not: contain a decision; every method runs the shared coroutine to its end, which over
-`BlockingIo` never suspends.
+`Staging` has the methods of `cometmq.Staging`, as blocking calls: each runs the coroutine of
+`StagingCalls` to its end, which over `BlockingIo` never suspends.
 
     with cometmq.sync.Staging("127.0.0.1:9876", "nightly-prices") as staging:
         part = staging.part(batch_id=7, part="0")
         part.add("Prices", b"EUR 1.08")
         staging.publish(7, [part.finish()])
 
-Parts of one batch may be written by different threads, processes or machines: each makes a
-`Staging` of its own, and sends its `StagedPart`, which pickles, to the one that publishes.
+Different threads, processes or machines may write parts of one batch: each makes its own `Staging`
+and sends its `StagedPart`, which can be pickled, to the one that publishes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,25 +60,25 @@ class BlockingPartWriter:
         queue_id: int | None = None,
         deliver_time_ms: int | None = None,
     ) -> None:
-        """Add a message; it is sent with others, and no consumer sees it before the publish.
+        """Add a message to its block; no consumer sees it before the publish.
 
         Args:
             topic: where it will be published; a topic that does not exist is created as by a send.
             body: at least one byte; with properties at most the broker's ``maxMessageSize``.
             tags: one tag.
             keys: business keys without spaces in them.
-            properties: the user's own.
+            properties: the user's properties.
             message_group: messages of one group go to one queue, chosen as Java's clients do.
-            queue_id: the queue, where neither group nor turn shall choose; on the first broker
-                that has it.
-            deliver_time_ms: when it shall be delivered, ms since 1970; it waits from the publish
-                on, and a time that has passed means with the batch.
+            queue_id: the queue, instead of one chosen by group or turn; on the first broker that
+                has it.
+            deliver_time_ms: the delivery time, ms since 1970; the message waits from the publish
+                on, and after that time it is delivered with the batch.
 
         Raises:
             LocalProtocolError: the message breaks a limit, or the part is finished.
-            NoRoute: nobody offers the topic.
-            RemoteError: the broker did not take a block; the part is to be given up then.
-            ClientError: the broker did not answer; the part is to be given up then.
+            NoRoute: no broker offers the topic.
+            RemoteError: the broker refused a block; the caller must drop the part.
+            ClientError: the broker did not answer; the caller must drop the part.
         """
         run_inline(
             self._core.add(
@@ -89,15 +88,15 @@ class BlockingPartWriter:
 
     @property
     def core(self) -> PartCore:
-        """For callers who lay out whole blocks themselves: `PartCore.add_block`."""
+        """The shared part, for callers that encode whole blocks: `PartCore.add_block`."""
         return self._core
 
     def finish(self) -> StagedPart:
-        """Send what waits and say what was staged.  Raises as `add`."""
+        """Send the waiting messages and return the staged part; raises the errors of `add`."""
         return run_inline(self._core.finish())
 
     def staged(self) -> StagedPart:
-        """What has been sent so far: for `Staging.drop` of a part that is given up."""
+        """The messages sent so far, so that `Staging.drop` can drop an abandoned part."""
         return self._core.staged()
 
 
@@ -106,14 +105,14 @@ class Staging:
 
     Args:
         name_server: as for `Producer`.
-        sink: 1 to 120 of letters, digits and ``%|_.-``; brokers remember its last batch for ever
-            (until it is forgotten), so it must not be shared.
-        timeout_ms: for each request but a publish.
-        publish_timeout_ms: for the publish on one broker; one that takes longer goes on there,
-            and publishing again tells its outcome.
+        sink: 1 to 120 of letters, digits and ``%|_.-``; brokers remember its last batch
+            until `forget`, so two programs must not share it.
+        timeout_ms: for each request except a publish.
+        publish_timeout_ms: for the publish on one broker; a longer one continues there, and
+            publishing again returns its outcome.
         block_bytes: messages are sent in blocks of about this size.
-        owner: who publishes under this name; while brokers know another owner's batch as the
-            sink's last, `publish` refuses. By default nobody is asked.
+        owner: who publishes under this name; `publish` refuses while the sink's last batch is
+            another owner's. By default there is no check.
     """
 
     def __init__(
@@ -150,7 +149,7 @@ class Staging:
         """Begin an attempt at a part; two attempts at one part do not touch each other.
 
         Args:
-            batch_id: from 0 on, in the order in which batches are published.
+            batch_id: a number from 0, in the order in which batches are published.
             part: any name without a slash; a task number, for example.
         """
         return BlockingPartWriter(PartCore(self._calls, batch_id, part))
@@ -163,7 +162,7 @@ class Staging:
         storage everywhere, whatever the brokers' flush mode.
 
         A batch is published once: with an id that is not above the sink's last one the parts are
-        dropped and the answer is ALREADY.  After any exception the outcome is unknown; publish
+        dropped and the result is ALREADY.  After any exception the outcome is unknown; publish
         again, with the same parts or with parts staged anew.
 
         Raises:
@@ -176,7 +175,7 @@ class Staging:
         return run_inline(self._calls.publish(batch_id, parts))
 
     def drop(self, parts: Iterable[StagedPart | None]) -> int:
-        """Give up staged parts; how many tokens were dropped.
+        """Give up staged parts; returns how many tokens were dropped.
 
         Brokers that cannot be reached collect them after ``stagedTimeoutMinutes``.
         """
@@ -191,14 +190,14 @@ class Staging:
         return run_inline(self._calls.is_supported())
 
     def forget(self) -> int:
-        """Remove the sink from all brokers with what it staged; how many tokens were dropped.
+        """Remove the sink and its staged messages from all brokers; returns the tokens dropped.
 
-        Batches begin with any id afterwards, and a batch that was published would be again.
+        The next batch may have any id, and an earlier batch can be published a second time.
         """
         return run_inline(self._calls.forget())
 
     def close(self) -> None:
-        """Disconnect; what was staged stays."""
+        """Disconnect; staged messages stay on the brokers."""
         self._io.close()
 
     def __enter__(self) -> Self:
@@ -213,5 +212,5 @@ class Staging:
         self.close()
 
     def after_fork(self) -> None:
-        """In a child process: leave the parent's connections alone, make new ones."""
+        """In a child process: abandon the parent's connections and make new ones."""
         self._io.after_fork()
