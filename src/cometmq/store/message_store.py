@@ -1,8 +1,9 @@
-"""Message store: puts messages into the log and their queues, and gets them out again.
+"""Message store: appends messages to the log and their queues, and reads them.
 
-Job: the life of a store and the wiring of its parts: appender (`put`), reader (`get`), log,
-queues, flusher, index, side file and retention.  It must not know the wire or asyncio: time,
-timers, workers and disk are given.  All methods belong to the loop's thread unless said.
+`MessageStore` wires the parts of a store and opens and closes them: appender (`put`), reader
+(`get`), log, queues, flusher, index, side file and retention.  The caller passes the clock, timers,
+workers and disk, so the store depends neither on the wire nor on asyncio.  All methods belong to
+the loop's thread unless they say otherwise.
 
 A message is visible to readers when it is *confirmed*: at once with asynchronous flush, after
 its flush with SYNC_FLUSH.  `get`, `max_queue_offset` and arrival listeners end there.
@@ -99,7 +100,7 @@ class MessageStore:
             lambda then: self._flusher.when_durable(self._log.wrote, then),
             lambda: self._appender.lifted(),  # noqa: PLW0108 - made further down
         )
-        """Appends again what still waits in a log file that is to go."""
+        """Appends pending messages again before retention deletes their log file."""
         self._retention = Retention(
             config,
             disk,

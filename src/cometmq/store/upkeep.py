@@ -1,11 +1,11 @@
-"""Upkeep: everything the store does by its timer, and the side file.
+"""Upkeep: the store's timer work, and the side file.
 
-Job: call the parts in turn, and say in the side file and in Java's checkpoint how far they have
-come.  It must not be needed for correctness: whatever it did not get to is derived from the log.
+Each tick calls the store's parts in turn and records their progress in the side file and in Java's
+checkpoint.  Correctness does not depend on it: recovery derives from the log what was not recorded.
 
-Order that makes the side file true: a frame is appended by the worker that has just written the
-batch of units it speaks of, and states positions of the moment the batch was taken.  Java's
-checkpoint follows the frame, so recovery finds either the frame's time in it or the one before.
+The side file is true because of its order: the worker that has written a batch of units appends
+the frame about them, with the positions of the moment at which the batch was taken.  Java's
+checkpoint is written after the frame, so recovery finds in it the frame's time or the one before.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MARKS_MAX: Final = 4096
 
 
 class Upkeep:
-    """The timer's work."""
+    """Calls the parts of one store on each tick and records their progress."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class Upkeep:
         """Positions at which records ended, a few a second."""
 
     def begin(self, floors: dict[str, int]) -> None:
-        """After recovery: the first frame, and the writer tells about its batches from now on."""
+        """After recovery: write the first frame, then one after each batch of the writer."""
         self.floors = floors
         self._mark = self._find_mark()
-        # A number of its own, so that no remains are ever taken for what this life wrote.
+        # A new number: journals of earlier processes are never taken for this one's.
         generation = max(journal_generations(self._disk, self._root), default=0) + 1
         self._side.write_base(self._progress(), self._queue_ends(), floors, generation)
         remove_journals(self._disk, self._root)
@@ -114,7 +114,7 @@ class Upkeep:
         return {
             (queue.topic, queue.queue_id): QueueEnd(queue.written, queue.last_physical_end)
             for queue in self._queues
-            # Also where all messages have expired: the next one goes on with the number.
+            # Also a queue whose messages have all expired: its numbers continue.
             if queue.written > 0
         }
 
@@ -136,18 +136,18 @@ class Upkeep:
                 self._writer.chore(self._frame(progress, []))
         if now_ms >= self._next_round_ms:
             if self._next_round_ms:
-                # What the last round of the index reached, too.
+                # Makes durable what the last round of the index recorded, too.
                 self._writer.chore(self._side.sync)
                 self._writer.sync_round()
                 self._index.sync_round()
             self._next_round_ms = now_ms + self._queue_flush_ms
 
     def leave_cut_file(self) -> None:
-        """The active file was cut from outside: end it behind its last sound record and roll."""
+        """End the active file, which was cut from outside, behind its last sound record; roll."""
         mapped = self._log.files[-1]
         end = mapped.start + mapped.file.size()
-        known = [place for place in self.boundaries if mapped.start <= place <= end]
-        reader = LogReader(self._log, max(known, default=mapped.start), end)
+        ends = [position for position in self.boundaries if mapped.start <= position <= end]
+        reader = LogReader(self._log, max(ends, default=mapped.start), end)
         while reader.next_record() is not None:
             pass
         lost = self._log.wrote - reader.position
@@ -184,21 +184,21 @@ class Upkeep:
             is_clean=int(is_clean),
         )
 
-    def _time_below(self, position: int, found: int) -> int:
-        """Store time up to which everything lies below a position; `found` is known before."""
+    def _time_below(self, position: int, least_ms: int) -> int:
+        """Newest store time whose messages all lie below a position; at least `least_ms`."""
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= min(position, self._writer.synced_position):
             marks.popleft()
         for wrote, store_ms in marks:
             if wrote > position:
                 break
-            found = max(found, store_ms)
-        return found
+            least_ms = max(least_ms, store_ms)
+        return least_ms
 
     def _frame_of(
         self, batch: list[WrittenQueue], filed: list[WrittenQueue]
     ) -> Callable[[], None] | None:
-        """For the writer: what to append once a batch is saved, some of it in queue files."""
+        """For the writer: what appends the frame about a saved batch; `filed` is in queue files."""
         data = batch[-1][2]
         position, _, _ = CQ_UNIT.unpack_from(data, len(data) - CQ_UNIT_BYTES)
         self._set_mark(position)
@@ -228,7 +228,7 @@ class Upkeep:
         return append
 
     def _record_synced(self) -> None:
-        """A round of the queues has ended: bring that, and their ends, to stable storage."""
+        """A sync round of the queues has ended: make this progress and their ends durable."""
         progress = self._progress()
         append = self._frame(progress, [])
 
@@ -240,7 +240,7 @@ class Upkeep:
         self._writer.chore(record)
 
     def _set_mark(self, position: int) -> None:
-        """Propose a record by which recovery shall know the log."""
+        """Propose a record by which recovery recognises the log."""
         head = self._log.read_resident(PhysicalOffset(position), FINGERPRINT_BYTES)
         if head is not None and len(head) == FINGERPRINT_BYTES:
             self._next_marks.append((position, fingerprint(head)))
@@ -268,20 +268,20 @@ class Upkeep:
         return best, fingerprint(self._log.read(PhysicalOffset(best), FINGERPRINT_BYTES))
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: what the log holds of it until now must not come back."""
+        """Record that a topic was deleted: recovery must not restore its messages up to here."""
         position = self._log.wrote
         self.floors[topic] = position
         self._writer.chore(lambda: self._side.append_floor(topic, position))
 
     def forget_queue(self, queue: ConsumeQueue) -> None:
-        """A queue without messages is about to be removed: the next start shall not miss it."""
+        """Record that an empty queue is about to be removed, so the next start does not miss it."""
         topic, queue_id = queue.topic, queue.queue_id
         self._writer.chore(lambda: self._side.append_removed(topic, queue_id))
 
     # -- stop ----------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """After everything was written and synced: the last frame, and a checkpoint for Java."""
+        """Write the last frame and Java's checkpoint, after everything was written and synced."""
         self._writer.on_written = None
         for queue in self._queues:
             if queue.max > 0:

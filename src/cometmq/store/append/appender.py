@@ -1,8 +1,8 @@
 """Appends messages: each into the log, its unit into its queue, its keys before the index.
 
-`append` takes messages of any queues; a single put is an append of one message.  A batch goes
-another way (`put_batch`, and `put_packed` from the bytes that a client packed): it is stored as a
-whole or not at all.
+`append` takes messages of any queues; a single put is an append of one message.  A batch
+(`put_batch`, or `put_packed` for the bytes that a client packed) is stored as a whole or not at
+all.
 
 The usual message is *simple* (record_encoder.py) and fits the mapped window.  Everything else
 (IPv6 hosts, CRC tails, long properties, messages without a queue offset, a new queue, a window
@@ -118,7 +118,7 @@ class Appender:
         self._origins: dict[bytes, bytes] = {}
         self._unconfirmed: deque[tuple[int, ConsumeQueue, int, int]] = deque()
         self.leave_cut_file: Callable[[], None] = lambda: None
-        """Called when the file that is written was found cut."""
+        """Called when the active file turns out to be cut from outside."""
         self.last_store_ms = -1
         """Store time of the newest message of this life, -1 for none."""
         self.arrival_listener: Callable[[str, int, int, int], None] | None = None
@@ -168,7 +168,7 @@ class Appender:
                     or properties_bytes >= LENGTHS_COUNT
                     or sys_flag & _UNQUEUED
                 ):
-                    # With nothing to write there may be no window: its file was found cut.
+                    # With nothing to write there may be no window: its file was cut.
                     if parts:
                         self._write(first, b"".join(parts))
                         parts = []

@@ -1,11 +1,11 @@
 """Packed batches: the messages of SEND_BATCH_MESSAGE become records in one loop.
 
-A packed batch (codec/batch.py) is cut, checked and encoded while each message is visited once.  A
-batch that is not simple (record_encoder.py) or not sound gives None: `Appender.put_packed` then
-encodes it generally, or says what is wrong.
+A packed batch (codec/batch.py) is split, checked and encoded in one visit of each message.  For a
+batch that is not simple (record_encoder.py) or not sound the result is None: `Appender.put_packed`
+then encodes it in the general form, or raises what is wrong.
 
-A message's length of properties and properties stand next to each other, and in the same bytes,
-in a packed batch and in a record, so both are one piece here, the message's *tail*::
+The length of a message's properties and the properties are adjacent, and the same bytes, in a
+packed batch and in a record.  Here both are one piece, the message's *tail*::
 
     packed   |total |0 |0 |flag |body_length |body...|        |plen |properties...|
     record   |head ................ body_length |body...|topic...|plen |properties...|
@@ -86,7 +86,7 @@ def encode_packed(
             tail_start = body_start + body_bytes
             place += total
             tail = packed[tail_start:place]
-            # One look for all lengths: what they say must meet exactly where the next one begins.
+            # One check for all lengths: the message must end exactly where the next one begins.
             if tail[:_TAIL_HEAD_BYTES] != tail_heads[len(tail)]:
                 return None
             body = packed[body_start:tail_start]

@@ -1,15 +1,14 @@
-"""One index file: a hash table from message keys to places in the log (codec/index.py).
+"""One index file: a hash table from message keys to physical offsets (codec/index.py).
 
-Job: the exact entries, chains and slots that Java would write for the same keys, from one key at
-a time or from many at once.  It must not know topics or messages.
+Entries, chains and slots are exactly those that Java writes for the same keys.
 
-Two ways to add, with equal results: a few keys read and write their slots in the file; many keys
-go through numpy with the whole slot table in memory (20 MB, newest file only).  Entries and head
-are handed out as (position, bytes) for a worker to write; the table's changed pages are written
-now and then, and after a crash the entries behind the last such moment mend the table again.
+Keys are added in two ways with equal results: a few keys read and write their slots in the file;
+many keys go through numpy with the whole slot table in memory (20 MB, newest file only).  Entries
+and head are returned as (position, bytes) for a worker to write.  The table's changed pages are
+written from time to time; after a crash the entries behind the last such write mend the table.
 
-Durable when: entries and head, once their writes are done, survive the process; slots follow
-within seconds; a power cut is answered by mending the table from the entries.
+Durable when: entries and head survive the process once they are written, slots within seconds;
+after a power cut the table is mended from the entries.
 """
 
 from __future__ import annotations

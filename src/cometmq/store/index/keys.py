@@ -1,11 +1,10 @@
 """Index hashes of the keys of messages, many at once.
 
-Job: turn what waits to be indexed into hashes with their offsets and times.  It must not know
-files.
+Each hash comes with the physical offset and store time of its message.
 
 A message has an entry for its UNIQ_KEY, one for each of its KEYS, and one for `T#` + TAGS (5.4),
 in this order (``IndexService.buildIndex``).  The hash of `topic#` is computed once per topic; the
-rest of many keys at once with numpy.
+rest of many keys is hashed at once with numpy.
 """
 
 from __future__ import annotations

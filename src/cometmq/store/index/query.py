@@ -1,12 +1,11 @@
 """Queries by key: the loop reads what is in memory, a worker reads the files.
 
-Job: find the messages of a key in index files, in entries that are not written yet, and among
-those that are not indexed yet.  It must not write, nor wait for anything on the loop: a query is
-answered on a full disk too.
+A query searches index files, entries that are not written yet, and messages that are not indexed
+yet.  It writes nothing, so it is answered on a full disk too, and the loop waits for nothing.
 
-Files are looked through from the newest on (``IndexService.queryOffset``).  The slot table of the
-newest one may be in memory, where it may change under a worker's hand; so the loop looks up the
-beginning of the key's chain, and the worker follows it.  Written entries never change.
+Files are searched from the newest to the oldest (``IndexService.queryOffset``).  The slot table of
+the newest file may be in memory, where it may change while a worker reads it; so the loop looks up
+the head of the key's chain, and the worker follows the chain.  Written entries never change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A store directory opened for reading only, with its sizes found from its files.
+"""A store directory opened for reading only, with file sizes derived from the files themselves.
 
-Job: what `inspect` and `verify` share: log files, queues and index files as they lie there.  It
-must not change anything, nor take the lock; a store that is being written may look torn.
+`inspect` and `verify` read its log files, queues and index files.  The store's lock is not taken,
+so a store that is being written may look torn.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class OfflineQueue:
         return self.files[0].start // CQ_UNIT_BYTES if self.files else 0
 
     def units(self) -> Iterator[tuple[int, int, int, int]]:
-        """(queue offset, physical offset, size, tags code) of every place in the files."""
+        """(queue offset, physical offset, size, tags code) of every unit in the files."""
         for file in self.files:
             position = 0
             while position < file.size:
@@ -86,7 +86,7 @@ class OfflineQueue:
 
 @dataclass(slots=True)
 class OfflineIndex:
-    """An index file; slot and entry counts are None when they could not be found."""
+    """An index file; slot and entry counts are None when they could not be derived."""
 
     path: str
     size: int

@@ -1,7 +1,7 @@
-"""What is in a store directory, as plain values: for `cometmq store inspect`.
+"""The content of a store directory as plain values, for `cometmq store inspect`.
 
-Job: list log files, queues, index files, checkpoint and markers of any store directory, ours or
-Java's, and read records and units of it.  It must not change anything or judge (see verify.py).
+Lists log files, queues, index files, checkpoint and markers of any store directory, ours or Java's,
+and reads its records and units.  It changes nothing; verify.py judges.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Checks every record, unit and index entry of a store directory: `cometmq store verify`.
 
-Job: say what is wrong, in which file and at which position.  It must not repair anything.  Works
-on any directory, also Java's; a running broker's store may show what is just being written.
+A finding states what is wrong, in which file and at which position; nothing is repaired.  Any
+directory can be checked, also Java's; in the store of a running broker, bytes that are just being
+written may be reported.
 
 What is proved: every byte of the log belongs to a sound record, a BLANK or the unwritten end;
 every unit leads to the record of its queue and number, with its tags code; every queued record
 has its unit; every index entry leads to a record that has such a key, in a chain that is whole;
 every key of a record in the indexed part has its entry.
 
-Units that a killed broker left in its unit journal (unit_journal.py) are proved as those in files
-are, and are no loss: opening the store brings them there.
+Units in the unit journal of a killed broker (unit_journal.py) are proved like those in queue files
+and are not reported as lost: opening the store files them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Reading a queue by a filter over properties: bitmaps first, then the records that may match.
 
-Job: the usual filtered read, in blocks.  Whatever is unusual (damaged units or records, a log that
-was cut) it leaves to the unit by unit way of reader.py, before which it stops.  It must not know
-filters: `match` says of a record whether it is wanted, `hint` what its bitmap must have.
+It reads in blocks and stops before anything unusual (damaged units or records, a log that was
+cut), which reader.py reads unit by unit.  The caller passes the filter: `match` decides about a
+record, `hint` states what its bitmap must contain.
 
-Theory: the bitmaps of a block lie one behind the other, all of one size, so a block of a thousand
-messages is decided by a few operations over columns of bytes (`units_that_may_match`).  Only
-records that may match are read.  Every read examines a bounded number of units and of records,
-since the loop waits for it, and says how far it looked: a consumer of rare messages moves on.
+Theory: the bitmaps of a block are adjacent and of one size, so a few operations over columns of
+bytes decide about a thousand messages (`units_that_may_match`).  Only records that may match are
+read.  Every read examines a bounded number of units and of records, since the loop waits for it,
+and returns the offset it reached, so a consumer of rare messages makes progress.
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ UNITS_MAX: Final = 8192
 BLOCK_UNITS: Final = 1024
 _SINGLY_UNITS: Final = 64
 _SINGLY_MAX: Final = 1024
-"""Units of one read that may be looked up one by one."""
+"""Units of one read whose extensions may be read one by one."""
 _TOGETHER: Final = 32
 """Records that are read at once where they lie close together."""
 _SEARCHED_MAX: Final = 4096
 """Units of one read whose records are searched: a bound on the turn of the loop."""
 _SPARSE: Final = 4
-"""Where more than so many times their bytes lie around records, each is read for itself."""
+"""Records are read one by one when their span is more than this many times their bytes."""
 _WARM_BYTES_MAX: Final = 32 << 20
 _BLOCKING_MAX: Final = 64
-"""Records of one read that are waited for where a worker was to have brought them."""
+"""Cold records of one read that may block, though a worker should have warmed them."""
 _EXT_BYTES_MAX: Final = 32_767
 _CODE: Final = struct.Struct(">q")
 _MAGIC: Final = b"\xda"
-"""What both kinds of record begin with, behind their size."""
+"""First byte of both magics, which follow the size of a record."""
 _MAGIC_POSITION: Final = 4
 
 
 class _End(Enum):
-    """Why a block is not gone through to its end."""
+    """Why a read stops before the end of a block."""
 
     ENOUGH = 0
     COLD = 1
@@ -108,7 +108,7 @@ class _Look:
         self.byte_count = 0
 
     def is_full(self, size: int) -> bool:
-        """Whether a further record is too much."""
+        """Whether a further record would exceed the limits."""
         picked = self.picked
         return bool(picked) and (
             len(picked) >= self.max_count or self.byte_count + size > self.max_bytes
@@ -146,7 +146,7 @@ class FilteredReader:
         *,
         allow_cold: bool,
     ) -> GetResult | ColdRead | None:
-        """Read from a queue offset on; None where the first unit wants the closer look."""
+        """Read from a queue offset on; None when the first unit must be read by reader.py."""
         most = _SEARCHED_MAX if needles else self._records_max
         count = min(end - queue_offset, most if hint is None else UNITS_MAX)
         look = _Look(max_count, max_bytes, match, needles, self._records_max, allow_cold=allow_cold)
@@ -179,7 +179,7 @@ class FilteredReader:
     # -- records -----------------------------------------------------------------------------
 
     def _take(self, look: _Look, part: bytes, places: Sequence[int]) -> tuple[int, _End | None]:
-        """Look at the records of these units; where that ended before the last one, and why."""
+        """Evaluate the records of these units; return the unit it stopped at, and why."""
         begin, count = 0, len(places)
         while begin < count:
             together = min(look.together, count - begin)
@@ -208,7 +208,7 @@ class FilteredReader:
         positions: Sequence[PhysicalOffset],
         sizes: Sequence[int],
     ) -> tuple[int, _End | None]:
-        """As `_take` where records are cold, damaged, large, or lie far from each other."""
+        """As `_take`, for records that are cold, damaged, large or far from each other."""
         around, base = self._around(positions, sizes)
         for place, position, size in zip(group, positions, sizes, strict=True):
             if look.records_left <= 0 or look.is_full(size):
@@ -237,7 +237,7 @@ class FilteredReader:
     def _records(
         self, look: _Look, positions: Sequence[PhysicalOffset], sizes: Sequence[int]
     ) -> list[tuple[int, memoryview]] | None:
-        """Those of these records that may match, by number; None: look at one after the other."""
+        """Return the records that may match, with their numbers; None: read them one by one."""
         byte_count = sum(sizes)
         if look.needles and byte_count > SEARCHED_BYTES_MAX:
             return None
@@ -245,8 +245,8 @@ class FilteredReader:
         if chunks is None:
             return None
         raw = _whole(chunks)
-        # Of adjacent records only the first and the last were looked at; none may be passed by
-        # because its page was lost.
+        # Of adjacent records only the first and the last were checked; a record whose page was
+        # lost must not be skipped as one that does not match.
         ends = list(accumulate(sizes, initial=0))
         view = memoryview(raw)
         if bytes(map(view[_MAGIC_POSITION:].__getitem__, ends[:-1])) != _MAGIC * len(sizes):
@@ -268,7 +268,7 @@ class FilteredReader:
     def _around(
         self, positions: Sequence[PhysicalOffset], sizes: Sequence[int]
     ) -> tuple[memoryview | None, int]:
-        """What these records lie in, read at once, and where it begins; None where that is far."""
+        """Return the bytes around these records and their position; None when far apart."""
         base = positions[0]
         span = positions[-1] + sizes[-1] - base
         if len(sizes) < 2 or base < self._log.min_offset or not 0 < span <= SPAN_BYTES_MAX:
@@ -329,7 +329,7 @@ class FilteredReader:
     def _singly(
         self, queue: ConsumeQueue, part: bytes, hint: BitmapHint, look: _Look, *, may_block: bool
     ) -> Sequence[int] | None:
-        """As `_may_match` for units of which some have no extension, or another one."""
+        """As `_may_match`, for units with no extension or with extensions of other sizes."""
         count = len(part) // CQ_UNIT_BYTES
         if look.singly_left <= 0:
             # The records decide; they are bounded too.

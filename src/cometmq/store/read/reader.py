@@ -1,11 +1,11 @@
 """Reading queues: `get` with every status of RocketMQ.
 
-Job: turn (queue, queue offset) into records of the log.  It must not change what is stored: a unit
-that does not lead to its record is derived again by a worker (queue_mender.py), and the read waits
-for it as it waits for cold bytes.
+It turns a queue and a queue offset into records of the log, and changes no file itself: when a unit
+does not lead to its record, a worker derives the unit again (queue/mender.py), and the read waits
+for it as for cold bytes.
 
 The usual read (all in memory, units and records agree) is one pass over runs of records
-(record_runs.py); everything else goes unit by unit.
+(record_runs.py); every other read goes unit by unit.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Gathering the records of a span, in numpy: the only module of the store that needs it.
+"""Gathers the records of a span into one buffer, with numpy.
 
-Job: units to records in one buffer.  It must not decide who may read what.
-
-A queue's records lie between those of others.  They are copied in blocks of one width, a little
-wider than most records: each block goes to where its record belongs and may run over its end; what
-it wrote too much is overwritten by the next record, and behind the last one it is cut off.  So two
-fancy indexings copy thousands of records (0.18 us each where slices and a join took 0.65 us), and
-nothing of other queues is left in the buffer.
+A queue's records lie between those of other queues.  They are copied in blocks of one width, a
+little wider than most records.  A block may run over the end of its record; the next record
+overwrites the excess, and behind the last record it is cut off.  So two fancy indexings copy
+thousands of records (0.18 us each where slices and a join took 0.65 us), and no bytes of other
+queues remain in the buffer.
 
 Ruler of the buffer::
 
@@ -41,13 +39,13 @@ _HEAD: Final = np.dtype(
     [("size", ">i4"), ("magic", ">i4"), ("unused", "V20"), ("physical_offset", ">i8")]
 )
 _UNITS_MAX: Final = 1 << 16
-"""Units looked at in one step."""
+"""Units examined in one step."""
 _STEPS_MAX: Final = 4
-"""Steps of a filtered span that finds nothing: a quarter of a million units."""
+"""Steps of a filtered span without a match: a quarter of a million units."""
 _BLOCK_BYTES_MIN: Final = 64
 _BLOCK_BYTES_MAX: Final = 2048
 _COPY_BYTES: Final = 1 << 18
-"""Copied at once: what lies between the two copies stays in the processor's cache."""
+"""Bytes copied at once, so that they are checked while in the processor's cache."""
 _CODE_MIN: Final = -(2**31)
 _CODE_MAX: Final = 2**31 - 1
 
@@ -62,7 +60,7 @@ class _Chosen(NamedTuple):
     place: Ints
     """Number of each among the units of the step."""
     examined: int
-    """Units of the step that are done with."""
+    """Units of the step that were examined."""
     is_end: bool
     """Whether the span ends here."""
 
@@ -86,7 +84,7 @@ def gather_span(
     codes: frozenset[int] | None,
     may_match: Callable[[ConsumeQueue, bytes], Sequence[int]] | None = None,
 ) -> Span | None:
-    """The span; see `SpanReader.read`.  `may_match` gives the numbers of the wanted among units."""
+    """Return the span; see `SpanReader.read`.  `may_match` numbers the units that are wanted."""
     queue = reader.queue(wish)
     if queue is None:
         return None
@@ -101,7 +99,7 @@ def gather_span(
     data = reader.buffer(start + byte_count + width)
     wrong = _copy(runs, data, start, width)
     if wrong is not None:
-        # Rare: once more, up to there.
+        # Rare: gather again, up to the wrong record.
         return gather_span(reader, wish._replace(end=wrong), codes, may_match)
     if count:
         reader.mean_bytes = max(RECORD_BYTES_MIN, byte_count / count)
@@ -120,7 +118,7 @@ def _collect(
     codes: frozenset[int] | None,
     may_match: Callable[[ConsumeQueue, bytes], Sequence[int]] | None,
 ) -> tuple[list[_RecordRun], int]:
-    """Where the records of the span lie, and the queue offset behind what was looked at."""
+    """Return the records of the span and the queue offset behind the examined units."""
     wanted = None if codes is None else np.array(sorted(codes), np.int64)
     bounds = reader.bounds(wish.confirmed)
     here: int = wish.queue_offset
@@ -177,7 +175,7 @@ def _choose(
         picked = np.arange(examined)
     else:
         code = found["code"][:examined].astype(np.int64)
-        # Beyond 32 bits it is the address of an extension unit: who asked looks at the tag.
+        # Beyond 32 bits it is the address of an extension unit: the caller checks the tag.
         is_wanted = np.isin(code, wanted) | (code < _CODE_MIN) | (code > _CODE_MAX)
         picked = np.flatnonzero(is_wanted)
     total = np.cumsum(size[picked])
@@ -189,7 +187,7 @@ def _choose(
 
 
 def _by_window(reader: SpanReader, chosen: _Chosen, here: int) -> list[_RecordRun]:
-    """Where the records lie; a run without bytes is a unit that leads nowhere, and the last."""
+    """Return the records by window; a run without bytes ends at a unit without a record."""
     runs: list[_RecordRun] = []
     begin, total = 0, len(chosen.size)
     queue_offset = here + chosen.place
@@ -211,7 +209,7 @@ def _by_window(reader: SpanReader, chosen: _Chosen, here: int) -> list[_RecordRu
 
 
 def _width(size: Ints) -> int:
-    """Width of a block: most records are one, and little is copied in vain."""
+    """Return a width such that most records are one block and little excess is copied."""
     if not len(size):
         return _BLOCK_BYTES_MIN
     widest = min(int(size.max()), int(1.3 * float(size.mean())))
@@ -219,7 +217,7 @@ def _width(size: Ints) -> int:
 
 
 def _copy(runs: list[_RecordRun], data: bytearray, start: int, width: int) -> int | None:
-    """All records to their places; the queue offset of the first that is not what its unit says."""
+    """Copy all records; return the queue offset of the first that does not match its unit."""
     step = max(1, _COPY_BYTES // width)
     for run in runs:
         if run.source is None:
@@ -229,7 +227,7 @@ def _copy(runs: list[_RecordRun], data: bytearray, start: int, width: int) -> in
         for first, last in pairwise([*range(0, len(ends), step), len(ends)]):
             part = slice(first, last)
             _copy_part(run.source, run.place[part], run.size[part], data, target[part], width)
-            # Looked at here, where they are in the processor's cache.
+            # Checked here, while they are in the processor's cache.
             right = _count_right(data, target[part], run.place[part] + run.base, run.size[part])
             if right < last - first:
                 return int(run.queue_offset[first + right])
@@ -238,7 +236,7 @@ def _copy(runs: list[_RecordRun], data: bytearray, start: int, width: int) -> in
 
 
 def _count_right(data: bytearray, target: Ints, position: Ints, size: Ints) -> int:
-    """How many of these records are those of their units."""
+    """Return how many of these records, from the first on, match their units."""
     count = len(data) - _HEAD.itemsize + 1
     head = np.ndarray((count,), f"V{_HEAD.itemsize}", data, strides=(1,))[target].view(_HEAD)
     magic = head["magic"]

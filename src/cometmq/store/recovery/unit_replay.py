@@ -1,12 +1,11 @@
-"""What the unit journal holds goes into queue files, before the queues are loaded.
+"""Replays the unit journal of a dead process into queue files, before the queues are loaded.
 
-Job: after a process died, make queue files and what the side file says of them as if all units in
-its journal had been brought into files just before.  It must not look at the log: what the
-journal lacks is derived from it afterwards, as always.
+Afterwards the queue files, and the ends that the side file states, are as if that process had filed
+all journaled units just before it died.  The log is not read: recovery derives from it afterwards
+the units that the journal lacks.
 
-Units are passed over that a deleted topic or a removed queue left in the journal; what is in
-files already is not written again.  No record is looked at one by one: this costs what it costs
-to write the files.
+Units of deleted topics and of expired log files are skipped, and units that are in files already
+are not written again.  The cost is that of writing the files.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def file_saved_units(
 ) -> str | None:
     """Write the journaled units and move the ends in `state`.
 
-    Returns a sentence when journal and files do not meet; nothing was written then.  `log_min` is
-    the begin of the log.
+    Returns why journal and files do not meet, None when they do; if they do not, nothing was
+    written.  `log_min` is the begin of the log.
     """
     waiting: dict[tuple[str, int], list[bytes]] = {}
     firsts: dict[tuple[str, int], int] = {}
@@ -53,23 +52,23 @@ def file_saved_units(
         if last < log_min or oldest < state.floors.get(topic, 0):
             continue
         key = topic, queue_id
-        known = (ends.get(key) or state.queues.get(key, _NO_UNITS)).end
+        filed_end = (ends.get(key) or state.queues.get(key, _NO_UNITS)).end
         end = first + len(units) // CQ_UNIT_BYTES
-        if first > known:
-            return f"the unit journal lacks units of {topic}/{queue_id}, from {known} on"
-        if end > known:
-            firsts.setdefault(key, known)
-            waiting.setdefault(key, []).append(units[(known - first) * CQ_UNIT_BYTES :])
+        if first > filed_end:
+            return f"the unit journal lacks units of {topic}/{queue_id}, from {filed_end} on"
+        if end > filed_end:
+            firsts.setdefault(key, filed_end)
+            waiting.setdefault(key, []).append(units[(filed_end - first) * CQ_UNIT_BYTES :])
             ends[key] = QueueEnd(end, last + size)
     paths = {key: f"{queues.path}/{key[0]}/{key[1]}" for key in waiting}
     for key, path in paths.items():
         position = firsts[key] * CQ_UNIT_BYTES
-        place = position % queues.file_bytes
-        # Writing would make a file that is gone anew, and nobody would notice.
-        if place and not disk.exists(f"{path}/{log_file_name(position - place)}"):
+        position_in_file = position % queues.file_bytes
+        # Writing would create the missing file again and hide the loss.
+        if position_in_file and not disk.exists(f"{path}/{log_file_name(position - position_in_file)}"):
             return f"{path} has lost the file of queue offset {firsts[key]}"
-    for key, found in waiting.items():
-        # Not one of the queues yet: they are loaded from their files next.
-        writer.write_units(ConsumeQueue(*key, paths[key]), firsts[key], b"".join(found))
+    for key, runs in waiting.items():
+        # A queue object for this call only: the queues are loaded from their files next.
+        writer.write_units(ConsumeQueue(*key, paths[key]), firsts[key], b"".join(runs))
     state.queues.update(ends)
     return None
