@@ -65,7 +65,9 @@ def file_saved_units(
         position = firsts[key] * CQ_UNIT_BYTES
         position_in_file = position % queues.file_bytes
         # Writing would create the missing file again and hide the loss.
-        if position_in_file and not disk.exists(f"{path}/{log_file_name(position - position_in_file)}"):
+        if position_in_file and not disk.exists(
+            f"{path}/{log_file_name(position - position_in_file)}"
+        ):
             return f"{path} has lost the file of queue offset {firsts[key]}"
     for key, runs in waiting.items():
         # A queue object for this call only: the queues are loaded from their files next.
