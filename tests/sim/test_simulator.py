@@ -22,7 +22,7 @@ from cometmq.broker.extensions.bulk_pull import BulkPullProcessor
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES
 from cometmq.errors import ConfigError
 from cometmq.store.read.filtered_reader import FilteredReader
-from cometmq.store.read.span_reader import Span
+from cometmq.store.read.span import Span
 from cometmq.testing.simulate import (
     FAULTS,
     WORKLOADS,

@@ -23,7 +23,7 @@ from cometmq.errors import ResponseCode
 from cometmq.model.flags import PULL_COMMIT_OFFSET
 from cometmq.model.offsets import QueueOffset
 from cometmq.net.env import let_go
-from cometmq.store.read.span_reader import Span, SpanWish
+from cometmq.store.read.span import Span, SpanWish
 from cometmq.wire.command.command import FLAG_ONEWAY, RemotingCommand, encode_response_parts
 from cometmq.wire.extensions.bulk_pull import (
     BYTES_DEFAULT,

@@ -21,13 +21,13 @@ from cometmq.store.read.record_search import (
     is_in_vain,
     places_with,
 )
-from cometmq.store.read.span_reader import Span
+from cometmq.store.read.span import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cometmq.codec.properties import Needle
-    from cometmq.store.read.span_reader import SpanReader, SpanWish
+    from cometmq.store.read.span import SpanWindows, SpanWish
 
 __all__ = ["LOOKED_MAX", "Sieve", "filter_span"]
 
@@ -98,7 +98,7 @@ class Sieve:
 
 
 def filter_span(
-    reader: SpanReader,
+    windows: SpanWindows,
     gather: Callable[[int, int, int], Span | None],
     wish: SpanWish,
     sieve: Sieve,
@@ -121,7 +121,7 @@ def filter_span(
         begin = span.start + span.sizes_bytes
         left_out = sieve.take(span.data, begin, sizes)
         looked_bytes += span.end - begin
-        reader.keep_buffer(span.data)
+        windows.keep_buffer(span.data)
         if left_out is not None:
             here = here + left_out if span.offsets is None else span.offsets[left_out]
             break
@@ -129,18 +129,18 @@ def filter_span(
         step = min(2 * step, STEP_MAX)
     if here == first:
         return None
-    return _joined(reader, sieve, here, wish.head_bytes, has_sizes=wish.has_sizes)
+    return _joined(windows, sieve, here, wish.head_bytes, has_sizes=wish.has_sizes)
 
 
 def _joined(
-    reader: SpanReader, sieve: Sieve, following: int, head_bytes: int, *, has_sizes: bool
+    windows: SpanWindows, sieve: Sieve, following: int, head_bytes: int, *, has_sizes: bool
 ) -> Span:
     """What was kept, as a span."""
     count = len(sieve.kept)
     sizes_bytes = 4 * count if has_sizes else 0
     start = head_bytes + sizes_bytes
     end = start + sieve.byte_count
-    data = reader.buffer(end)
+    data = windows.buffer(end)
     data[start:end] = b"".join(sieve.kept)
     if has_sizes:
         np.frombuffer(data, ">i4", count, head_bytes)[:] = [len(one) for one in sieve.kept]

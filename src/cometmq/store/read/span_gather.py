@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from cometmq.codec.consume_queue import CQ_UNIT_BYTES, CQ_UNIT_FIELDS, PRE_BLANK_SIZE
 from cometmq.codec.stored_message import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from cometmq.model.offsets import PhysicalOffset
-from cometmq.store.read.span_reader import WINDOW_BYTES, Span
+from cometmq.store.read.span import WINDOW_BYTES, Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cometmq.store.queue.consume_queue import ConsumeQueue
-    from cometmq.store.read.span_reader import SpanReader, SpanWish
+    from cometmq.store.read.span import SpanWindows, SpanWish
 
 __all__ = ["gather_span"]
 
@@ -79,16 +79,16 @@ class _RecordRun(NamedTuple):
 
 
 def gather_span(
-    reader: SpanReader,
+    windows: SpanWindows,
     wish: SpanWish,
     codes: frozenset[int] | None,
     may_match: Callable[[ConsumeQueue, bytes], Sequence[int]] | None = None,
 ) -> Span | None:
     """Return the span; see `SpanReader.read`.  `may_match` numbers the units that are wanted."""
-    queue = reader.queue(wish)
+    queue = windows.queue(wish)
     if queue is None:
         return None
-    runs, here = _collect(reader, queue, wish, codes, may_match)
+    runs, here = _collect(windows, queue, wish, codes, may_match)
     if here == wish.queue_offset:
         return None
     size = np.concatenate([run.size for run in runs]) if runs else np.zeros(0, np.int64)
@@ -96,13 +96,13 @@ def gather_span(
     sizes_bytes = 4 * count if wish.has_sizes else 0
     start = wish.head_bytes + sizes_bytes
     width = _width(size)
-    data = reader.buffer(start + byte_count + width)
+    data = windows.buffer(start + byte_count + width)
     wrong = _copy(runs, data, start, width)
     if wrong is not None:
         # Rare: gather again, up to the wrong record.
-        return gather_span(reader, wish._replace(end=wrong), codes, may_match)
+        return gather_span(windows, wish._replace(end=wrong), codes, may_match)
     if count:
-        reader.mean_bytes = max(RECORD_BYTES_MIN, byte_count / count)
+        windows.mean_bytes = max(RECORD_BYTES_MIN, byte_count / count)
     if wish.has_sizes:
         np.frombuffer(data, ">i4", count, wish.head_bytes)[:] = size
     offsets = None
@@ -112,7 +112,7 @@ def gather_span(
 
 
 def _collect(
-    reader: SpanReader,
+    windows: SpanWindows,
     queue: ConsumeQueue,
     wish: SpanWish,
     codes: frozenset[int] | None,
@@ -120,23 +120,23 @@ def _collect(
 ) -> tuple[list[_RecordRun], int]:
     """Return the records of the span and the queue offset behind the examined units."""
     wanted = None if codes is None else np.array(sorted(codes), np.int64)
-    bounds = reader.bounds(wish.confirmed)
+    bounds = windows.bounds(wish.confirmed)
     here: int = wish.queue_offset
     runs: list[_RecordRun] = []
     count = byte_count = 0
     for _ in range(_STEPS_MAX):
         left = min(wish.end - here, _UNITS_MAX)
         if wanted is None and may_match is None:
-            guess = int((wish.max_bytes - byte_count) / reader.mean_bytes * 1.25) + 64
+            guess = int((wish.max_bytes - byte_count) / windows.mean_bytes * 1.25) + 64
             left = min(left, guess, wish.max_count - count)
         if left <= 0:
             break
-        raw = reader.units(queue, here, left)
+        raw = windows.units(queue, here, left)
         found = np.frombuffer(raw, _UNIT, len(raw) // CQ_UNIT_BYTES)
         room = wish.max_count - count, wish.max_bytes - byte_count
         picked = None if may_match is None else may_match(queue, raw)
         chosen = _choose(found, bounds, *room, wanted, picked, at_least=0 if count else 1)
-        runs += _by_window(reader, chosen, here)
+        runs += _by_window(windows, chosen, here)
         count += len(chosen.size)
         byte_count += int(chosen.size.sum())
         here += chosen.examined
@@ -186,13 +186,13 @@ def _choose(
     return _Chosen(position[picked], size[picked], picked, examined, is_end)
 
 
-def _by_window(reader: SpanReader, chosen: _Chosen, here: int) -> list[_RecordRun]:
+def _by_window(windows: SpanWindows, chosen: _Chosen, here: int) -> list[_RecordRun]:
     """Return the records by window; a run without bytes ends at a unit without a record."""
     runs: list[_RecordRun] = []
     begin, total = 0, len(chosen.size)
     queue_offset = here + chosen.place
     while begin < total:
-        found = reader.window(PhysicalOffset(int(chosen.position[begin])))
+        found = windows.window(PhysicalOffset(int(chosen.position[begin])))
         source, base = found if found is not None else (b"", 0)
         place = chosen.position[begin:] - base
         ends = place + chosen.size[begin:]

@@ -14,8 +14,10 @@ from cometmq.codec.cq_ext import BitmapHint
 from cometmq.codec.stored_message import MAGIC_V1
 from cometmq.errors import StoreCorrupt
 from cometmq.model.offsets import QueueOffset
-from cometmq.store.read import span_gather, span_reader
-from cometmq.store.read.span_reader import BUFFERS_MAX, Span, SpanReader, SpanWish
+from cometmq.store.read import span as spans
+from cometmq.store.read import span_gather
+from cometmq.store.read.span import BUFFERS_MAX, Span, SpanWish
+from cometmq.store.read.span_reader import SpanReader
 
 HEAD = struct.Struct(">ii20xq")
 FILE_BYTES = 1 << 13
@@ -279,15 +281,15 @@ def test_no_span_of_an_unknown_queue_or_a_cut_file() -> None:
 
 def test_few_windows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a span is; and a window whose file is gone is dropped at the next look."""
-    monkeypatch.setattr(span_reader, "WINDOW_BYTES", 1024)
-    monkeypatch.setattr(span_reader, "WINDOW_OVERLAP_BYTES", 512)
+    monkeypatch.setattr(spans, "WINDOW_BYTES", 1024)
+    monkeypatch.setattr(spans, "WINDOW_OVERLAP_BYTES", 512)
     monkeypatch.setattr(span_gather, "WINDOW_BYTES", 1024)
     log = filled(200)
     reader = reader_of(log)
     span = read(reader, log, 0, 1 << 20)
     assert span is not None
     assert records_of(span) == log.records
-    assert 0 < len(reader._windows) <= span_reader.WINDOWS_MAX
+    assert 0 < len(reader._windows) <= spans.WINDOWS_MAX
     log.files = []
     assert not reader.drop_idle()
 
