@@ -205,8 +205,10 @@ class TimerBook:
         reader = self.log.reader()
         for slot_ms, slot in old:
             units = reader.slot(slot_ms, slot)
-            for place, size, magic in zip(units.places, units.sizes, units.magics, strict=True):
-                self.add(first_ms, rules.floor(now_ms), magic, place, size, 0)
+            for physical_offset, size, magic in zip(
+                units.physical_offsets, units.sizes, units.magics, strict=True
+            ):
+                self.add(first_ms, rules.floor(now_ms), magic, physical_offset, size, 0)
         self.read_ms = first_ms
 
     # -- placing ---------------------------------------------------------------------------
@@ -348,7 +350,7 @@ class TimerBook:
             if last is None or last.physical_offset >= min_physical_offset:
                 break
             runs = reader.arrays(start, start + self.log.file_bytes)
-            if any((units["place"] >= min_physical_offset).any() for units in runs):
+            if any((units["physical_offset"] >= min_physical_offset).any() for units in runs):
                 break
             self._disk.remove(f"{self.log.folder}/{start:0{TIMER_LOG_NAME_DIGITS}d}")
             # In order also over a power cut: a log is read from its first file on.

@@ -48,7 +48,7 @@ _FIELDS: Final = [
     ("magic", ">i4"),
     ("write_ms", ">i8"),
     ("delay_ms", ">i4"),
-    ("place", ">i8"),
+    ("physical_offset", ">i8"),
     ("bytes", ">i4"),
     ("hash", ">i4"),
     ("reserved", ">i8"),
@@ -58,24 +58,24 @@ _FIELDS: Final = [
 class SlotUnits:
     """The units of one slot, oldest first, in arrays instead of one object each."""
 
-    __slots__ = ("magics", "places", "positions", "sizes", "write_times_ms")
+    __slots__ = ("magics", "physical_offsets", "positions", "sizes", "write_times_ms")
 
     def __init__(self) -> None:
         self.positions = array("q")
         self.magics = array("i")
         self.write_times_ms = array("q")
-        self.places = array("q")
+        self.physical_offsets = array("q")
         self.sizes = array("i")
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.physical_offsets)
 
     def add(self, position: int, unit: TimerLogUnit) -> None:
         """Append a unit."""
         self.positions.append(position)
         self.magics.append(unit.magic)
         self.write_times_ms.append(unit.write_time_ms)
-        self.places.append(unit.physical_offset)
+        self.physical_offsets.append(unit.physical_offset)
         self.sizes.append(unit.message_bytes)
 
 
@@ -125,18 +125,20 @@ class TimerLogReader:
     def _sweep(self, slot_ms: int, slot: Slot) -> SlotUnits:
         import numpy as np
 
-        found = SlotUnits()
+        slot_units = SlotUnits()
         for position, raw in self.blocks(slot.first, slot.last + TIMER_LOG_UNIT_BYTES):
             units = np.frombuffer(raw, np.dtype(_FIELDS))
             hits = np.flatnonzero(units["write_ms"] + units["delay_ms"] == slot_ms)
             chosen = units[hits]
             positions = position + hits.astype(np.int64) * TIMER_LOG_UNIT_BYTES
-            found.positions.frombytes(positions.tobytes())
-            found.magics.frombytes(chosen["magic"].astype(np.intc).tobytes())
-            found.write_times_ms.frombytes(chosen["write_ms"].astype(np.int64).tobytes())
-            found.places.frombytes(chosen["place"].astype(np.int64).tobytes())
-            found.sizes.frombytes(chosen["bytes"].astype(np.intc).tobytes())
-        return found
+            slot_units.positions.frombytes(positions.tobytes())
+            slot_units.magics.frombytes(chosen["magic"].astype(np.intc).tobytes())
+            slot_units.write_times_ms.frombytes(chosen["write_ms"].astype(np.int64).tobytes())
+            slot_units.physical_offsets.frombytes(
+                chosen["physical_offset"].astype(np.int64).tobytes()
+            )
+            slot_units.sizes.frombytes(chosen["bytes"].astype(np.intc).tobytes())
+        return slot_units
 
     def blocks(self, position: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Whole sound units from a position to an end: position and bytes of runs of them."""
@@ -170,7 +172,7 @@ class TimerLogReader:
             position = following
 
     def arrays(self, position: int, end: int) -> Iterator[np.ndarray]:
-        """As `blocks`: arrays of units, with fields like ``write_ms``, ``delay_ms``, ``place``."""
+        """As `blocks`: arrays of units with fields like ``write_ms`` and ``physical_offset``."""
         import numpy as np
 
         for _, raw in self.blocks(position, end):
@@ -186,10 +188,10 @@ class TimerLogReader:
             chain.append((position, unit))
             # A chain runs backwards; anything else would run for ever.
             position = unit.previous if unit.previous < position else -1
-        found = SlotUnits()
-        for place, unit in reversed(chain):
-            found.add(place, unit)
-        return found
+        slot_units = SlotUnits()
+        for position, unit in reversed(chain):
+            slot_units.add(position, unit)
+        return slot_units
 
     def unit(self, position: int) -> TimerLogUnit | None:
         """Return the unit at a position; None without one (its file has expired)."""

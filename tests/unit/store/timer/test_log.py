@@ -54,7 +54,7 @@ def test_units_of_a_slot_over_files(
         assert slot is not None
         assert slot.message_count == 100
         units = book.log.reader(slot.last).slot(NOW_MS + 1000 * turn, slot)
-        assert list(units.places) == [100 * number for number in range(turn, 300, 3)]
+        assert list(units.physical_offsets) == [100 * number for number in range(turn, 300, 3)]
         assert set(units.sizes) == {100}
     assert book.wheel.count_from(NOW_MS + 1000) == 200
 

@@ -115,7 +115,7 @@ def load_slot(
     seen: set[int] = set()
     log_min = store.min_physical_offset
     gone_count = 0
-    for number, (place, magic) in enumerate(zip(found.places, found.magics, strict=True)):
+    for number, (place, magic) in enumerate(zip(found.physical_offsets, found.magics, strict=True)):
         if place < log_min:
             gone_count += 1
             continue
@@ -134,7 +134,7 @@ def load_slot(
         kept.positions.append(found.positions[number])
         kept.magics.append(magic)
         kept.write_times_ms.append(found.write_times_ms[number])
-        kept.places.append(place)
+        kept.physical_offsets.append(place)
         kept.sizes.append(found.sizes[number])
     if gone_count:
         log.info(

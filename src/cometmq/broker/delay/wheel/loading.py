@@ -65,7 +65,7 @@ class _Open:
         units = self.units
         return Waiting(
             self.slot_ms,
-            units.places[number],
+            units.physical_offsets[number],
             units.sizes[number],
             units.write_times_ms[number],
             units.magics[number],

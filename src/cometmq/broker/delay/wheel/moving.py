@@ -165,7 +165,7 @@ def pending_units(
     gone = np.frombuffer(replaced, np.int64)
     runs = [np.empty(0, np.dtype(_FOUND))]
     for units in reader.arrays(first, log_end):
-        place, slot_ms = units["place"], units["write_ms"] + units["delay_ms"]
+        place, slot_ms = units["physical_offset"], units["write_ms"] + units["delay_ms"]
         chosen = (slot_ms >= read_ms) & (place >= places[0]) & (place < places[1])
         if len(gone):
             chosen &= ~np.isin(place, gone)

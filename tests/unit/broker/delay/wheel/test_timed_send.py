@@ -146,7 +146,7 @@ def test_runs_end_where_a_log_file_does(tmp_path: Path) -> None:
         assert len(records) == count
         log = broker.timers._book.log
         known = {
-            int(unit["place"]): int(unit["bytes"])
+            int(unit["physical_offset"]): int(unit["bytes"])
             for units in log.reader().arrays(0, log.end)
             for unit in units
         }
