@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cometmq.cli.pipeline.options import parse_time_ms
+from cometmq.cli.admin.existing_group import require_group
 from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.options import (
     admin_client,
@@ -21,7 +21,7 @@ from cometmq.cli.terminal.options import (
     timeout_option,
 )
 from cometmq.cli.terminal.streams import utf8
-from cometmq.cli.terminal.values import NAME, Finite
+from cometmq.cli.terminal.values import NAME, Finite, parse_time_ms
 
 if TYPE_CHECKING:
     from cometmq.client.admin.redrive import RedrivePlan
@@ -176,11 +176,10 @@ def _letters(admin: Any, group: str, given: dict[str, Any]) -> Any:
 
 async def _check_group(admin: Any, group: str) -> None:
     """Tell a group without dead letters from a misspelt one."""
-    from cometmq.cli.admin.group import known_group
     from cometmq.model.names import dlq_topic
 
     if not await admin.queue_reader().queues(dlq_topic(group)):
-        await known_group(admin, group)
+        await require_group(admin, group)
 
 
 def _utc(time_ms: int) -> str:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cometmq.cli.admin.existing_group import require_group
 from cometmq.cli.admin.group_policy import set_group, show
 from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.options import (
@@ -13,12 +14,12 @@ from cometmq.cli.terminal.options import (
     set_up_logging,
     timeout_option,
 )
-from cometmq.cli.terminal.values import NAME
+from cometmq.cli.terminal.values import NAME, boundary_or_ms
 
 if TYPE_CHECKING:
     from cometmq.client import Admin
 
-__all__ = ["group", "known_group"]
+__all__ = ["group"]
 
 
 @click.group(short_help="List consumer groups and look at their progress.")
@@ -138,7 +139,7 @@ def offsets(
 
     async def collect() -> list[dict[str, object]]:
         async with admin_client(name_server, timeout_s) as admin:
-            await known_group(admin, name)
+            await require_group(admin, name)
             progress = await admin.group_offsets(name, topics or None)
         return [
             {
@@ -155,25 +156,6 @@ def offsets(
     print_listing(
         run(collect()), as_json=as_json, empty=f"group {name} has not committed any offset yet"
     )
-
-
-async def known_group(admin: "Admin", name: str) -> None:
-    """Tell a group without offsets from one that does not exist.
-
-    Raises:
-        GroupNotExist: no broker knows it; the error names one with a similar name.
-    """
-    from cometmq.errors import GroupNotExist, ResponseCode
-
-    groups = await admin.group_list(include_system=True)
-    if name not in groups:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, groups, n=1)
-        hint = f"did you mean {near[0]}?" if near else "see cometmq group list"
-        raise GroupNotExist(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no broker knows the group {name}; {hint}"
-        )
 
 
 @group.command("reset", short_help="Move a group to a time or to the end.")
@@ -200,11 +182,10 @@ def reset(
     Members that are online drop what they hold and go on there at once.
     """
     set_up_logging(ctx)
-    from cometmq.cli.message.consume import moment_of
     from cometmq.cli.terminal.output import print_listing
     from cometmq.net.loop import run
 
-    wanted = moment_of(moment, "--to")
+    wanted = boundary_or_ms(moment, "--to")
     timestamp_ms = wanted if isinstance(wanted, int) else 0 if wanted == "first" else None
     if not yes:
         confirm(f"Move group {name} in topic {topic} to {moment}?")
@@ -244,7 +225,7 @@ def delete(
 
     async def remove() -> None:
         async with admin_client(name_server, timeout_s) as admin:
-            await known_group(admin, name)
+            await require_group(admin, name)
             await admin.delete_group(name, clean_offsets=clean_offsets)
 
     run(remove())

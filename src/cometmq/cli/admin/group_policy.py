@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cometmq.cli.admin.existing_group import require_group
 from cometmq.cli.terminal import values
 from cometmq.cli.terminal.options import (
     admin_client,
@@ -124,9 +125,7 @@ def _row(broker: str, config: "SubscriptionGroupConfig", as_json: bool) -> dict[
 
 
 async def _existing(admin: "Admin", name: str) -> "dict[str, SubscriptionGroupConfig]":
-    from cometmq.cli.admin.group import known_group
-
-    await known_group(admin, name)
+    await require_group(admin, name)
     return await admin.group_configs(name)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cometmq.cli.admin.existing_group import require_group
 from cometmq.cli.terminal.confirming import confirm
 from cometmq.cli.terminal.options import (
     admin_client,
@@ -63,9 +64,7 @@ def list_parked(
             topics = await admin.topic_list(include_system=True)
             groups = parking_groups(topics)
             if group is not None and group not in groups:
-                from cometmq.cli.admin.group import known_group
-
-                await known_group(admin, group)
+                await require_group(admin, group)
             return [
                 _row(name, lane)
                 for name in groups

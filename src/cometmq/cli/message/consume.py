@@ -10,7 +10,7 @@ import click
 from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
 from cometmq.cli.terminal.output import json_text
 from cometmq.cli.terminal.streams import utf8
-from cometmq.cli.terminal.values import NAME, Finite, moment_ms
+from cometmq.cli.terminal.values import NAME, Finite, boundary_or_ms
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cometmq.client.message.message import ReceivedMessage
     from cometmq.model import MessageQueue
 
-__all__ = ["consume", "moment_of"]
+__all__ = ["consume"]
 
 ONLOOKER_GROUP: Final = "TOOLS_CONSUMER"
 """RocketMQ's own for tools: every broker has it, also where groups are not made by themselves."""
@@ -97,7 +97,9 @@ def consume(
     from cometmq.net.loop import run
 
     wanted = tags if sql is None else Sql92(sql)
-    reading = _Reading(topic, wanted, moment_of(start, "--from"), count, until_end, wait_s, as_json)
+    reading = _Reading(
+        topic, wanted, boundary_or_ms(start, "--from"), count, until_end, wait_s, as_json
+    )
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell's background job begins so, and the loop would leave SIGTERM ignored as well.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -117,19 +119,6 @@ async def _stoppable(reading: "Coroutine[None, None, None]") -> None:
         await reading
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def moment_of(text: str, option: str) -> str | int:
-    """`first`, `last`, or a time in ms since 1970; a time without zone is local."""
-    if text in {"first", "last"}:
-        return text
-    moment = moment_ms(text)
-    if moment is None:
-        raise click.UsageError(
-            f"{option} {text!r} is not first, last, ms since 1970 or a time like "
-            "2026-01-31T12:00:00+00:00"
-        )
-    return moment
 
 
 class _Reading:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cometmq.cli.admin.existing_group import require_group_among
 from cometmq.cli.pipeline.options import finish, open_progress, open_session, spark_options
 from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
 from cometmq.cli.terminal.values import Finite
@@ -21,22 +22,16 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000  # noqa: TID251 - a command's own clock
 
 
-def _known(admin: Admin, groups: tuple[str, ...]) -> list[str]:
-    """The groups asked for, or all; an unknown one is answered with the nearest."""
-    from difflib import get_close_matches
+def _existing_groups(admin: Admin, names: tuple[str, ...]) -> list[str]:
+    """The groups in ``names``, or all groups where it is empty.
 
-    from cometmq.errors import GroupNotExist, ResponseCode
-
-    there = admin.group_list()
-    for group in groups:
-        if group not in there:
-            near = get_close_matches(group, there, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see cometmq group list"
-            raise GroupNotExist(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"no broker knows the group {group}; {hint}",
-            )
-    return list(groups) or there
+    Raises:
+        GroupNotExist: no broker knows one of them.
+    """
+    groups = admin.group_list()
+    for name in names:
+        require_group_among(groups, name)
+    return list(names) or groups
 
 
 def _check_topics(admin: Admin, topics: tuple[str, ...]) -> None:
@@ -105,7 +100,7 @@ def backlog(
 
     security = security_options()
     with Admin(name_server=name_server, **security) as admin:
-        chosen = _known(admin, groups)
+        chosen = _existing_groups(admin, groups)
         _check_topics(admin, topics)
         first = take_sample(admin, chosen, now_ms=_now_ms(), topics=topics)
         time.sleep(interval_s)

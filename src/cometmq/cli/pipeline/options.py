@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from cometmq.spark.base.progress import RunProgress, Summary
     from cometmq.spark.base.report import HtmlReport
 
-__all__ = ["finish", "open_progress", "open_session", "parse_time_ms", "spark_options"]
+__all__ = ["finish", "open_progress", "open_session", "spark_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -146,21 +144,3 @@ def finish(
     else:
         print(summary.as_text())
     return 0 if summary.is_good and is_reported else FAILED
-
-
-def parse_time_ms(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """A click callback: milliseconds since 1970, or an ISO time (UTC where no zone is given)."""
-    if value is None:
-        return None
-    if re.fullmatch(r"-?[0-9]{5,19}", value):
-        return int(value)
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is no time: write 2026-11-22, 2026-11-22T10:30, 2026-11-22T10:30:00+01:00 "
-            "or milliseconds since 1970"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)

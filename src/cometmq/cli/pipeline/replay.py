@@ -8,12 +8,11 @@ from cometmq.cli.pipeline.options import (
     finish,
     open_progress,
     open_session,
-    parse_time_ms,
     spark_options,
 )
 from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
 from cometmq.cli.terminal.streams import utf8
-from cometmq.cli.terminal.values import Finite
+from cometmq.cli.terminal.values import Finite, parse_time_ms
 
 __all__ = ["replay"]
 

@@ -8,10 +8,10 @@ from cometmq.cli.pipeline.options import (
     finish,
     open_progress,
     open_session,
-    parse_time_ms,
     spark_options,
 )
 from cometmq.cli.terminal.options import name_server_option, security_options, set_up_logging
+from cometmq.cli.terminal.values import parse_time_ms
 
 __all__ = ["trace"]
 

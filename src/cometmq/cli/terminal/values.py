@@ -7,7 +7,7 @@ They must not know any command.
 
 import math
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -17,8 +17,10 @@ __all__ = [
     "NAME",
     "UNIT_MS",
     "Finite",
+    "boundary_or_ms",
     "duration_ms",
     "moment_ms",
+    "parse_time_ms",
     "whole_number",
 ]
 
@@ -86,3 +88,42 @@ def moment_ms(text: str) -> int | None:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):  # the local zone ends at the years 1 and 9999
         return None
+
+
+def boundary_or_ms(text: str, option: str) -> str | int:
+    """Parse `first`, `last`, or a time, which becomes ms since 1970; without a zone it is local.
+
+    Raises:
+        click.UsageError: the text is none of these; the error names ``option``.
+    """
+    if text in {"first", "last"}:
+        return text
+    moment = moment_ms(text)
+    if moment is None:
+        raise click.UsageError(
+            f"{option} {text!r} is not first, last, ms since 1970 or a time like "
+            "2026-01-31T12:00:00+00:00"
+        )
+    return moment
+
+
+def parse_time_ms(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """A click callback: parse ms since 1970, or an ISO time, which is UTC where it names no zone.
+
+    Raises:
+        click.BadParameter: the value is neither.
+    """
+    if value is None:
+        return None
+    if re.fullmatch(r"-?[0-9]{5,19}", value):
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is no time: write 2026-11-22, 2026-11-22T10:30, 2026-11-22T10:30:00+01:00 "
+            "or milliseconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
