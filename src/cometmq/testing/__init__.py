@@ -1,9 +1,8 @@
 """The shipped test kit: in-process cluster, virtual clock, fault injection, simulator.
 
-`embedded_cluster` and `threaded_cluster` run the real thing on free ports; `simulate` runs a
-whole cluster on virtual time from a seed, and `simulation` is what it and tests of one scenario
-are built on.  Names are imported on first use, so that the pytest
-plugin stays light.
+`embedded_cluster` and `threaded_cluster` run the real servers on free ports; `simulate` runs
+whole clusters on virtual time from seeds, built on `simulation`, which also serves tests of one
+scenario.  Names are imported on first use, so that the pytest plugin loads quickly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The simulator's clock: wall time and monotonic time, both read from the loop's virtual time.
-
-Must not: read the machine's clock.
-"""
+"""The simulator's clock: wall time and monotonic time, both read from the loop's virtual time."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ EPOCH_MS: Final = 1_700_000_000_000
 
 
 class VirtualClock:
-    """A `net.Clock` over a function that tells virtual seconds.
+    """A `net.Clock` over a function that returns virtual seconds.
 
     `skew_ms` lets one node's wall clock run ahead of (or behind) the others, as real ones do.
     """
@@ -27,9 +24,9 @@ class VirtualClock:
         self.skew_ms = skew_ms
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch, as this node believes."""
+        """Return this node's wall time in milliseconds since the Unix epoch."""
         return EPOCH_MS + int(self._time_s() * 1000) + self.skew_ms
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never decrease."""
         return self._time_s()

@@ -1,7 +1,7 @@
 """A real cluster inside the test's own process, ready in milliseconds.
 
-Job: name server and broker on free ports of 127.0.0.1 with a store that is removed afterwards.
-Must not: fake anything; what passes here passes against separate processes.
+The real name server and broker listen on free ports of 127.0.0.1, with a store that is removed
+afterwards.  Nothing is faked.
 
     async with embedded_cluster() as cluster:
         async with Producer("group", name_server=cluster.name_server_address) as producer:
@@ -27,7 +27,7 @@ from cometmq.standalone import Standalone
 
 __all__ = ["SMALL_STORE", "EmbeddedCluster", "embedded_cluster", "threaded_cluster"]
 
-# Files small enough that making and dropping them costs nothing, large enough for any test.
+# Small enough to create and delete quickly, large enough for any test.
 SMALL_STORE: Final[Mapping[str, Any]] = {
     "mappedFileSizeCommitLog": 16 * 1024 * 1024,
     "mappedFileSizeConsumeQueue": 20 * 3000,
@@ -39,7 +39,7 @@ START_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCluster:
-    """A running cluster: where to dial it, where its store is, and its parts."""
+    """A running cluster: its addresses, its store path and its servers."""
 
     name_server_address: str
     broker_address: str
@@ -58,7 +58,7 @@ def _standalone(store_path: str, settings: Mapping[str, Any], *, is_insecure: bo
         "storePathRootDir": store_path,
         **settings,
     }
-    # No environment: a NAMESRV_ADDR of the developer's machine must not reach into tests.
+    # Without environment: a developer's NAMESRV_ADDR must not affect tests.
     loaded = load_config(overrides=overrides, environment={}, is_insecure=is_insecure)
     return Standalone(loaded.config, name_server_port=0)
 
@@ -79,7 +79,7 @@ async def embedded_cluster(
         insecure: start although `settings` ask for protection this version does not have.
 
     Raises:
-        ConfigError: a setting is unknown, has a bad value, or asks for what is not there.
+        ConfigError: a setting is unknown, has a bad value, or asks for a missing feature.
     """
     with contextlib.ExitStack() as stack:
         path = store_path or stack.enter_context(tempfile.TemporaryDirectory(prefix="cometmq-"))
@@ -100,7 +100,12 @@ def threaded_cluster(
     store_path: str | None = None,
     insecure: bool = False,
 ) -> Iterator[EmbeddedCluster]:
-    """Run a cluster in a background thread; arguments as for `embedded_cluster`."""
+    """Run a cluster in a background thread; arguments as for `embedded_cluster`.
+
+    Raises:
+        CometError: the cluster did not start in time.
+        ConfigError: as for `embedded_cluster`.
+    """
     started: dict[str, EmbeddedCluster] = {}
     failed: list[BaseException] = []
     is_ready, stop = threading.Event(), threading.Event()

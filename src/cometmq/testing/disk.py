@@ -1,13 +1,13 @@
 """The simulator's disk: `store.Disk` in memory, with the faults real disks have.
 
-Job: keep a tree of files for one node across its lives; crash, fill up, fail and flip bits when
-told to.  Must not: touch the machine's disk, or be unfair (see `cometmq.testing.inode`).
+A disk keeps the files of one node across its lives, and crashes, fills up, fails and flips bits on
+request.  It does only what a real disk may do (see `cometmq.testing.inode`).
 
-Names are like data: making, renaming and removing reach the platter with `sync_dir`.  A power
-cut undoes the newest of the name changes that were not synced, how many is drawn from the seed.
+Names behave as data: making, renaming and removing become durable with `sync_dir`.  A power cut
+undoes the newest unsynced name changes; the seed draws how many.
 
-Hooks.  Every operation has a name (`OPERATIONS`), is counted in `counts`, and can be made to do
-something at its n-th hit from now on a path that contains a given text:
+Hooks.  Every operation has a name (`OPERATIONS`) and is counted in `counts`.  An action can run at
+its n-th hit from now on a path that contains a given text:
 
     disk.at("sync", path_contains="commitlog", hit=3, action=lambda: node.crash())
     disk.at("write", action=disk.fail_with(OSError(errno.EIO, "bad sector")))
@@ -62,7 +62,7 @@ class _Trigger:
 
 @dataclass(slots=True)
 class _NameChange:
-    """A change of directories that only `sync_dir` makes durable, and how to take it back.
+    """A change of directories that only `sync_dir` makes durable, and how to undo it.
 
     A rename is atomic: syncing one of its two directories settles both ends.
     """
@@ -94,7 +94,7 @@ class SimDisk:
         self._triggers: list[_Trigger] = []
         self._frozen = False
         self.on_operation: Callable[[str, str], None] | None = None
-        """Told each operation and its path just before it takes effect; may end the node."""
+        """Called with operation and path just before each operation; may crash the node."""
 
     # -- faults -------------------------------------------------------------------------------
 
@@ -106,13 +106,17 @@ class SimDisk:
         path_contains: str = "",
         hit: int = 1,
     ) -> None:
-        """Run `action` just before the `hit`-th such operation from now takes effect."""
+        """Run `action` just before the `hit`-th such operation from now takes effect.
+
+        Raises:
+            StoreError: `operation` is not one of `OPERATIONS`.
+        """
         if operation not in OPERATIONS:
             raise StoreError(f"unknown disk operation {operation!r}: use one of {OPERATIONS}")
         self._triggers.append(_Trigger(operation, path_contains, hit, action))
 
     def forget_triggers(self) -> None:
-        """Take back every `at` that has not happened yet."""
+        """Cancel every `at` that has not happened yet."""
         self._triggers.clear()
 
     @staticmethod
@@ -125,7 +129,7 @@ class SimDisk:
         return fail
 
     def fail_sync(self, *, path_contains: str = "", hit: int = 1) -> None:
-        """Let the `hit`-th sync from now fail as on Linux, which takes the pages for clean then."""
+        """Let the `hit`-th sync from now fail as on Linux, which then marks the pages clean."""
 
         def fail() -> None:
             for path, inode in self._files.items():
@@ -136,42 +140,42 @@ class SimDisk:
         self.at("sync", path_contains=path_contains, hit=hit, action=fail)
 
     def kill(self) -> None:
-        """The process died: open files and locks are gone, the page cache lives on."""
+        """Kill the process: open files and locks are lost, the page cache survives."""
         self.life += 1
         self._locks.clear()
         for path, inode in self._files.items():
             if isinstance(inode, ReservedInode):
-                # Mappings of the dead process must not reach into the next life's file.
+                # Mappings of the killed process must not change the file of the next life.
                 inode.data = bytearray(inode.data)
                 self._files[path] = inode
 
     def power_cut(self) -> None:
-        """The machine died: unsynced pages and names are lost, kept or torn, as chance has it."""
+        """Cut the power: unsynced pages and names are lost, kept or torn at random."""
         self.kill()
         self._boot += 1
-        kept = self._chance.randint(0, len(self._unsynced_names))
-        for change in reversed(self._unsynced_names[kept:]):
+        durable_count = self._chance.randint(0, len(self._unsynced_names))
+        for change in reversed(self._unsynced_names[durable_count:]):
             change.undo()
         self._unsynced_names.clear()
         for path in sorted(self._files):
             self._files[path].power_cut(self._chance)
 
     def freeze(self) -> None:
-        """The simulation is over: whatever still runs by accident changes nothing."""
+        """Refuse all operations after the simulation, so that leftover code changes nothing."""
         self._frozen = True
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Damage one bit of a file behind the programs' back."""
+        """Damage one bit of a file, unseen by programs."""
         self._inode(path).flip_bit(position, bit)
 
     def cut(self, path: str, size: int) -> None:
-        """Shorten a file behind the programs' back."""
+        """Shorten a file, unseen by programs."""
         inode = self._inode(path)
         inode.resize(size)
         inode.sync()
 
     def tree(self) -> dict[str, int]:
-        """Path and size of every file, sorted."""
+        """Return path and size of every file, sorted."""
         return {path: self._files[path].size() for path in sorted(self._files)}
 
     # -- store.Disk: names --------------------------------------------------------------------
@@ -276,7 +280,7 @@ class SimDisk:
         return SimLogFile(self, path, self._inode(path))
 
     def _reserve_log(self, path: str, name: str, size: int) -> None:
-        """A new file with all its blocks, or one whose maker ended before they were reserved."""
+        """Reserve all blocks of a new file, or of one whose maker crashed before it did."""
         is_new = name not in self._files
         if is_new:
             self._make(path, "create", ReservedInode(0, self._now_ms()))
@@ -310,7 +314,7 @@ class SimDisk:
         return SimLock(self, name)
 
     def unlock(self, name: str) -> None:
-        """Give a lock back."""
+        """Release a lock."""
         self._locks.pop(name, None)
 
     def usage(self, path: str) -> tuple[int, int]:
@@ -322,13 +326,21 @@ class SimDisk:
     # -- for the open files -------------------------------------------------------------------
 
     def enter_file(self, operation: str, path: str, life: int) -> None:
-        """One operation on an open file; OSError for a file of a life that is over."""
+        """Count an operation on an open file and run its hooks.
+
+        Raises:
+            OSError: the life that opened the file has ended.
+        """
         if life != self.life:
             raise OSError(errno.EIO, "the node that opened this file crashed", path)
         self._enter(operation, path)
 
     def grow(self, path: str, inode: Inode, position: int, length: int) -> None:
-        """Make room for a write, and note the time."""
+        """Reserve space for a write, and set the modification time.
+
+        Raises:
+            DiskFull: the disk has no space for the write.
+        """
         if isinstance(inode, SparseInode):
             self._reserve(path, inode.pages_needed(position, length) * PAGE_BYTES)
         else:
@@ -399,13 +411,13 @@ class SimDisk:
         self._unsynced(new, lambda: move(new, old), old)
 
     def allocated_bytes(self) -> int:
-        """What all files take of the capacity."""
+        """Return how much of the capacity all files use."""
         return sum(inode.allocated_bytes() for inode in self._files.values())
 
-    def _reserve(self, path: str, more_bytes: int) -> None:
-        if more_bytes > 0 and self.allocated_bytes() + more_bytes > self.capacity_bytes:
+    def _reserve(self, path: str, extra_bytes: int) -> None:
+        if extra_bytes > 0 and self.allocated_bytes() + extra_bytes > self.capacity_bytes:
             raise DiskFull(
-                f"{path}: no space for {more_bytes} more bytes, {self.allocated_bytes()} of "
+                f"{path}: no space for {extra_bytes} more bytes, {self.allocated_bytes()} of "
                 f"{self.capacity_bytes} are used"
             )
 
@@ -446,7 +458,7 @@ class SimRandomFile:
         return self._inode.next_data(position)
 
     def close(self) -> None:
-        """Nothing is held: a file lives as long as its inode."""
+        """Nothing to release: a file exists as long as its inode."""
 
 
 class SimLogFile(SimRandomFile):
@@ -480,7 +492,7 @@ class SimLock:
 
 
 def _clean(path: str) -> str:
-    """An absolute path without doubled or trailing slashes."""
+    """Return an absolute path without doubled or trailing slashes."""
     return str(PurePosixPath("/") / path)
 
 

@@ -1,16 +1,16 @@
 """Files of the simulated disk: what is in the page cache, what is on the platter.
 
-Job: hold one file's bytes twice, and decide from a seed what a power cut leaves of the difference.
-Must not: know names, directories, or who has the file open.
+An inode stores one file's bytes twice and draws from a seed how much of the difference survives a
+power cut.
 
     write -> [ page cache ] -- sync --> [ platter ]
                    |  power cut: per dirty page one of
                    |  lost (old page) | kept (new page) | torn (some of its sectors new)
                    v
-             what the next life finds
+             what the next life reads
 
-That is all a real disk may do: a page that was synced never changes, and nothing appears that
-was never written.
+A real disk does no more than that: a synced page never changes, and no byte appears that was
+never written.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ class Inode(Protocol):
     mtime_ms: int
 
     def size(self) -> int:
-        """Length as programs see it."""
+        """Return the length as programs see it."""
 
     def allocated_bytes(self) -> int:
-        """What the file takes from the disk's capacity."""
+        """Return how much of the disk's capacity the file uses."""
 
     def read(self, position: int, length: int) -> bytes:
-        """Bytes at `position`, fewer at the end."""
+        """Return the bytes at `position`, fewer at the end."""
 
     def write(self, position: int, data: _Bytes) -> None:
         """Put `data` into the page cache, extending the file as needed."""
 
     def resize(self, size: int) -> None:
-        """Cut, or extend with zeros."""
+        """Truncate, or extend with zeros."""
 
     def sync(self) -> None:
-        """Bring everything to the platter."""
+        """Write every page to the platter."""
 
     def give_up(self) -> None:
-        """A write-back failed: unsynced pages count as clean, no later sync writes them."""
+        """Mark unsynced pages clean after a failed write-back; no later sync writes them."""
 
     def power_cut(self, chance: random.Random) -> None:
-        """Lose what chance does not keep of the unsynced pages."""
+        """Keep, lose or tear each unsynced page at random."""
 
     def flip_bit(self, position: int, bit: int) -> None:
         """Damage one bit, in cache and on the platter."""
 
     def next_data(self, position: int) -> int | None:
-        """First position from here on that may be non-zero."""
+        """Return the first position from `position` on that may be non-zero."""
 
 
 class ReservedInode:
@@ -70,7 +70,7 @@ class ReservedInode:
         self.data = bytearray(size)
         self._platter = bytes(size)
         self._is_size_synced = False
-        # Pages a failed sync left: their bytes, by which a later store into them is seen.
+        # Bytes of the pages that a failed sync skipped; a difference shows a later store.
         self._given_up: dict[int, bytes] = {}
         self.mtime_ms = now_ms
 
@@ -129,7 +129,7 @@ class ReservedInode:
         self._given_up.clear()
 
     def forget_size(self) -> None:
-        """The reservation did not reach the platter, unless a sync of the file took it along."""
+        """Undo the reservation, unless a sync of the file has made it durable."""
         if not self._is_size_synced:
             self.data = bytearray()
             self._platter = b""
@@ -163,7 +163,7 @@ class SparseInode:
         return len(self._pages) * PAGE_BYTES
 
     def pages_needed(self, position: int, length: int) -> int:
-        """How many pages a write would allocate."""
+        """Return how many pages a write would allocate."""
         first, last = position // PAGE_BYTES, (position + max(length, 1) - 1) // PAGE_BYTES
         return sum(page not in self._pages for page in range(first, last + 1))
 
@@ -183,8 +183,8 @@ class SparseInode:
         while done < len(view):
             page, start = divmod(position + done, PAGE_BYTES)
             count = min(PAGE_BYTES - start, len(view) - done)
-            held = self._pages.setdefault(page, bytearray(PAGE_BYTES))
-            held[start : start + count] = view[done : done + count]
+            cached = self._pages.setdefault(page, bytearray(PAGE_BYTES))
+            cached[start : start + count] = view[done : done + count]
             self._dirty[page] = None
             done += count
         self._size = max(self._size, position + len(view))
@@ -210,7 +210,7 @@ class SparseInode:
         self._platter_size = self._size
 
     def give_up(self) -> None:
-        # A page in doubt is lost for certain: the cut draws its fate no more.
+        # These pages are lost at a power cut: it no longer draws their fate.
         self._dirty.clear()
 
     def power_cut(self, chance: random.Random) -> None:
@@ -234,21 +234,21 @@ class SparseInode:
 
     def flip_bit(self, position: int, bit: int) -> None:
         page, start = divmod(position, PAGE_BYTES)
-        held = self._pages.setdefault(page, bytearray(PAGE_BYTES))
-        held[start] ^= 1 << bit
-        self._platter[page] = bytes(held)
+        cached = self._pages.setdefault(page, bytearray(PAGE_BYTES))
+        cached[start] ^= 1 << bit
+        self._platter[page] = bytes(cached)
 
     def next_data(self, position: int) -> int | None:
         first = position // PAGE_BYTES
         later = [page for page in self._pages if page >= first]
         if not later:
             return None
-        found = max(position, min(later) * PAGE_BYTES)
-        return found if found < self._size else None
+        first_data = max(position, min(later) * PAGE_BYTES)
+        return first_data if first_data < self._size else None
 
 
 def settle_page(old: _Bytes, new: _Bytes, chance: random.Random) -> bytes:
-    """What is left of one dirty page: the old one, the new one, or a mix of their sectors."""
+    """Draw the content of a dirty page after a cut: old, new, or a mix of their sectors."""
     fate = chance.randrange(3)
     if fate == 0:
         return bytes(old)

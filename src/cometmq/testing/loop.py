@@ -1,19 +1,19 @@
 """The event loop of the simulator: asyncio on virtual time, one callback order per seed.
 
-Job: run unmodified asyncio code without waiting.  When nothing is ready, the clock jumps to the
-next timer; when there is no timer either, the program can never go on and `SimDeadlock` says so.
-Must not: touch a socket, a selector, a thread or the machine's clock.
+The loop runs unmodified asyncio code without waiting and without sockets, selectors, threads or
+the machine's clock.  When nothing is ready, the clock jumps to the next timer; when there is no
+timer either, the program can never continue and the loop raises `SimDeadlock`.
 
 How a node dies.  Every callback carries the `contextvars` context in which it was scheduled, and
 a node's code runs with the node's `Lifetime` in that context.  Tasks, timers and transport
 callbacks inherit it, so the loop knows the owner of each callback without help from the code
 under test.  `Lifetime.end()` makes every further callback of that life a no-op: its timers never
 fire, its tasks never take another step, and their `finally` blocks do not run.  That is what a
-power cut does, and `task.cancel()` would not be: a cancelled task still cleans up.
+power cut does; a task ended by `task.cancel()` would still clean up.
 
-Theory of determinism: asyncio itself is deterministic (a FIFO of ready callbacks and a heap of
+Determinism: asyncio itself is deterministic (a FIFO of ready callbacks and a heap of
 timers); what usually differs between two runs is the selector and the clock.  This loop has
-neither.  Iteration over sets of objects is the caller's own risk.
+neither.  Code under test that iterates over sets of objects may still differ between runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Ts = TypeVarTuple("_Ts")
 # Rounds of the loop without the clock moving.  Real programs settle within some hundreds; a
 # higher count means that callbacks keep scheduling each other and virtual time stands still.
 TURNS_PER_INSTANT_MAX: Final = 1_000_000
-# One `finally` that awaits inside another takes two; more than this are no code of ours.
+# A `finally` that awaits inside another takes two; no code under test nests deeper than this.
 CLOSINGS_MAX: Final = 20
 
 
@@ -56,9 +56,9 @@ class SimLivelock(CometError):
 
 
 class NodeCrashed(BaseException):
-    """Unwinds the running callback of a node that crashed in its middle.
+    """Unwinds the callback of a node that crashes while the callback runs.
 
-    A BaseException, so that no `except Exception` of the code under test survives its own death.
+    A BaseException, so that no `except Exception` of the code under test catches it.
     """
 
 
@@ -78,12 +78,12 @@ class Lifetime:
         return self.alive
 
     def end(self) -> None:
-        """No callback scheduled in this life runs from now on."""
+        """Stop every callback of this life from now on."""
         self.alive = False
 
     def bury(self) -> None:
-        """Close the coroutines that will never be stepped again, after the simulation."""
-        # Without this a `finally` that gathers would make a loop that nobody closes.
+        """Close the coroutines of this life, after the simulation."""
+        # Without this a `finally` that gathers would make a loop that stays open.
         asyncio.set_event_loop(None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -92,20 +92,19 @@ class Lifetime:
     def _close_coroutines(self) -> None:
         for task, coroutine in self.tasks:
             if not task.done():
-                # Its loss is the point of the crash, not an accident worth a log line.
+                # The crash loses the task on purpose; asyncio must not log it.
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _close(coroutine)
         self.tasks.clear()
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Close it for good, so that nothing of it runs when its memory is given back."""
+    """Close a coroutine completely, so that none of it runs when it is freed."""
     for _ in range(CLOSINGS_MAX):
         try:
             coroutine.close()
         except (RuntimeError, ValueError, CometError, OSError, NodeCrashed):
-            # A `finally` that uses the dead disk, or one that awaits: that is closed again, at
-            # its await.  None of it would have run.
+            # A `finally` used the crashed disk or awaited; close the coroutine again at its await.
             continue
         return
 
@@ -116,19 +115,19 @@ _LIFETIME: contextvars.ContextVar[Lifetime | None] = contextvars.ContextVar(
 
 
 def current_lifetime() -> Lifetime | None:
-    """The life of the node whose code is running, or None for the world itself."""
+    """Return the life of the node whose code is running, None for the world itself."""
     return _LIFETIME.get()
 
 
 def context_of(lifetime: Lifetime) -> contextvars.Context:
-    """A fresh context in which code runs as part of `lifetime`."""
+    """Return a new context in which code runs as part of `lifetime`."""
     context = contextvars.copy_context()
     context.run(_LIFETIME.set, lifetime)
     return context
 
 
 class _NoSelector:
-    """Stands where asyncio has its selector: instead of waiting it moves the clock."""
+    """Replaces asyncio's selector: it moves the clock instead of waiting."""
 
     __slots__ = ("_loop",)
 
@@ -168,7 +167,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if timeout is None and not self._stopping_now():
             raise SimDeadlock(
                 f"nothing is ready and no timer is set at {self._now_s:.6f} s of virtual time: "
-                "what the program waits for can never happen; look for a lost wake-up"
+                "the program waits for an event that can never happen; look for a lost wake-up"
             )
         if timeout:
             # Jump exactly onto the timer: adding the difference may fall short by one rounding.
@@ -216,7 +215,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: object, func: Callable[[*_Ts], _T], *args: *_Ts
     ) -> asyncio.Future[_T]:
-        """Run `func` on the loop in a later turn: threads would make the order a matter of luck."""
+        """Run `func` on the loop in a later turn: threads would make the order random."""
         future: asyncio.Future[_T] = self.create_future()
 
         def run() -> None:
@@ -236,7 +235,7 @@ class SimLoop(asyncio.BaseEventLoop):
 def _guard(
     callback: Callable[[*_Ts], object], context: contextvars.Context | None
 ) -> tuple[Callable[[*_Ts], object], contextvars.Context | None]:
-    """`callback` made mortal: it does nothing once the life it belongs to has ended."""
+    """Wrap `callback` so that it does nothing once its life has ended."""
     lifetime = _LIFETIME.get() if context is None else context.get(_LIFETIME)
     if lifetime is None:
         return callback, context
@@ -261,7 +260,7 @@ def _task_of_lifetime(
     context: contextvars.Context | None = None,
     **options: Any,
 ) -> asyncio.Task[Any]:
-    # Later Pythons hand the task's name and eagerness to the factory as well.
+    # Later Pythons also pass the task's name and eagerness to the factory.
     task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context, **options)
     lifetime = _LIFETIME.get() if context is None else context.get(_LIFETIME)
     if lifetime is not None:

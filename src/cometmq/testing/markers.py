@@ -1,7 +1,4 @@
-"""The `override` marker on every supported Python.
-
-Must not: exist once Python 3.11 is no longer supported; `typing` has it since 3.12.
-"""
+"""The `override` marker on every supported Python; `typing` has it since 3.12."""
 
 from __future__ import annotations
 

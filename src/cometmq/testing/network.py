@@ -1,18 +1,18 @@
 """The simulator's network: in-memory TCP that is slow, chopped and sometimes cut, from one seed.
 
-Job: implement `net.Network` on in-memory transports whose every delivery is a timer of the
-virtual loop.  Must not: open a socket, or do what TCP never does: inside one direction of one
-connection nothing is lost, doubled or reordered before the connection ends.
+It implements `net.Network` on in-memory transports; each delivery is a timer of the virtual loop.
+As with TCP, one direction of a connection loses, doubles and reorders nothing before the connection
+ends.
 
 One connection is two pipes, one for each direction.  A pipe delays, splits and joins what is
-written to it, counts what the reader has not taken yet, and tells the writer to pause above its
-high-water mark, so a slow reader is felt exactly as over a socket.
+written to it, counts the bytes that the reader has not read yet, and pauses the writer above its
+high-water mark, so a slow reader slows the writer exactly as over a socket.
 
     writer -> transport.write -> [ chunks due at t1 <= t2 <= ... ] -> data_received -> reader
                      ^ pause_writing / resume_writing                     ^ pause_reading
 
-Every delivery and every end of a connection goes to `trace`, which is how two runs of one seed
-are compared.
+Every delivery and every end of a connection goes to `trace`, by which two runs of one seed are
+compared.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Trace = Callable[[str, str], None]
 
 @dataclass(slots=True)
 class NetworkFaults:
-    """How unkind the network is; the defaults delay and split but never cut.
+    """The faults of the network; the defaults delay and split but never cut.
 
     `delay_ms_*`: one-way delay of a chunk.  `split_chance`: that a write is chopped into pieces.
     `cut_chance`: that a delivery is replaced by a reset of the connection.  `connect_refused_
@@ -59,7 +59,7 @@ class NetworkFaults:
 
 
 class SimHost:
-    """One address of the simulated network, and the `net.Network` its node is given."""
+    """One address of the simulated network, and the `net.Network` of its node."""
 
     def __init__(self, network: SimNetwork, address: str) -> None:
         self._network = network
@@ -67,11 +67,15 @@ class SimHost:
         self.listeners: dict[int, SimListener] = {}
         self.transports: list[SimTransport] = []
         self.closed: list[SimTransport] = []
-        """Ends that are done while the other side is not yet."""
+        """Ends that are closed while the other end is not yet."""
         self._next_port = FIRST_EPHEMERAL_PORT
 
     async def listen(self, host: str, port: int, accept: _Factory) -> SimListener:
-        """Listen on `port` of this host (0 picks one), whatever local address is asked for."""
+        """Listen on `port` of this host (0 picks one); the local address `host` is ignored.
+
+        Raises:
+            ConnectFailed: the port is in use.
+        """
         number = port or self.take_port()
         if number in self.listeners:
             raise ConnectFailed(f"cannot listen on {self.address}:{number}: it is in use")
@@ -82,18 +86,22 @@ class SimHost:
     async def connect(
         self, host: str, port: int, factory: Callable[[], _P], timeout_ms: int = 3000
     ) -> _P:
-        """A connection to `host:port`; ConnectFailed where nobody listens or answers."""
+        """Connect to `host:port`.
+
+        Raises:
+            ConnectFailed: nobody listens there, or a partition hides the host.
+        """
         return await self._network.connect(self, host, port, factory, timeout_ms)
 
     def take_port(self) -> int:
-        """A port that nothing on this host has used before."""
+        """Return a port that nothing on this host has used before."""
         while self._next_port in self.listeners:
             self._next_port += 1
         self._next_port += 1
         return self._next_port - 1
 
     def crash(self) -> None:
-        """All listeners vanish and every connection is reset for the other side."""
+        """Remove all listeners and reset every connection for the other end."""
         self.listeners.clear()
         for transport in (*self.transports, *self.closed):
             transport.die()
@@ -111,7 +119,7 @@ class SimListener:
         self.context = contextvars.copy_context()
 
     def close(self) -> None:
-        """Accept nothing more; open connections go on."""
+        """Stop accepting; open connections stay."""
         if self._host.listeners.get(self.port) is self:
             del self._host.listeners[self.port]
 
@@ -120,7 +128,7 @@ class SimListener:
 
 
 class SimNetwork:
-    """All hosts, and the one source of chance for what happens between them."""
+    """All hosts, and the one source of chance for the traffic between them."""
 
     def __init__(
         self,
@@ -139,39 +147,39 @@ class SimNetwork:
         self._made: list[SimTransport] = []
 
     def host(self, address: str) -> SimHost:
-        """The host with this address, made on first use."""
-        found = self.hosts.get(address)
-        if found is None:
-            found = self.hosts[address] = SimHost(self, address)
-        return found
+        """Return the host with this address, made on first use."""
+        host = self.hosts.get(address)
+        if host is None:
+            host = self.hosts[address] = SimHost(self, address)
+        return host
 
     def forget(self) -> None:
-        """After the simulation: let go of both ends of everything, so that memory is given back."""
+        """Drop the references between all ends after the simulation, so that they are freed."""
         for transport in self._made:
-            transport.part()
+            transport.detach()
         self._made.clear()
         for host in self.hosts.values():
             host.transports.clear()
             host.closed.clear()
             host.listeners.clear()
 
-    def part(self, one: str, other: str) -> None:
-        """Hold back everything between two hosts until `heal`; connections stay open."""
-        self._parted.add(frozenset((one, other)))
+    def part(self, first: str, second: str) -> None:
+        """Delay every delivery between two hosts until `heal`; connections stay open."""
+        self._parted.add(frozenset((first, second)))
 
     def heal(self) -> None:
-        """End every partition; what was held back is delivered from now on."""
+        """End every partition and deliver what it delayed."""
         self._parted.clear()
         for host in self.hosts.values():
             for transport in host.transports:
                 transport.pump()
 
-    def is_parted(self, one: str, other: str) -> bool:
-        """Whether nothing passes between the two hosts."""
-        return frozenset((one, other)) in self._parted
+    def is_parted(self, first: str, second: str) -> bool:
+        """Whether a partition separates the two hosts."""
+        return frozenset((first, second)) in self._parted
 
     def delay_s(self) -> float:
-        """The next one-way delay."""
+        """Draw the next one-way delay."""
         faults = self.faults
         return self.chance.uniform(faults.delay_ms_min, faults.delay_ms_max) / 1000
 
@@ -183,10 +191,14 @@ class SimNetwork:
         factory: Callable[[], _P],
         timeout_ms: int,
     ) -> _P:
-        """Open a connection from `source`; takes one round trip of virtual time."""
+        """Open a connection from `source`, which takes one round trip of virtual time.
+
+        Raises:
+            ConnectFailed: nobody listens there, or a partition hides the host.
+        """
         target_address = source.address if host in {"127.0.0.1", "localhost", "::1"} else host
         if self.is_parted(source.address, target_address):
-            # Nothing comes back, not even a refusal.
+            # The partition delays even a refusal.
             await asyncio.sleep(timeout_ms / 1000)
             raise ConnectFailed(f"no connection to {host}:{port} within {timeout_ms} ms")
         await asyncio.sleep(self.delay_s() + self.delay_s())
@@ -232,7 +244,7 @@ class SimTransport(asyncio.Transport):
         self._peername = peername
         self._context = _without_tasks(context)
         self._protocol: asyncio.BaseProtocol = asyncio.Protocol()
-        # What this end wrote and the other has not taken: chunks with the time they are due.
+        # Chunks that this end wrote and the other has not read, with their due times.
         self._outgoing: deque[tuple[float, bytes]] = deque()
         self._outgoing_bytes = 0
         self._last_due_s = 0.0
@@ -254,12 +266,12 @@ class SimTransport(asyncio.Transport):
         self.peer = other
         other.peer = self
 
-    def part(self) -> None:
-        """Know neither the peer nor the protocol any more."""
+    def detach(self) -> None:
+        """Drop the references to peer and protocol."""
         self.peer, self._protocol = self, asyncio.Protocol()
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
-        """Hand the end to its protocol."""
+        """Connect this end to its protocol."""
         self._protocol = protocol
         self._context.run(protocol.connection_made, self)
 
@@ -348,13 +360,13 @@ class SimTransport(asyncio.Transport):
 
     @override
     def abort(self) -> None:
-        """Reset: what was written and not delivered is gone."""
+        """Reset the connection; written data that is not delivered is lost."""
         self.reset(None)
 
     def half_close(self) -> None:
-        """The way to the peer ends here, as if a machine between had ended it; the way back stays.
+        """End the direction to the peer as a middlebox would; the other direction stays open.
 
-        What this end writes from now on reaches nobody.
+        Data that this end writes from now on is lost.
         """
         if not self._closing and not self._eof_written:
             self._network.trace("half-close", self.name)
@@ -362,7 +374,7 @@ class SimTransport(asyncio.Transport):
             self.pump()
 
     def reset(self, error: Exception | None) -> None:
-        """Both ends lose the connection, the other one a delay later."""
+        """Reset both ends, the peer a delay later."""
         if self._lost:
             return
         self._closing = True
@@ -373,7 +385,7 @@ class SimTransport(asyncio.Transport):
             peer._loop.call_later(self._network.delay_s(), peer._peer_reset, context=peer._context)
 
     def die(self) -> None:
-        """The node of this end crashed: it learns nothing, the other end gets a reset."""
+        """Drop this end with its crashed node; the peer gets a reset."""
         self._dead = True
         self._drop_outgoing()
         peer = self.peer
@@ -383,7 +395,7 @@ class SimTransport(asyncio.Transport):
     # -- moving bytes -------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Set the timer of the next delivery to the peer, if there is one to make."""
+        """Set the timer of the next delivery to the peer, if one is due."""
         if self._pump_timer is not None or self._lost or self._dead:
             return
         if self._outgoing:
@@ -402,7 +414,7 @@ class SimTransport(asyncio.Transport):
         if self._lost or self._dead or peer._dead or peer._reading_paused:
             return
         if peer._lost:
-            # Writing to an end that is closed for good is answered by a reset.
+            # The peer answers a write after its close with a reset.
             self._loop.call_soon(self._peer_reset, context=self._context)
             return
         if self._network.is_parted(self._sockname[0], self._peername[0]):
@@ -416,7 +428,7 @@ class SimTransport(asyncio.Transport):
             return
         now_s = self._loop.time()
         parts = []
-        # What is due together arrives together, as one read of a socket would see it.
+        # Chunks due together arrive together, as in one read of a socket.
         while self._outgoing and self._outgoing[0][0] <= now_s:
             parts.append(self._outgoing.popleft()[1])
         data = b"".join(parts)
@@ -453,7 +465,7 @@ class SimTransport(asyncio.Transport):
         self.pump()
 
     def _deliver_eof(self) -> None:
-        """The peer sees the end of the stream; it closes too unless it asks to stay open."""
+        """Deliver the end of the stream; the peer closes too unless its protocol stays open."""
         self._eof_delivered = True
         self._network.trace("eof", self.name)
         peer = self.peer
@@ -518,6 +530,6 @@ class SimTransport(asyncio.Transport):
 
 
 def _without_tasks(context: contextvars.Context) -> contextvars.Context:
-    """A context that keeps only the node's lifetime: what a socket callback would run in."""
+    """Return a context with only the node's lifetime, as a socket callback would have."""
     lifetime: Lifetime | None = context.run(current_lifetime)
     return contextvars.Context() if lifetime is None else context_of(lifetime)

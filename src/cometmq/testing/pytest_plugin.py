@@ -1,7 +1,7 @@
 """The pytest plugin: a real cluster as a fixture.
 
-Job: hand `cometmq.testing.threaded_cluster` to tests.  Must not: import the broker before a test
-asks for it, since pytest loads plugins in every run.
+The broker is imported only when a test asks for the fixture, since pytest loads plugins in every
+run.
 
 Enable it in `conftest.py`:
 

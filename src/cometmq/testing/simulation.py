@@ -1,8 +1,8 @@
 """A whole cluster in one process on virtual time, from one seed.
 
-Job: make a `World` (loop, clock, network, nodes with disks), run a scenario in it and hand back
-the result with the trace of everything that was delivered.  Must not: use the machine's clock,
-chance, network or disk, so that the same seed gives the same trace.
+`simulate` makes a `World` (loop, clock, network, nodes with disks), runs a scenario in it and
+returns the result with the trace of all deliveries.  It uses no clock, chance, network or disk of
+the machine, so the same seed gives the same trace.
 
     async def main(world: World) -> int:
         node = world.node("broker-a")
@@ -14,10 +14,10 @@ chance, network or disk, so that the same seed gives the same trace.
     outcome = simulate(seed=7, main=main)
 
 Code of a node runs inside `node.run` or `node.spawn`; everything it schedules dies with the
-node.  Code of `main` itself belongs to the world, never crashes, and may do what it likes.
+node.  Code of `main` itself belongs to the world and never crashes.
 
 Process ids and the numbers of clients are part of message and client ids, so while a simulation
-runs `os.getpid` tells `PROCESS_ID` and clients count from 1: a seed gives the same trace in
+runs `os.getpid` returns `PROCESS_ID` and clients count from 1: a seed gives the same trace in
 every process.  Pass `client_ip=` to clients, or the machine's address becomes part of it.
 """
 
@@ -55,7 +55,7 @@ class NodeGone(CometError):
 
 
 class SimulationFault(CometError):
-    """A callback or task of the simulation failed without anyone awaiting it."""
+    """A callback or task of the simulation failed and nobody awaited it."""
 
 
 @dataclass(slots=True)
@@ -66,17 +66,17 @@ class Trace:
     lines: list[str] = field(default_factory=list)
 
     def add(self, kind: str, detail: str) -> None:
-        """Append one event with its virtual time."""
+        """Append an event with its virtual time."""
         self.lines.append(f"{self.time_s():.6f} {kind} {detail}")
 
     def digest(self) -> str:
-        """SHA-256 of all lines so far."""
+        """Return the SHA-256 of all lines so far."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[_T]):
-    """What a simulation gave: `value` of its main, and the trace with its digest."""
+    """The result of a simulation: `value` of its main, and the trace with its digest."""
 
     seed: int
     value: _T
@@ -101,7 +101,7 @@ class Node:
 
     @property
     def lifetime(self) -> Lifetime:
-        """The present life, or the last one of a crashed node."""
+        """The current life, or the last one of a crashed node."""
         return self._lives[-1]
 
     @property
@@ -110,12 +110,12 @@ class Node:
         return self.lifetime.alive
 
     def environment(self) -> Environment:
-        """Clock, chance, network and workers of the present life."""
+        """Return clock, chance, network and workers of the current life."""
         assert self._environment is not None
         return self._environment
 
     def restart(self) -> None:
-        """Begin a new life on what the disk kept; a living node is killed first."""
+        """Begin a new life on the node's disk; a living node is killed first."""
         if self._lives and self.is_alive:
             self.crash(power_cut=False)
         number = len(self._lives) + 1
@@ -126,9 +126,13 @@ class Node:
         )
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Run `work()` as this node's code and give its result; NodeGone if the node crashes."""
+        """Run `work()` as this node's code and return its result.
+
+        Raises:
+            NodeGone: the node is down or crashes before `work()` ends.
+        """
         task = self.spawn(work)
-        # A future of the world: the node's own task can no longer tell anything once it is dead.
+        # A future of the world: the node's own task reports nothing after a crash.
         result: asyncio.Future[_T] = self._world.loop.create_future()
 
         def settle(finished: asyncio.Task[_T]) -> None:
@@ -149,14 +153,18 @@ class Node:
             self._waiting.pop(result, None)
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> asyncio.Task[_T]:
-        """Start `work()` as this node's code."""
+        """Start `work()` as this node's code.
+
+        Raises:
+            NodeGone: the node is down.
+        """
         if not self.is_alive:
             raise NodeGone(f"{self.name} is down: call restart() first")
         context = context_of(self.lifetime)
         return self._world.loop.create_task(context.run(work), context=context)
 
     def crash(self, *, power_cut: bool = True) -> None:
-        """Stop at once: connections reset, timers and tasks dead, unsynced disk at risk.
+        """Crash: connections are reset, timers and tasks never run again, unsynced data is at risk.
 
         With `power_cut` False only the process dies (kill -9) and the page cache survives.
         """
@@ -185,7 +193,7 @@ class Node:
         self.disk.at(operation, action=crash, path_contains=path_contains, hit=hit)
 
     def bury(self) -> None:
-        """Close what the crashed lives left behind, after the simulation."""
+        """Close the coroutines of crashed lives, after the simulation."""
         for life in self._lives:
             if not life.alive:
                 life.bury()
@@ -208,17 +216,17 @@ class World:
         loop.set_exception_handler(self._unawaited)
 
     def node(self, name: str, *, capacity_bytes: int = 1 << 40) -> Node:
-        """The machine called `name`, made on first use with an address of its own."""
-        found = self.nodes.get(name)
-        if found is None:
+        """Return the machine called `name`, made on first use with its own address."""
+        node = self.nodes.get(name)
+        if node is None:
             address = f"10.0.0.{len(self.nodes) + 1}"
             disk = SimDisk(
                 random.Random(f"{self.seed}/{name}/disk"),
                 self.clock.now_ms,
                 capacity_bytes=capacity_bytes,
             )
-            found = self.nodes[name] = Node(self, name, address, disk)
-        return found
+            node = self.nodes[name] = Node(self, name, address, disk)
+        return node
 
     def record(self, kind: str, detail: object) -> None:
         """Put a result of the scenario into the trace."""
@@ -238,8 +246,9 @@ def simulate(
     """Run `main(world)` to its end on virtual time.
 
     Raises:
-        SimDeadlock: what main waits for can never happen.
-        SimulationFault: a callback or task failed and nobody looked.
+        SimDeadlock: main waits for an event that can never happen.
+        SimLivelock: callbacks schedule each other and virtual time stands still.
+        SimulationFault: a callback or task failed and nobody awaited it.
     """
     loop = SimLoop()
     world = World(seed, loop, faults)
@@ -261,7 +270,7 @@ def simulate(
 
 @contextlib.contextmanager
 def _same_in_every_process() -> Iterator[None]:
-    """What ids are made of besides clock and chance, fixed for the time of a simulation."""
+    """Fix the process id and the client numbers, which are part of ids, during a simulation."""
     getpid, numbers = os.getpid, client_instance._numbers
     os.getpid = lambda: PROCESS_ID
     client_instance._numbers = itertools.count(1)  # type: ignore[misc]
@@ -273,20 +282,20 @@ def _same_in_every_process() -> Iterator[None]:
 
 
 def _clean_up(world: World, loop: SimLoop) -> None:
-    """End what main left running, quietly: its result is already in."""
+    """End tasks that main left running, silently: its result is complete."""
     for node in world.nodes.values():
         node.disk.freeze()
         if not node.is_alive:
             continue
         node.lifetime.end()
     loop.set_exception_handler(lambda _loop, _context: None)
-    # Coroutines of dead lives that await while they are closed say so when they are given back.
-    told, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    # Coroutines of crashed lives that await while they are closed report it when they are freed.
+    previous_hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         for node in world.nodes.values():
             node.bury()
     finally:
-        sys.unraisablehook = told
+        sys.unraisablehook = previous_hook
     world.network.forget()
     leftover = [task for task in asyncio.all_tasks(loop) if not task.done()]
     for task in leftover:
@@ -297,7 +306,7 @@ def _clean_up(world: World, loop: SimLoop) -> None:
 
 
 async def _settle(tasks: list[asyncio.Task[Any]]) -> None:
-    """Give cancelled tasks of the world the chance to end; nodes' tasks are beyond that."""
+    """Let cancelled tasks of the world end; tasks of crashed nodes cannot."""
     for _ in range(10):
         if all(task.done() for task in tasks):
             return

@@ -1,7 +1,7 @@
-"""Worker threads of the simulator: one thing at a time, at a virtual time drawn from the seed.
+"""The simulator's workers: `net.Workers` without threads.
 
-Job: implement `net.Workers` without threads.  Work submitted first starts first, but takes a
-drawn time, so results come back in an order that differs between seeds and never within one.
+Each piece of work runs a drawn time after its submission, so the order of results differs between
+seeds and is the same for one seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
-class _Job:
+class _Submission:
     work: Callable[[], Any]
     done: Callable[[Any], None] | None
     timer: asyncio.TimerHandle | None = None
@@ -35,7 +35,7 @@ class SimWorkers:
         self._chance = chance
         self.delay_ms_min = delay_ms_min
         self.delay_ms_max = delay_ms_max
-        self._waiting: dict[int, _Job] = {}
+        self._waiting: dict[int, _Submission] = {}
         self._count = 0
 
     def submit(
@@ -44,28 +44,28 @@ class SimWorkers:
         """Run `work` later, then `done(result or exception)`."""
         loop = asyncio.get_running_loop()
         self._count += 1
-        job = _Job(work, done)
-        self._waiting[self._count] = job
+        submission = _Submission(work, done)
+        self._waiting[self._count] = submission
         delay_s = self._chance.uniform(self.delay_ms_min, self.delay_ms_max) / 1000
-        job.timer = loop.call_later(delay_s, self._run, self._count)
+        submission.timer = loop.call_later(delay_s, self._run, self._count)
 
     def shutdown(self) -> None:
-        """Run what was submitted, now."""
-        for number, job in list(self._waiting.items()):
-            if job.timer is not None:
-                job.timer.cancel()
+        """Run all submitted work now."""
+        for number, submission in list(self._waiting.items()):
+            if submission.timer is not None:
+                submission.timer.cancel()
             self._run(number)
 
     def _run(self, number: int) -> None:
-        job = self._waiting.pop(number, None)
-        if job is None:
+        submission = self._waiting.pop(number, None)
+        if submission is None:
             return
         result: Any
         try:
-            result = job.work()
+            result = submission.work()
         except NodeCrashed:
             raise
         except BaseException as error:
             result = error
-        if job.done is not None:
-            job.done(result)
+        if submission.done is not None:
+            submission.done(result)
