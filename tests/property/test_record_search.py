@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.store.read.record_search import places_with
+from cometmq.store.read.record_search import records_with
 
 PIECES = st.sampled_from(
     (b"a\x01b\x02", b"a\x01b", b"a\x01", b"b", b"a", b"\x02", b"\x01", b"xyz", b"aa")
@@ -33,7 +33,7 @@ def test_what_each_record_has_is_found_in_all(
     raw = before + b"".join(records) + behind
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cometmq.store.read.record_search._FOUND_QUICKLY", window)
-        found = places_with(tuple(needles), raw, starts[1:], starts[0])
+        found = records_with(tuple(needles), raw, starts[1:], starts[0])
     assert found == sorted(set(found))
     for number, record in enumerate(records):
         if any(has_it(record, needle) for needle in needles):

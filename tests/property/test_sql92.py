@@ -14,7 +14,7 @@ from cometmq.core.filter.property_filter import PropertyFilter
 from cometmq.core.filter.sql92.expression import Expression
 from cometmq.core.filter.sql92.needles import any_of
 from cometmq.errors import ExpressionIllegal, NotComparable
-from cometmq.store.read.record_search import places_with
+from cometmq.store.read.record_search import records_with
 
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 WORDS = (
@@ -64,7 +64,7 @@ def test_a_filter_means_what_the_reference_says(seed: int) -> None:
 
 def has_one(needles: tuple[Needle, ...], raw: bytes) -> bool:
     """Whether a property string has one of the needles, in both ways in which readers look."""
-    together = bool(places_with(needles, raw, [len(raw)]))
+    together = bool(records_with(needles, raw, [len(raw)]))
     alone = any_of(needles)
     assert alone is not None
     if together:
@@ -140,7 +140,7 @@ def test_numbers_are_found_however_they_are_written(
         raw = f"{first}a\x01{value}{chr(2) if is_ended else ''}".encode()
         records.append(record_of(raw))
     ends = list(accumulate(map(len, records)))
-    found = places_with(expression.needles, b"".join(records), ends)
+    found = records_with(expression.needles, b"".join(records), ends)
     for number, one in enumerate(records):
         if expression.matches(decode_properties(properties_of(one))):
             assert not expression.needles or number in found, (text, values[number])

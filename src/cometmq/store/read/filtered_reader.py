@@ -38,7 +38,7 @@ from cometmq.store.read.record_search import (
     SEARCHED_BYTES_MAX,
     SEARCHED_TOGETHER,
     is_in_vain,
-    places_with,
+    records_with,
 )
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class _End(Enum):
     UNUSUAL = 2
 
 
-class _Look:
-    """One read, and what it has found so far."""
+class _FilteredRead:
+    """One filtered read: its limits, and the records picked so far."""
 
     def __init__(
         self,
@@ -149,7 +149,9 @@ class FilteredReader:
         """Read from a queue offset on; None when the first unit must be read by reader.py."""
         most = _SEARCHED_MAX if needles else self._records_max
         count = min(end - queue_offset, most if hint is None else UNITS_MAX)
-        look = _Look(max_count, max_bytes, match, needles, self._records_max, allow_cold=allow_cold)
+        progress = _FilteredRead(
+            max_count, max_bytes, match, needles, self._records_max, allow_cold=allow_cold
+        )
         examined = 0
         while examined < count:
             here, units = queue_offset + examined, min(BLOCK_UNITS, count - examined)
@@ -158,52 +160,54 @@ class FilteredReader:
                 break
             places: Sequence[int] | None = range(units)
             if hint is not None:
-                places = self._may_match(queue, part, hint, look, may_block=allow_cold)
+                places = self._may_match(queue, part, hint, progress, may_block=allow_cold)
             if places is None:
                 if not examined:
                     return ColdRead([partial(self._warm_ext, queue, part)])
                 break
-            done, why = self._take(look, part, places)
-            if why is _End.COLD and not (look.picked or allow_cold):
+            done, why = self._take(progress, part, places)
+            if why is _End.COLD and not (progress.picked or allow_cold):
                 return ColdRead([partial(self._warm, part, [one for one in places if one >= done])])
             examined += units if why is None else done
             if why is not None:
                 break
         if not examined:
             return None
-        status = GetStatus.FOUND if look.picked else GetStatus.NO_MATCHED_MESSAGE
+        status = GetStatus.FOUND if progress.picked else GetStatus.NO_MATCHED_MESSAGE
         following = queue_offset + examined
-        picked = look.picked
-        return GetResult(status, following, first, end, picked, len(picked), look.byte_count)
+        picked = progress.picked
+        return GetResult(status, following, first, end, picked, len(picked), progress.byte_count)
 
     # -- records -----------------------------------------------------------------------------
 
-    def _take(self, look: _Look, part: bytes, places: Sequence[int]) -> tuple[int, _End | None]:
+    def _take(
+        self, progress: _FilteredRead, part: bytes, places: Sequence[int]
+    ) -> tuple[int, _End | None]:
         """Evaluate the records of these units; return the unit it stopped at, and why."""
         begin, count = 0, len(places)
         while begin < count:
-            together = min(look.together, count - begin)
+            together = min(progress.together, count - begin)
             group = places[begin : begin + together]
             positions, sizes = _columns(part, group)
-            records = self._records(look, positions, sizes)
+            records = self._records(progress, positions, sizes)
             if records is None:
-                done, why = self._take_singly(look, group, positions, sizes)
+                done, why = self._take_singly(progress, group, positions, sizes)
                 if why is not None:
                     return done, why
             else:
                 for index, record in records:
-                    if look.records_left <= 0 or look.is_full(len(record)):
+                    if progress.records_left <= 0 or progress.is_full(len(record)):
                         return group[index], _End.ENOUGH
-                    look.records_left -= 1
-                    if look.match(record):
-                        look.picked.append(record)
-                        look.byte_count += len(record)
+                    progress.records_left -= 1
+                    if progress.match(record):
+                        progress.picked.append(record)
+                        progress.byte_count += len(record)
             begin += together
         return 0, None
 
     def _take_singly(
         self,
-        look: _Look,
+        progress: _FilteredRead,
         group: Sequence[int],
         positions: Sequence[PhysicalOffset],
         sizes: Sequence[int],
@@ -211,7 +215,7 @@ class FilteredReader:
         """As `_take`, for records that are cold, damaged, large or far from each other."""
         around, base = self._around(positions, sizes)
         for place, position, size in zip(group, positions, sizes, strict=True):
-            if look.records_left <= 0 or look.is_full(size):
+            if progress.records_left <= 0 or progress.is_full(size):
                 return place, _End.ENOUGH
             if not self._is_usual(position, size):
                 return place, _End.UNUSUAL
@@ -221,25 +225,25 @@ class FilteredReader:
             else:
                 found = self._log.read_resident(position, size)
                 if found is None:
-                    if look.blocking_left <= 0:
+                    if progress.blocking_left <= 0:
                         return place, _End.COLD
-                    look.blocking_left -= 1
+                    progress.blocking_left -= 1
                     found = self._log.read(position, size)
                 record = found
             if not self._runs.holds(record, 0, position, size):
                 return place, _End.UNUSUAL
-            look.records_left -= 1
-            if look.match(record):
-                look.picked.append(record)
-                look.byte_count += size
+            progress.records_left -= 1
+            if progress.match(record):
+                progress.picked.append(record)
+                progress.byte_count += size
         return 0, None
 
     def _records(
-        self, look: _Look, positions: Sequence[PhysicalOffset], sizes: Sequence[int]
+        self, progress: _FilteredRead, positions: Sequence[PhysicalOffset], sizes: Sequence[int]
     ) -> list[tuple[int, memoryview]] | None:
         """Return the records that may match, with their numbers; None: read them one by one."""
         byte_count = sum(sizes)
-        if look.needles and byte_count > SEARCHED_BYTES_MAX:
+        if progress.needles and byte_count > SEARCHED_BYTES_MAX:
             return None
         chunks = self._runs.chunks(positions, sizes, byte_count)
         if chunks is None:
@@ -253,11 +257,11 @@ class FilteredReader:
             return None
         del ends[0]
         numbers: Sequence[int] = range(len(ends))
-        if look.needles:
-            numbers = places_with(look.needles, raw, ends)
+        if progress.needles:
+            numbers = records_with(progress.needles, raw, ends)
             if is_in_vain(len(numbers), len(ends)):
-                look.needles = ()
-            look.together = SEARCHED_TOGETHER if 8 * len(numbers) <= len(ends) else _TOGETHER
+                progress.needles = ()
+            progress.together = SEARCHED_TOGETHER if 8 * len(numbers) <= len(ends) else _TOGETHER
         return [(number, view[ends[number] - sizes[number] : ends[number]]) for number in numbers]
 
     def _is_usual(self, position: int, size: int) -> bool:
@@ -291,12 +295,18 @@ class FilteredReader:
 
     def may_match(self, queue: ConsumeQueue, part: bytes, hint: BitmapHint) -> Sequence[int]:
         """In a worker: numbers of the units whose messages may match."""
-        look = _Look(0, 0, lambda _: True, (), 0, allow_cold=True)
-        found = self._may_match(queue, part, hint, look, may_block=True)
+        progress = _FilteredRead(0, 0, lambda _: True, (), 0, allow_cold=True)
+        found = self._may_match(queue, part, hint, progress, may_block=True)
         return range(len(part) // CQ_UNIT_BYTES) if found is None else found
 
     def _may_match(
-        self, queue: ConsumeQueue, part: bytes, hint: BitmapHint, look: _Look, *, may_block: bool
+        self,
+        queue: ConsumeQueue,
+        part: bytes,
+        hint: BitmapHint,
+        progress: _FilteredRead,
+        *,
+        may_block: bool,
     ) -> Sequence[int] | None:
         """Numbers of the units whose messages may match; None when reading may block."""
         count = len(part) // CQ_UNIT_BYTES
@@ -315,26 +325,32 @@ class FilteredReader:
                 if places is not None:
                     return places
         if count <= _SINGLY_UNITS:
-            return self._singly(queue, part, hint, look, may_block=may_block)
+            return self._singly(queue, part, hint, progress, may_block=may_block)
         half = count // 2
         found: list[int] = []
         for begin, stop in ((0, half), (half, count)):
             inner = part[begin * CQ_UNIT_BYTES : stop * CQ_UNIT_BYTES]
-            places_there = self._may_match(queue, inner, hint, look, may_block=may_block)
+            places_there = self._may_match(queue, inner, hint, progress, may_block=may_block)
             if places_there is None:
                 return None
             found += [begin + place for place in places_there]
         return found
 
     def _singly(
-        self, queue: ConsumeQueue, part: bytes, hint: BitmapHint, look: _Look, *, may_block: bool
+        self,
+        queue: ConsumeQueue,
+        part: bytes,
+        hint: BitmapHint,
+        progress: _FilteredRead,
+        *,
+        may_block: bool,
     ) -> Sequence[int] | None:
         """As `_may_match`, for units with no extension or with extensions of other sizes."""
         count = len(part) // CQ_UNIT_BYTES
-        if look.singly_left <= 0:
+        if progress.singly_left <= 0:
             # The records decide; they are bounded too.
             return range(count)
-        look.singly_left -= count
+        progress.singly_left -= count
         found: list[int] = []
         for place in range(count):
             if part[place * CQ_UNIT_BYTES + CODE_POSITION] != ADDRESS_MARK:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cometmq.codec.properties import Needle
 
-__all__ = ["SEARCHED_BYTES_MAX", "SEARCHED_TOGETHER", "is_in_vain", "places_with"]
+__all__ = ["SEARCHED_BYTES_MAX", "SEARCHED_TOGETHER", "is_in_vain", "records_with"]
 
 SEARCHED_TOGETHER: Final = 256
 """Records that are searched at once."""
@@ -32,7 +32,7 @@ _MISSES_MAX: Final = 4
 """Longer values that begin as the one searched for: from here on its end is searched for too."""
 
 
-def places_with(
+def records_with(
     needles: tuple[Needle, ...], raw: bytes | bytearray, ends: Sequence[int], start: int = 0
 ) -> list[int]:
     """Return the numbers of the records in `raw` that have one of the needles.

@@ -19,7 +19,7 @@ from cometmq.store.read.record_search import (
     SEARCHED_BYTES_MAX,
     SEARCHED_TOGETHER,
     is_in_vain,
-    places_with,
+    records_with,
 )
 from cometmq.store.read.span import Span
 
@@ -78,7 +78,7 @@ class Sieve:
         numbers: Sequence[int] = range(count)
         begin, end = places[0], places[-1]
         if self._needles and end - begin <= SEARCHED_BYTES_MAX:
-            numbers = places_with(self._needles, data, places[1:], begin)
+            numbers = records_with(self._needles, data, places[1:], begin)
             if is_in_vain(len(numbers), count):
                 self._needles = ()
         kept, match = self.kept, self._match
