@@ -25,7 +25,7 @@ GROUP: Final = "reset-readers"
 
 
 @dataclass(slots=True)
-class _Reset:
+class _OffsetReset:
     """A completed reset of one broker: the messages that must be handled again."""
 
     asked_s: float
@@ -46,7 +46,7 @@ class ResetWorkload(Workload):
         cluster = self.cluster
         self._times_ms: set[int] = set()
         """Times of all resets, also of those without an answer."""
-        self._resets: list[_Reset] = []
+        self._resets: list[_OffsetReset] = []
         self._begun_s: dict[Position, float] = {}
         """When the handler last received each message."""
         self._is_last_done = False
@@ -105,7 +105,7 @@ class ResetWorkload(Workload):
         reader = self.cluster.clients[1].lifetime.number
         lives = {part.name: part.node.lifetime.number for part in self.cluster.brokers}
         resets = [
-            _Reset(
+            _OffsetReset(
                 self.cluster.world.loop.time(),
                 part.name,
                 lives[part.name],
@@ -183,7 +183,7 @@ class ResetWorkload(Workload):
             reset for reset in self._resets if not reset.is_in_doubt and self._missing(reset)
         ]
 
-    def _missing(self, reset: _Reset) -> set[Position]:
+    def _missing(self, reset: _OffsetReset) -> set[Position]:
         part = self.cluster.broker(reset.broker_name)
         return {
             position
