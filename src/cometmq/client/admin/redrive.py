@@ -1,9 +1,6 @@
-"""Dead letters: what died, and a selection of it sent again.
+"""Reads a group's dead letters, and sends selected ones to the group or to their first topics.
 
-Job: walk a group's dead-letter topic, and send chosen messages to the group or to their topics.
-Must not: change permissions, delete dead letters, or choose.
-
-What a re-drive holds:
+A re-drive guarantees:
 
 - A dead-letter queue's messages are sent one after the other, each after the one before was
   acknowledged, so their order is kept.
@@ -95,15 +92,16 @@ class DeadLetters:
     async def walk(
         self, selection: DeathSelection, queue: MessageQueue | None = None
     ) -> AsyncIterator[tuple[Death, ReceivedMessage]]:
-        """The chosen ones, queue by queue (or of one queue), oldest first."""
-        for one in [queue] if queue is not None else await self.queues():
-            first, end = await self.reader.bounds(one)
+        """The selected dead letters, queue by queue (or of one queue), oldest first."""
+        for dead_queue in [queue] if queue is not None else await self.queues():
+            first, end = await self.reader.bounds(dead_queue)
             if selection.since_ms is not None:
-                address = self.reader.address(one)
+                address = self.reader.address(dead_queue)
                 first = max(
-                    first, await self.reader.calls.search_offset(address, one, selection.since_ms)
+                    first,
+                    await self.reader.calls.search_offset(address, dead_queue, selection.since_ms),
                 )
-            async for message in self.reader.read(one, first, end):
+            async for message in self.reader.read(dead_queue, first, end):
                 death = self.death(message)
                 if selection.until_ms is not None and death.died_ms >= selection.until_ms:
                     break  # a queue is in the order of its store times
@@ -111,7 +109,7 @@ class DeadLetters:
                     yield death, message
 
     def death(self, message: ReceivedMessage) -> Death:
-        """What one message of the topic tells."""
+        """The death that a message of the dead-letter topic records."""
         return death_of(
             message.message_queue,
             message.queue_offset,
@@ -126,7 +124,7 @@ class DeadLetters:
 
 async def dead_groups(reader: QueueReader, topics: Sequence[str]) -> dict[str, int]:
     """Groups among a cluster's topics that have dead letters, and how many lie there."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for topic in sorted(topics):
         if not topic.startswith(DLQ_PREFIX):
             continue
@@ -134,8 +132,8 @@ async def dead_groups(reader: QueueReader, topics: Sequence[str]) -> dict[str, i
         for queue in await reader.queues(topic):
             first, end = await reader.bounds(queue)
             count += end - first
-        found[topic.removeprefix(DLQ_PREFIX)] = count
-    return found
+        counts[topic.removeprefix(DLQ_PREFIX)] = count
+    return counts
 
 
 @dataclass(slots=True)
@@ -255,8 +253,8 @@ class Redrive:
         """The planned messages of a queue; neighbours are read together."""
         wanted = set(offsets)
         begin = offsets[0]
-        for place, offset in enumerate(offsets):
-            following = offsets[place + 1] if place + 1 < len(offsets) else None
+        for index, offset in enumerate(offsets):
+            following = offsets[index + 1] if index + 1 < len(offsets) else None
             if following is not None and following - offset < BATCH_COUNT:
                 continue
             async for message in self._reader.read(queue, begin, offset + 1):
@@ -285,12 +283,12 @@ class Redrive:
     async def _send_batch(
         self, batch: list[tuple[Death, ReceivedMessage]], target: MessageQueue
     ) -> None:
-        left = batch
+        unsent = batch
         for attempt in range(1, ATTEMPTS + 1):
-            self._ledger.about([death for death, _ in left], target, await self._end(target))
+            self._ledger.about([death for death, _ in unsent], target, await self._end(target))
             acknowledged: set[str] = set()
             try:
-                for death, message in left:
+                for death, message in unsent:
                     await self._wait_for_turn()
                     await self._send_one(death, message, target)
                     acknowledged.add(death.position)
@@ -301,8 +299,8 @@ class Redrive:
                 await self._sleep(attempt * PAUSE_S)
                 # What stays in doubt after the last attempt is settled by the next run.
                 self._passed += len(await self._settle() - acknowledged)
-                left = [item for item in left if item[0] not in self._ledger]
-                if not left:
+                unsent = [item for item in unsent if item[0] not in self._ledger]
+                if not unsent:
                     return
             else:
                 self._ledger.done()
@@ -351,7 +349,7 @@ class Redrive:
             await self._look_at(address, SendResponseHeader.from_command(answer).msg_id)
 
     async def _look_at(self, address: str, message_id: str) -> None:
-        """Whether a copy lies where it was sent to."""
+        """Refuse to continue when the broker stored the copy as a dead letter again."""
         header = ViewMessageHeader(decode_offset_message_id(message_id)[1])
         command = RemotingCommand.request(RequestCode.VIEW_MESSAGE_BY_ID, header.to_ext())
         answer = await self._reader.calls.ask(address, command)
