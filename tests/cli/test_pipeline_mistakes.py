@@ -52,7 +52,7 @@ def run_pipeline(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (("archive", "veriyf", "none"), exit_codes.USAGE, "No such command"),
         (("archive", "new", "--topic", "T"), exit_codes.USAGE, "give the folder as --to DIR"),
         (("replay", "none", *NOBODY), exit_codes.USAGE, "is no folder"),
-        (("replay", "none", "--since", "yesterday"), exit_codes.USAGE, "is no time"),
+        (("replay", "none", "--since", "yesterday"), exit_codes.USAGE, "is not a time"),
         (("replay", "none", "--rate", "0"), exit_codes.USAGE, "--rate"),
         (
             ("archive", "--store", "store", "--to", "new", "--report", f"{LOG}/page.html"),

@@ -1,8 +1,8 @@
-"""Entry of the `cometmq` command: the list of commands, and errors turned into one line.
+"""Entry of the `cometmq` command: lists the commands and turns each error into one line.
 
 A command's module is imported when that command runs; `--help` and completion of command names
-read the table below instead, so that they start in the time click takes. A test holds the table
-against the commands' own texts.
+read the table below instead, so that they import nothing but click. A test compares the table
+with the commands' own texts.
 """
 
 import errno
@@ -24,7 +24,7 @@ __all__ = ["COMMANDS", "LazyGroup", "main", "root"]
 
 TERMINATED: Final = 128 + signal.SIGTERM
 _ENDING: Final[list[int]] = []
-"""The signals that end this process, once there was one."""
+"""Termination signals that this process has received."""
 _BEFORE_COMMAND: Final = {"-v", "--verbose", "-q", "--quiet", "-V", "--version"}
 _OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 #: name -> (module, attribute, one line of help)
@@ -48,34 +48,38 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "consume": (
         "cometmq.cli.message.consume",
         "consume",
-        "Print the messages of a topic as they come.",
+        "Print the messages of a topic as they arrive.",
     ),
-    "topic": ("cometmq.cli.admin.topic", "topic", "List, create, delete and look at topics."),
+    "topic": (
+        "cometmq.cli.admin.topic",
+        "topic",
+        "List, create, inspect, resize and delete topics.",
+    ),
     "group": (
         "cometmq.cli.admin.group",
         "group",
-        "List consumer groups and look at their progress.",
+        "List consumer groups and inspect their progress.",
     ),
     "dead-letters": (
         "cometmq.cli.admin.dead_letters",
         "dead_letters",
-        "See what died for a group, and send it again.",
+        "List a group's dead letters and send them again.",
     ),
     "parking": (
         "cometmq.cli.admin.parking",
         "parking",
-        "Message groups that an ordered consumer has put aside.",
+        "Inspect, retry and skip parked message groups.",
     ),
     "delay-gateway": (
         "cometmq.cli.serve.delay_gateway",
         "delay_gateway",
-        "Exact timers for a RocketMQ 4 cluster, in the foreground.",
+        "Run exact timers for a RocketMQ 4 cluster, in the foreground.",
     ),
     "staged": ("cometmq.cli.message.staged", "staged", "List and forget staged batches."),
     "transaction": (
         "cometmq.cli.message.transaction",
         "transaction",
-        "List open transactions; have given up ones checked again.",
+        "List open transactions; resume those that brokers gave up.",
     ),
     "store": ("cometmq.cli.admin.store", "store", "Read a store directory without a broker."),
     "pipeline": (
@@ -103,21 +107,21 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="cometmq")
-@click.option("-v", "--verbose", count=True, help="More log lines on stderr; twice for debug.")
-@click.option("-q", "--quiet", is_flag=True, help="No log lines and no progress bars.")
+@click.option("-v", "--verbose", count=True, help="Log more on stderr; twice for debug.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no log lines and no progress bars.")
 @click.pass_context
 def root(ctx: click.Context, verbose: int, quiet: bool) -> None:
     """CometMQ: broker, name server and client that speak RocketMQ's protocol.
 
     Every command that talks to a cluster finds it with -n HOST:PORT or the variable NAMESRV_ADDR.
-    Exit codes: 0 done, 1 refused or a check failed, 2 usage or configuration, 3 nobody answered,
+    Exit codes: 0 done, 1 refused or a check failed, 2 usage or configuration, 3 no answer,
     4 not found, 5 store, 6 two sources differ, 130 interrupted.
     """
     ctx.obj = {"verbose": verbose, "quiet": quiet}
 
 
 def _report(error: BaseException) -> int:
-    """One line for a person on stderr; the code for a script."""
+    """Print the error as one line on stderr; return the exit code."""
     from cometmq.cli.terminal.exit_codes import exit_code
 
     text = str(error) or type(error).__name__
@@ -126,20 +130,24 @@ def _report(error: BaseException) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with the documented code."""
+    """Run the command line and exit with the documented code.
+
+    Raises:
+        SystemExit: always, with that code.
+    """
     open_streams()
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        # By default Python ends without a word to anybody: a bench or a demo would leave its
-        # broker and its store behind. Commands that serve or consume have their own ways to stop.
+        # By default SIGTERM ends Python without running `finally`: a bench or a demo would leave
+        # its broker and its store behind. Commands that serve or consume handle SIGTERM themselves.
         signal.signal(signal.SIGTERM, _terminated)
     sys.exit(_run(arguments))
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    """End as an error does: through every `with` and `finally`.
+    """End the process through every `with` and `finally`.
 
-    Where an event loop runs, as Ctrl-C ends it: its own handler cancels the main task. An exit
-    raised in the midst of a callback would be that callback's, and the loop would go on.
+    Where an event loop runs, its Ctrl-C handler cancels the main task. SystemExit raised inside a
+    callback would end only that callback, and the loop would continue.
     """
     interrupted = signal.getsignal(signal.SIGINT)
     _ENDING.append(number)
@@ -155,7 +163,7 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = _invoke(arguments)
-        # Here, where it can be told that a disk is full, and not when the interpreter ends.
+        # Flush here, where a full disk can still be reported, not when the interpreter exits.
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
@@ -171,15 +179,15 @@ def _run(arguments: Sequence[str] | None) -> int:
         print("cometmq: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away (`cometmq topic list | head`); not worth a word, but
-        # the interpreter's own flush at exit must not complain either.
+        # The reader closed our output (`cometmq topic list | head`). That is no error, and the
+        # interpreter's own flush at exit must not report it either.
         sys.stdout = None
         return 0
     except (CometError, ModuleNotFoundError) as error:
         return _report(_with_install_line(error))
     except UnicodeEncodeError as error:
-        odd = error.object[error.start : error.end]
-        return _report(ConfigError(f"{odd!r} is no text; arguments are taken as UTF-8"))
+        invalid = error.object[error.start : error.end]
+        return _report(ConfigError(f"{invalid!r} is not text; arguments must be UTF-8"))
     except OSError as error:
         return _report(_described(error))
     return code
@@ -196,8 +204,8 @@ def _invoke(arguments: Sequence[str] | None) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except SystemExit:
-        # To a reader of our output that went away click answers with code 1, and puts a stream in
-        # the place of stdout that does not complain once more at exit. That code is not ours.
+        # When the reader closes our output, click exits with code 1 and replaces stdout by a stream
+        # that does not fail again at exit. This command exits with 0.
         if sys.stdout is stdout:
             raise
         return 0
@@ -205,7 +213,11 @@ def _invoke(arguments: Sequence[str] | None) -> int:
 
 
 def _with_install_line(error: Exception) -> Exception:
-    """A module that an extra brings is named with the line that installs it."""
+    """Name the install line of the extra that brings a missing module.
+
+    Raises:
+        Exception: the error itself, where no extra brings the module.
+    """
     if isinstance(error, ModuleNotFoundError):
         line = install_line(error.name or "")
         if line is None:
@@ -215,11 +227,11 @@ def _with_install_line(error: Exception) -> Exception:
 
 
 def _described(error: OSError) -> OSError:
-    """What the system refused, without its number; a stream has no name, a file has."""
+    """Describe what the system refused, with the file's name and without the error number."""
     if error.filename is not None:
         return OSError(f"{error.filename}: {error.strerror or error}")
     if error.errno in _OUTPUT_ERRORS:
-        # The rest would be tried again, and complained about, when the interpreter ends.
+        # Otherwise the interpreter would write the remaining buffer at exit, and fail again.
         sys.stdout = None
         return OSError(f"cannot write the output: {error.strerror}")
     return OSError(error.strerror or str(error))

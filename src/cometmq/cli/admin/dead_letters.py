@@ -33,9 +33,9 @@ __all__ = ["dead_letters"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group("dead-letters", short_help="See what died for a group, and send it again.")
+@click.group("dead-letters", short_help="List a group's dead letters and send them again.")
 def dead_letters() -> None:
-    """See what died for a group, and send it again."""
+    """List a group's dead letters and send them again."""
 
 
 def _selection_options(function: F) -> F:
@@ -47,28 +47,47 @@ def _selection_options(function: F) -> F:
                 "topics",
                 metavar="TOPIC",
                 multiple=True,
-                help="First sent to this topic.",
+                help="Select messages first sent to this topic.",
             ),
             click.option(
-                "--tag", "tags", callback=utf8, metavar="TAG", multiple=True, help="With this tag."
+                "--tag",
+                "tags",
+                callback=utf8,
+                metavar="TAG",
+                multiple=True,
+                help="Select messages with this tag.",
             ),
             click.option(
-                "--key", "keys", callback=utf8, metavar="KEY", multiple=True, help="With this key."
+                "--key",
+                "keys",
+                callback=utf8,
+                metavar="KEY",
+                multiple=True,
+                help="Select messages with this key.",
             ),
             click.option("--id", "ids", metavar="ID", multiple=True, help="With this message id."),
             click.option(
-                "--reason", "reasons", metavar="TEXT", multiple=True, help="Whose reason has TEXT."
+                "--reason",
+                "reasons",
+                metavar="TEXT",
+                multiple=True,
+                help="Select messages whose reason contains TEXT.",
             ),
             click.option(
                 "--since", metavar="TIME", callback=parse_time_ms, help="Died at or after."
             ),
-            click.option("--until", metavar="TIME", callback=parse_time_ms, help="Died before."),
+            click.option(
+                "--until",
+                metavar="TIME",
+                callback=parse_time_ms,
+                help="Select messages that died before TIME.",
+            ),
             click.option(
                 "--reason-property",
                 "reason_properties",
                 metavar="NAME",
                 multiple=True,
-                help="Where your consumers leave what went wrong.  "
+                help="Property in which your consumers record the cause.  "
                 "[default: error, exception, reason]",
             ),
         )
@@ -276,7 +295,12 @@ def _full(death: "Death", message: "ReceivedMessage") -> dict[str, Any]:
     help="Only to this group, or to the topics they were first sent to, for every group.",
 )
 @click.option("--preview", is_flag=True, help="Say what would be sent, send nothing.")
-@click.option("--rate", type=Finite(min=0, min_open=True), metavar="N", help="Messages a second.")
+@click.option(
+    "--rate",
+    type=Finite(min=0, min_open=True),
+    metavar="N",
+    help="Send at most N messages a second.",
+)
 @click.option(
     "--ledger",
     metavar="DIR",
@@ -285,7 +309,7 @@ def _full(death: "Death", message: "ReceivedMessage") -> dict[str, Any]:
     show_default=True,
     help="Where is kept what was sent.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
 @json_option
 @click.pass_context

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["group"]
 
 
-@click.group(short_help="List consumer groups and look at their progress.")
+@click.group(short_help="List consumer groups and inspect their progress.")
 def group() -> None:
-    """List consumer groups and look at their progress."""
+    """List consumer groups and inspect their progress."""
 
 
 group.add_command(show)
@@ -163,7 +163,7 @@ def offsets(
 @click.argument("topic", type=NAME)
 @name_server_option
 @click.option("--to", "moment", default="last", show_default=True, metavar="first|last|TIME")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
 @json_option
 @click.pass_context
@@ -205,7 +205,7 @@ def reset(
 @click.argument("name", type=NAME)
 @name_server_option
 @click.option("--offsets", "clean_offsets", is_flag=True, help="Forget its offsets too.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
 @click.pass_context
 def delete(

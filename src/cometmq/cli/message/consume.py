@@ -27,7 +27,7 @@ POLL_MS: Final = 500
 """How soon --wait and --until-end are looked at again; messages themselves come at once."""
 
 
-@click.command(short_help="Print the messages of a topic as they come.")
+@click.command(short_help="Print the messages of a topic as they arrive.")
 @click.argument("topic", type=NAME)
 @name_server_option
 @click.option(

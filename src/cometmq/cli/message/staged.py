@@ -76,7 +76,7 @@ def list_staged(
 @staged.command("forget", short_help="Let a sink begin anew.")
 @click.argument("sink", type=NAME)
 @name_server_option
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Skip the confirmation.")
 @timeout_option
 @click.pass_context
 def forget(ctx: click.Context, sink: str, name_server: str, yes: bool, timeout_s: float) -> None:

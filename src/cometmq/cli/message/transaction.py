@@ -16,7 +16,7 @@ from cometmq.cli.terminal.values import NAME
 __all__ = ["transaction"]
 
 
-@click.group(short_help="List open transactions; have given up ones checked again.")
+@click.group(short_help="List open transactions; resume those that brokers gave up.")
 def transaction() -> None:
     """List open transactions; have those checked again that were given up."""
 

@@ -21,7 +21,7 @@ __all__ = ["archive", "archive_report", "archive_summary", "now_ms"]
 
 
 def now_ms() -> int:
-    """The clock of the machine that runs the command."""
+    """This machine's time in ms since 1970."""
     return time.time_ns() // 1_000_000  # noqa: TID251 - stamps commits of this very machine
 
 
@@ -30,7 +30,7 @@ _topic_option = click.option(
     "topics",
     metavar="TOPIC",
     multiple=True,
-    help="This topic only; may be repeated. Default: all but the system's.",
+    help="Archive this topic only; may be repeated. Default: all but system topics.",
 )
 _store_option = click.option(
     "--store",
@@ -44,17 +44,17 @@ _broker_option = click.option(
     default="broker-a",
     show_default=True,
     metavar="NAME",
-    help="The name of the broker whose store it is; a store does not know it.",
+    help="Name of the broker that owns the store; the store does not hold it.",
 )
 
 
 class _ArchiveGroup(click.Group):
-    """What works without a command of its own takes its folder as an option."""
+    """A group that also runs without a subcommand, and then takes its folder as an option."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say so where a folder stands in a command's place."""
+        """Refuse a folder in the place of a subcommand."""
         if self.get_command(ctx, args[0]) is None:
             raise click.UsageError(
                 f"No such command {args[0]!r}; commands are {', '.join(self.list_commands(ctx))}. "
@@ -68,28 +68,40 @@ class _ArchiveGroup(click.Group):
     "archive",
     cls=_ArchiveGroup,
     invoke_without_command=True,
-    short_help="Topics to Parquet, exactly once.",
+    short_help="Archive topics to Parquet, exactly once.",
 )
 @name_server_option
 @_topic_option
 @_store_option
 @_broker_option
-@click.option("--to", "root", metavar="DIR", type=click.Path(file_okay=False), help="The archive.")
+@click.option(
+    "--to", "root", metavar="DIR", type=click.Path(file_okay=False), help="The archive's folder."
+)
 @click.option("--rows-per-file", type=click.IntRange(1), default=500_000, show_default=True)
 @click.option("--compression", default="zstd", show_default=True, help="Or snappy, lz4, gzip.")
-@click.option("--json-schema", metavar="DDL", help="Columns out of JSON bodies: 'a int, b string'.")
-@click.option("--json-prefix", metavar="TEXT", default="", help="Before the JSON columns' names.")
-@click.option("--skip-corrupt", is_flag=True, help="Leave out what does not decode, and count it.")
-@click.option("--allow-gaps", is_flag=True, help="Go on where messages expired unarchived.")
+@click.option(
+    "--json-schema",
+    metavar="DDL",
+    help="Turn members of JSON bodies into columns: 'a int, b string'.",
+)
+@click.option(
+    "--json-prefix", metavar="TEXT", default="", help="Prefix for the names of the JSON columns."
+)
+@click.option(
+    "--skip-corrupt", is_flag=True, help="Skip messages that do not decode, and count them."
+)
+@click.option(
+    "--allow-gaps", is_flag=True, help="Continue where messages expired before they were archived."
+)
 @click.option(
     "--compact-at",
     type=click.IntRange(0),
     default=16,
     show_default=True,
     metavar="N",
-    help="Merge small files where a date and topic has so many; 0: never.",
+    help="Merge small files where a date and topic has N; 0: never.",
 )
-@click.option("--every", type=Finite(0.1), metavar="SECONDS", help="Again and again.")
+@click.option("--every", type=Finite(0.1), metavar="SECONDS", help="Repeat the run every SECONDS.")
 @spark_options
 @click.pass_context
 def archive(
@@ -112,11 +124,11 @@ def archive(
     report_path: str | None,
     as_json: bool,
 ) -> int:
-    """Topics to Parquet files by date and topic, exactly once.
+    """Archive topics to Parquet files by date and topic, exactly once.
 
-    Archives what is stored and not yet in the archive, commit by commit; a run that was killed is
-    gone on with by the next. The files are in DIR/date=.../topic=.../, what is in them in
-    DIR/_manifest.
+    Archives messages that are stored and not yet in the archive, commit by commit; the next run
+    continues after a killed one. The files are in DIR/date=.../topic=.../, and DIR/_manifest lists
+    their contents.
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -166,7 +178,7 @@ def archive(
 
 
 def make_source(name_server: str, store_path: str | None, broker: str) -> ArchiveSource:
-    """The cluster or the store that the options name."""
+    """Open the cluster or the store that the options name."""
     from cometmq.client.base.security import with_environment
     from cometmq.spark.pipelines.archive.source import ClusterSource, DirectorySource
 
@@ -178,7 +190,7 @@ def make_source(name_server: str, store_path: str | None, broker: str) -> Archiv
 
 
 def archive_summary(result: ArchiveResult, source: str, seconds: float) -> Summary:
-    """What a run did, for both readers."""
+    """Summarise a run, for text and JSON."""
     from cometmq.spark.base.progress import Summary
 
     return Summary(
@@ -201,7 +213,7 @@ def archive_summary(result: ArchiveResult, source: str, seconds: float) -> Summa
 
 
 def archive_report(result: ArchiveResult, summary: Summary, progress: RunProgress) -> HtmlReport:
-    """The page: facts, rows by topic and date, rate, queues."""
+    """Build the report: facts, rows by topic and date, rate, queues."""
     from cometmq.spark.base.report import HtmlReport
 
     report = HtmlReport(f"Archive {result.root}")
@@ -225,7 +237,7 @@ def archive_report(result: ArchiveResult, summary: Summary, progress: RunProgres
 @_topic_option
 @_store_option
 @_broker_option
-@click.option("--offline", is_flag=True, help="Check the archive alone, ask no broker.")
+@click.option("--offline", is_flag=True, help="Check the archive only; ask no broker.")
 @spark_options
 @click.pass_context
 def verify(
@@ -329,7 +341,7 @@ def compact(
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
 @_topic_option
 def files(directory: str, topics: tuple[str, ...]) -> None:
-    """Print the paths of the files of archive DIR that are committed, one a line.
+    """Print the paths of the files of archive DIR that are committed, one per line.
 
     For DuckDB, Polars or pyarrow while the archive is being written or compacted.
     """

@@ -35,7 +35,10 @@ def _existing_groups(admin: Admin, names: tuple[str, ...]) -> list[str]:
 
 
 def _check_topics(admin: Admin, topics: tuple[str, ...]) -> None:
-    """NoRoute for a topic nobody knows: nothing waits in it either, which would look well."""
+    """Check that brokers have ``topics``; an unknown one would look like one without backlog.
+
+    Raises:
+        NoRoute: no broker has a topic; the error suggests the nearest name."""
     from cometmq.arrow.options import nearest
     from cometmq.errors import NoRoute
 
@@ -45,10 +48,12 @@ def _check_topics(admin: Admin, topics: tuple[str, ...]) -> None:
             raise NoRoute(f"no broker has the topic {topic}{nearest(topic, there) or '.'}")
 
 
-@click.command("backlog", short_help="How far groups are behind, why, and what to do.")
+@click.command("backlog", short_help="Report how far groups lag, why, and what to do.")
 @click.argument("groups", nargs=-1, metavar="[GROUP]...")
 @name_server_option
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this; repeatable.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC", help="Report this topic only; repeatable."
+)
 @click.option(
     "--interval",
     "interval_s",
@@ -56,11 +61,13 @@ def _check_topics(admin: Admin, topics: tuple[str, ...]) -> None:
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between the two samples that rates come from.",
+    help="Time between the two samples that give the rates.",
 )
-@click.option("--no-skew", is_flag=True, help="Offsets only: do not read the messages that wait.")
+@click.option("--no-skew", is_flag=True, help="Compare offsets only; do not read waiting messages.")
 @click.option(
-    "--key", metavar="EXPR", help="What decides the queue, in Spark SQL.  [default: sharding key]"
+    "--key",
+    metavar="EXPR",
+    help="Expression in Spark SQL that decides the queue.  [default: sharding key]",
 )
 @click.option("--top", type=click.IntRange(1, 1000), default=20, show_default=True, metavar="N")
 @spark_options
@@ -79,7 +86,7 @@ def backlog(
     report_path: str | None,
     as_json: bool,
 ) -> int:
-    """Lag, rates and time to drain of consumer groups (default: all), and advice.
+    """Report lag, rates and time to drain of consumer groups (default: all), with advice.
 
     Takes two samples of offsets, then reads the waiting messages and shows heavy keys, hot queues
     and hot producers. Spark starts only when something waits.

@@ -1,4 +1,4 @@
-"""`cometmq pipeline cdc`: change events merged into the table they describe."""
+"""`cometmq pipeline cdc`: merges change events into the table they describe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ def _target(path: str, kind: str) -> DeltaTableTarget | ParquetTable:
 @click.argument("source")
 @name_server_option
 @click.option(
-    "--to", "to", required=True, metavar="DIR", type=click.Path(file_okay=False), help="The table."
+    "--to",
+    "to",
+    required=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="The table's folder.",
 )
 @click.option(
     "--format",
@@ -36,17 +41,30 @@ def _target(path: str, kind: str) -> DeltaTableTarget | ParquetTable:
     show_default=True,
     help="Parquet snapshots, or a Delta table.",
 )
-@click.option("--key", "keys", multiple=True, metavar="COLUMN", help="Needed for Debezium.")
-@click.option("--table", metavar="DATABASE.TABLE", help="Where a topic holds several.")
-@click.option("--columns", metavar="DDL", help="Keep these: 'id bigint, amount decimal(10,2)'.")
-@click.option("--follow", is_flag=True, help="Go on as changes come, until Ctrl-C.")
-@click.option("--once", is_flag=True, help="With --follow: what is there now, then end.")
 @click.option(
-    "--checkpoint", metavar="DIR", help="With --follow: its progress.  [default: TO.checkpoint]"
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="COLUMN",
+    help="Key column of the table; required for Debezium.",
+)
+@click.option(
+    "--table", metavar="DATABASE.TABLE", help="Select one table where the topic holds several."
+)
+@click.option("--columns", metavar="DDL", help="Keep these: 'id bigint, amount decimal(10,2)'.")
+@click.option("--follow", is_flag=True, help="Merge changes as they arrive, until Ctrl-C.")
+@click.option("--once", is_flag=True, help="With --follow: merge what is stored now, then end.")
+@click.option(
+    "--checkpoint",
+    metavar="DIR",
+    help="With --follow: keep its progress in DIR.  [default: TO.checkpoint]",
 )
 @click.option("--every", default="5 seconds", show_default=True, metavar="DURATION")
 @click.option(
-    "--rows-per-batch", type=click.IntRange(1), metavar="N", help="With --follow, at most about."
+    "--rows-per-batch",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --follow: read about N rows per batch at most.",
 )
 @spark_options
 @click.pass_context
@@ -71,8 +89,8 @@ def cdc(
 ) -> int:
     """Merge the changes of SOURCE (topic:NAME, archive:DIR, parquet:PATH, …) into a table.
 
-    Changes are ordered by their place in the binlog, so it does not matter in which order they
-    come or how often. With --follow each batch is applied exactly once, also across restarts.
+    Changes are ordered by their position in the binlog, so they may arrive in any order and more
+    than once. With --follow each batch is applied exactly once, also across restarts.
     """
     set_up_logging(ctx)
     from cometmq.spark.pipelines.base.following import follow as follow_stream

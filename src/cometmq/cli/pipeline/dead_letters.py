@@ -1,4 +1,4 @@
-"""`cometmq pipeline dead-letters`: why messages died, and a selection of them sent again."""
+"""`cometmq pipeline dead-letters`: groups dead letters by cause, or sends a selection again."""
 
 from __future__ import annotations
 
@@ -24,17 +24,59 @@ if TYPE_CHECKING:
 __all__ = ["dead_letters"]
 
 
-@click.command("dead-letters", short_help="Why messages died; a selection sent again.")
+@click.command("dead-letters", short_help="Group dead letters by cause; send a selection again.")
 @name_server_option
-@click.option("--group", "groups", metavar="GROUP", multiple=True, help="Dead for this group.")
-@click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="First sent to this topic.")
-@click.option("--tag", "tags", callback=utf8, metavar="TAG", multiple=True, help="With this tag.")
-@click.option("--key", "keys", callback=utf8, metavar="KEY", multiple=True, help="With this key.")
-@click.option("--reason", "reasons", metavar="TEXT", multiple=True, help="Whose reason has TEXT.")
-@click.option("--since", metavar="TIME", callback=parse_time_ms, help="Died at or after.")
-@click.option("--until", metavar="TIME", callback=parse_time_ms, help="Died before.")
 @click.option(
-    "--where", callback=utf8, metavar="SQL", help="A predicate over the columns, see the how-to."
+    "--group",
+    "groups",
+    metavar="GROUP",
+    multiple=True,
+    help="Select messages that died for this group.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC",
+    multiple=True,
+    help="Select messages first sent to this topic.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    callback=utf8,
+    metavar="TAG",
+    multiple=True,
+    help="Select messages with this tag.",
+)
+@click.option(
+    "--key",
+    "keys",
+    callback=utf8,
+    metavar="KEY",
+    multiple=True,
+    help="Select messages with this key.",
+)
+@click.option(
+    "--reason",
+    "reasons",
+    metavar="TEXT",
+    multiple=True,
+    help="Select messages whose reason contains TEXT.",
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=parse_time_ms,
+    help="Select messages that died at or after TIME.",
+)
+@click.option(
+    "--until", metavar="TIME", callback=parse_time_ms, help="Select messages that died before TIME."
+)
+@click.option(
+    "--where",
+    callback=utf8,
+    metavar="SQL",
+    help="Select messages by a predicate over the columns; see the how-to.",
 )
 @click.option(
     "--by",
@@ -48,19 +90,24 @@ __all__ = ["dead_letters"]
     "reason_properties",
     metavar="NAME",
     multiple=True,
-    help="Where your consumers leave what went wrong.  [default: error, exception, reason]",
+    help="Property in which your consumers record the cause.  [default: error, exception, reason]",
 )
 @click.option("--redrive", is_flag=True, help="Send the selection again, to its origin topics.")
-@click.option("--to", "target", metavar="TOPIC", help="With --redrive: to this topic instead.")
-@click.option("--dry-run", is_flag=True, help="With --redrive: count, send nothing.")
-@click.option("--rate", type=Finite(min=0, min_open=True), metavar="N", help="Messages a second.")
+@click.option("--to", "target", metavar="TOPIC", help="With --redrive: send to this topic instead.")
+@click.option("--dry-run", is_flag=True, help="With --redrive: count messages; send nothing.")
+@click.option(
+    "--rate",
+    type=Finite(min=0, min_open=True),
+    metavar="N",
+    help="Send at most N messages a second.",
+)
 @click.option(
     "--ledger",
     metavar="DIR",
     type=click.Path(file_okay=False),
     default="cometmq-redrive",
     show_default=True,
-    help="With --redrive: where is kept what was sent.",
+    help="With --redrive: record sent messages in DIR.",
 )
 @spark_options
 @click.pass_context
@@ -87,10 +134,10 @@ def dead_letters(
     report_path: str | None,
     as_json: bool,
 ) -> int:
-    """Tell why messages died, grouped, or send a selection of them again.
+    """Group dead letters by cause, or send a selection of them again.
 
     A message that was sent again carries its origin in the property REPLAY_OF and stays in the
-    dead-letter topic. The same command goes on where it was ended and sends nothing twice.
+    dead-letter topic. The same command continues an interrupted run and sends nothing twice.
     """
     set_up_logging(ctx)
     if not redrive and (target is not None or dry_run or rate is not None):
@@ -179,7 +226,7 @@ def _deaths(selected: Any) -> list[tuple[str, int, int]]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: numbers and nothing as they are, the rest as text."""
+    """Convert to JSON: numbers and None stay, other values become text."""
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return value if value is None or isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""`cometmq pipeline NAME`: the jobs on Spark, each imported when it runs."""
+"""`cometmq pipeline NAME`: the Spark jobs, each imported when it runs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,26 @@ __all__ = ["PIPELINES", "pipeline"]
 
 #: name -> (module, attribute, one line of help)
 PIPELINES: Final[dict[str, tuple[str, str, str]]] = {
-    "archive": ("cometmq.cli.pipeline.archive", "archive", "Topics to Parquet, exactly once."),
+    "archive": (
+        "cometmq.cli.pipeline.archive",
+        "archive",
+        "Archive topics to Parquet, exactly once.",
+    ),
     "replay": (
         "cometmq.cli.pipeline.replay",
         "replay",
-        "A slice of an archive back into a topic.",
+        "Send a slice of an archive to a topic again.",
     ),
     "dead-letters": (
         "cometmq.cli.pipeline.dead_letters",
         "dead_letters",
-        "Why messages died; a selection sent again.",
+        "Group dead letters by cause; send a selection again.",
     ),
-    "trace": ("cometmq.cli.pipeline.trace", "trace", "What became of every traced message."),
+    "trace": (
+        "cometmq.cli.pipeline.trace",
+        "trace",
+        "Follow every traced message to its consumers.",
+    ),
     "reconcile": (
         "cometmq.cli.pipeline.reconcile",
         "reconcile",
@@ -32,7 +40,7 @@ PIPELINES: Final[dict[str, tuple[str, str, str]]] = {
     "backlog": (
         "cometmq.cli.pipeline.backlog",
         "backlog",
-        "How far groups are behind, why, and what to do.",
+        "Report how far groups lag, why, and what to do.",
     ),
     "cdc": ("cometmq.cli.pipeline.cdc", "cdc", "Merge Canal or Debezium changes into a table."),
 }
@@ -49,5 +57,5 @@ def pipeline() -> None:
 
     Needs the extra cometmq[spark] and a Java 17 or newer. Every pipeline prints rows, rate and time
     left on stderr while it runs and a summary at its end, as JSON with --json. Exit code 1 when a
-    check did not hold.
+    check fails.
     """

@@ -1,6 +1,6 @@
-"""What the pipeline commands share: their Spark options, the session, the last word.
+"""What the pipeline commands share: Spark options, the session, progress, and the final summary.
 
-Job: `spark_options`, `open_session`, `finish`.  Nothing heavy is imported before a command runs.
+PySpark is imported only when a command runs.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def spark_options(function: F) -> F:
             default="local[*]",
             show_default=True,
             show_envvar=True,
-            help="Where Spark runs.",
+            help="Run on this Spark master.",
         ),
         click.option(
             "--conf",
             metavar="KEY=VALUE",
             multiple=True,
-            help="A Spark setting, spark.driver.memory=4g; may be repeated.",
+            help="Set a Spark setting, such as spark.driver.memory=4g; may be repeated.",
         ),
         click.option(
             "--report",
@@ -65,7 +65,7 @@ def spark_options(function: F) -> F:
 
 
 def _check_report(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse a place where no report can be written, before the work and not after it."""
+    """Refuse a path where no report can be written, before the work begins."""
     if value is None:
         return None
     folder = Path(value).absolute().parent
@@ -82,15 +82,15 @@ def open_session(name: str, master: str, conf: tuple[str, ...] = ()) -> Any:
     """A Spark session for `cometmq pipeline NAME`.
 
     Raises:
-        ConfigError: PySpark or Java is missing, or a ``--conf`` is no KEY=VALUE; the text says
-            what to type.
+        click.BadParameter: a ``--conf`` is not spark.KEY=VALUE.
+        ConfigError: PySpark or Java is missing; the error says how to install it.
     """
     settings: dict[str, str] = {}
     for pair in conf:
         key, separator, value = pair.partition("=")
         if not separator or not key.startswith("spark."):
             raise click.BadParameter(
-                f"{pair!r} is no Spark setting: write spark.KEY=VALUE", param_hint="--conf"
+                f"{pair!r} is not a Spark setting: write spark.KEY=VALUE", param_hint="--conf"
             )
         settings[key] = value
     from cometmq.spark import session
@@ -99,20 +99,19 @@ def open_session(name: str, master: str, conf: tuple[str, ...] = ()) -> Any:
     with interruptible():
         spark = session(f"cometmq {name}", master=master, **settings)
     if threading.current_thread() is threading.main_thread():
-        # PySpark's own handler talks to the JVM in the middle of whatever was being asked.
+        # PySpark's own handler calls the JVM while another call may be under way.
         signal.signal(signal.SIGINT, _interrupt)
     return spark
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """End by KeyboardInterrupt, without the pages that py4j logs, at the root, about calls that it
-    breaks off."""
+    """Raise KeyboardInterrupt, and silence the pages that py4j logs about interrupted calls."""
     logging.disable(logging.ERROR)
     raise KeyboardInterrupt
 
 
 def open_progress(ctx: click.Context, what: str, total: int | None = None) -> RunProgress:
-    """Progress on stderr, silent with `-q`."""
+    """Show progress on stderr; nothing with `-q`."""
     from cometmq.spark.base.progress import RunProgress
 
     return RunProgress(what, total=total, quiet=is_quiet(ctx))
@@ -125,9 +124,9 @@ def finish(
     report: HtmlReport | None = None,
     report_path: str | None = None,
 ) -> int:
-    """Write the report where one is wanted, print the summary, and give the exit code.
+    """Write the report where a path is given, print the summary, and return the exit code.
 
-    A report that cannot be written takes nothing from the summary: that is printed all the same.
+    The summary is printed even if the report cannot be written.
     """
     from cometmq.cli.terminal.exit_codes import FAILED
     from cometmq.cli.terminal.output import note, print_json

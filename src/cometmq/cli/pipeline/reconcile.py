@@ -1,4 +1,4 @@
-"""`cometmq pipeline reconcile`: two sources compared record by record."""
+"""`cometmq pipeline reconcile`: compares two sources record by record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ __all__ = ["reconcile"]
 def _expressions(
     side: str, key: str | None, time: str | None, values: tuple[str, ...], both: Any
 ) -> Any:
-    """A side's expressions, or those given for both; without a key or a time: what to type."""
+    """The expressions of one side, which default to those of both.
+
+    Raises:
+        click.UsageError: the side has no key or no time."""
     from cometmq.spark.pipelines.reconcile.differences import Comparing
 
     key, time = key or both.key, time or both.time
@@ -44,7 +47,7 @@ def _pairs(given: tuple[str, ...], hint: str) -> dict[str, str]:
     for one in given:
         name, separator, value = one.partition("=")
         if not separator:
-            raise click.BadParameter(f"{one!r} is no NAME=VALUE", param_hint=hint)
+            raise click.BadParameter(f"{one!r} is not NAME=VALUE", param_hint=hint)
         pairs[name] = value
     return pairs
 
@@ -66,10 +69,10 @@ def _open(
 
 
 class _Watched:
-    """Sides that are counted as they are read.
+    """Counts the rows of each side as Spark reads them.
 
-    Where offsets tell how far it is, every row counts; elsewhere the event time goes first, so that
-    a database or Parquet can leave out what is not asked for.
+    A source with offsets counts every row; elsewhere the event time filters first, so that a
+    database or Parquet can skip other rows.
     """
 
     def __init__(self, between: Any, extents: list[Extent], counters: list[RowCounter]) -> None:
@@ -80,7 +83,7 @@ class _Watched:
         }
 
     def total(self, *, is_all: bool) -> int | None:
-        """Rows that will be counted; None where nobody knows."""
+        """Number of rows to count; None where it is unknown."""
         rows = [
             extent.rows if is_all or extent.ranges else None for extent, _ in self._sides.values()
         ]
@@ -101,19 +104,43 @@ class _Watched:
 @name_server_option
 @click.option("--key", default="", metavar="EXPR", help="The business key, in Spark SQL.")
 @click.option("--time", default="", metavar="EXPR", help="The event time.")
-@click.option("--value", "values", multiple=True, metavar="EXPR", help="Must agree; repeatable.")
-@click.option("--left-key", metavar="EXPR", help="Where the sides differ; also --right-key.")
+@click.option(
+    "--value",
+    "values",
+    multiple=True,
+    metavar="EXPR",
+    help="An expression that must agree; repeatable.",
+)
+@click.option(
+    "--left-key",
+    metavar="EXPR",
+    help="Key of the left side, where the sides differ; also --right-key.",
+)
 @click.option("--right-key", metavar="EXPR", hidden=True)
-@click.option("--left-time", metavar="EXPR", help="Also --right-time.")
+@click.option("--left-time", metavar="EXPR", help="Event time of the left side; also --right-time.")
 @click.option("--right-time", metavar="EXPR", hidden=True)
-@click.option("--left-value", "left_values", multiple=True, metavar="EXPR", help="By position.")
+@click.option(
+    "--left-value",
+    "left_values",
+    multiple=True,
+    metavar="EXPR",
+    help="Value of the left side, paired by position.",
+)
 @click.option("--right-value", "right_values", multiple=True, metavar="EXPR", hidden=True)
-@click.option("--left-json", metavar="DDL", help="Members of JSON bodies as columns: 'id bigint'.")
-@click.option("--right-json", metavar="DDL", help="The same on the right.")
-@click.option("--left-option", multiple=True, metavar="NAME=VALUE", help="Of the left source.")
-@click.option("--right-option", multiple=True, metavar="NAME=VALUE", help="Of the right source.")
-@click.option("--since", metavar="TIME", callback=parse_time_ms, help="Event time at or after.")
-@click.option("--until", metavar="TIME", callback=parse_time_ms, help="Event time before.")
+@click.option(
+    "--left-json", metavar="DDL", help="Turn members of JSON bodies into columns: 'id bigint'."
+)
+@click.option("--right-json", metavar="DDL", help="The same for the right side.")
+@click.option(
+    "--left-option", multiple=True, metavar="NAME=VALUE", help="Set an option of the left source."
+)
+@click.option(
+    "--right-option", multiple=True, metavar="NAME=VALUE", help="Set an option of the right source."
+)
+@click.option(
+    "--since", metavar="TIME", callback=parse_time_ms, help="Select records at or after TIME."
+)
+@click.option("--until", metavar="TIME", callback=parse_time_ms, help="Select records before TIME.")
 @click.option(
     "--late",
     default="10m",
@@ -121,14 +148,22 @@ class _Watched:
     metavar="DURATION",
     help="How far apart records of one key may lie and still belong together.",
 )
-@click.option("--on-time", metavar="DURATION", help="Further apart than this is told as late.")
 @click.option(
-    "--window", default="1h", show_default=True, metavar="DURATION", help="Differences per window."
+    "--on-time", metavar="DURATION", help="Report records that lie further apart as late."
 )
-@click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Keep differences.")
-@click.option("--stream", is_flag=True, help="Compare as records come, until Ctrl-C.")
-@click.option("--once", is_flag=True, help="With --stream: what is there now, then end.")
-@click.option("--checkpoint", metavar="DIR", help="With --stream: where its progress is kept.")
+@click.option(
+    "--window",
+    default="1h",
+    show_default=True,
+    metavar="DURATION",
+    help="Count differences per window of DURATION.",
+)
+@click.option(
+    "--out", metavar="DIR", type=click.Path(file_okay=False), help="Write the differences to DIR."
+)
+@click.option("--stream", is_flag=True, help="Compare records as they arrive, until Ctrl-C.")
+@click.option("--once", is_flag=True, help="With --stream: compare what is stored now, then end.")
+@click.option("--checkpoint", metavar="DIR", help="With --stream: keep its progress in DIR.")
 @click.option("--every", default="5 seconds", show_default=True, metavar="DURATION")
 @spark_options
 @click.pass_context

@@ -1,4 +1,4 @@
-"""`cometmq pipeline replay`: a slice of an archive back into a topic."""
+"""`cometmq pipeline replay`: sends a slice of an archive to a topic again."""
 
 from __future__ import annotations
 
@@ -17,34 +17,70 @@ from cometmq.cli.terminal.values import Finite, parse_time_ms
 __all__ = ["replay"]
 
 
-@click.command("replay", short_help="A slice of an archive back into a topic.")
+@click.command("replay", short_help="Send a slice of an archive to a topic again.")
 @click.argument("archive", metavar="DIR", type=click.Path(file_okay=False))
 @name_server_option
-@click.option("--to", "target", metavar="TOPIC", help="Default: the topics they came from.")
-@click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Archived of this topic.")
-@click.option("--since", metavar="TIME", callback=parse_time_ms, help="Stored at or after.")
-@click.option("--until", metavar="TIME", callback=parse_time_ms, help="Stored before.")
-@click.option("--key", "keys", callback=utf8, metavar="KEY", multiple=True, help="With this key.")
-@click.option("--tag", "tags", callback=utf8, metavar="TAG", multiple=True, help="With this tag.")
 @click.option(
-    "--where", callback=utf8, metavar="SQL", help="A predicate over the archive's columns."
+    "--to",
+    "target",
+    metavar="TOPIC",
+    help="Send to TOPIC. Default: the topics the messages came from.",
+)
+@click.option(
+    "--topic", "topics", metavar="TOPIC", multiple=True, help="Select messages of this topic."
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=parse_time_ms,
+    help="Select messages stored at or after TIME.",
+)
+@click.option(
+    "--until", metavar="TIME", callback=parse_time_ms, help="Select messages stored before TIME."
+)
+@click.option(
+    "--key",
+    "keys",
+    callback=utf8,
+    metavar="KEY",
+    multiple=True,
+    help="Select messages with this key.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    callback=utf8,
+    metavar="TAG",
+    multiple=True,
+    help="Select messages with this tag.",
+)
+@click.option(
+    "--where",
+    callback=utf8,
+    metavar="SQL",
+    help="Select messages by a predicate over the archive's columns.",
 )
 @click.option(
     "--order",
     type=click.Choice(["queue", "group"]),
     default="queue",
     show_default=True,
-    help="A source queue, or a message group, goes to one queue in its order.",
+    help="Send each source queue, or each message group, to one queue in its order.",
 )
-@click.option("--rate", type=Finite(min=0, min_open=True), metavar="N", help="Messages a second.")
+@click.option(
+    "--rate",
+    type=Finite(min=0, min_open=True),
+    metavar="N",
+    help="Send at most N messages a second.",
+)
 @click.option(
     "--ledger",
     metavar="DIR",
     type=click.Path(file_okay=False),
-    help="Where is kept what was sent. Default: in the archive, by selection.",
+    help="Record sent messages in DIR. Default: in the archive, by selection.",
 )
-@click.option("--again", is_flag=True, help="Send what was sent before once more.")
-@click.option("--dry-run", is_flag=True, help="Count, send nothing.")
+@click.option("--again", is_flag=True, help="Also send messages that were sent before.")
+@click.option("--dry-run", is_flag=True, help="Count messages; send nothing.")
 @spark_options
 @click.pass_context
 def replay(
@@ -70,8 +106,8 @@ def replay(
 ) -> int:
     """Send messages of the archive DIR again, in the order of their queues.
 
-    Each message carries its origin in the property REPLAY_OF. A run that was ended is gone on with
-    by the same command, without loss or repeat.
+    Each message carries its origin in the property REPLAY_OF. The same
+    command continues an interrupted run without loss or repetition.
     """
     set_up_logging(ctx)
     from cometmq.cli.terminal.output import note, print_listing

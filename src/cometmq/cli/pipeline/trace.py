@@ -1,4 +1,4 @@
-"""`cometmq pipeline trace`: what became of every traced message."""
+"""`cometmq pipeline trace`: follows every traced message to its consumers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cometmq.cli.terminal.values import parse_time_ms
 __all__ = ["trace"]
 
 
-@click.command("trace", short_help="What became of every traced message.")
+@click.command("trace", short_help="Follow every traced message to its consumers.")
 @name_server_option
 @click.option(
     "--source",
@@ -25,15 +25,22 @@ __all__ = ["trace"]
     show_default=True,
     help="topic:NAME, store:DIR#TOPIC, archive:DIR or parquet:PATH.",
 )
-@click.option("--since", metavar="TIME", callback=parse_time_ms, help="Stored at or after.")
-@click.option("--until", metavar="TIME", callback=parse_time_ms, help="Stored before.")
-@click.option("--group", metavar="NAME", help="'Never consumed' means by this group.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=parse_time_ms,
+    help="Select messages stored at or after TIME.",
+)
+@click.option(
+    "--until", metavar="TIME", callback=parse_time_ms, help="Select messages stored before TIME."
+)
+@click.option("--group", metavar="NAME", help="Count messages that this group never consumed.")
 @click.option(
     "--grace",
     metavar="DURATION",
     default="1m",
     show_default=True,
-    help="What was produced so shortly before the end may still be under way.",
+    help="Do not miss messages produced in the last DURATION; they may be under way.",
 )
 @click.option(
     "--list",
@@ -42,13 +49,13 @@ __all__ = ["trace"]
     default=100,
     show_default=True,
     metavar="N",
-    help="Messages shown of each kind.",
+    help="Show at most N messages of each kind.",
 )
 @click.option(
     "--out",
     metavar="DIR",
     type=click.Path(file_okay=False),
-    help="Keep journeys, latencies and lists as Parquet in DIR.",
+    help="Write journeys, latencies and lists as Parquet to DIR.",
 )
 @spark_options
 @click.pass_context
@@ -69,7 +76,7 @@ def trace(
 ) -> int:
     """Follow every traced message from its producer to its consumers.
 
-    Reads the trace topic and tells latency percentiles per topic and group, which messages nobody
+    Reads the trace topic and reports latency percentiles per topic and group, which messages nobody
     consumed, which were consumed more than once, which failed. Clients write traces when tracing
     is switched on in them.
     """

@@ -15,7 +15,7 @@ __all__ = ["delay_gateway"]
 
 
 @click.command(
-    "delay-gateway", short_help="Exact timers for a RocketMQ 4 cluster, in the foreground."
+    "delay-gateway", short_help="Run exact timers for a RocketMQ 4 cluster, in the foreground."
 )
 @name_server_option
 @click.option(

@@ -1,6 +1,6 @@
-"""`up`, `name-server` and `broker`: the processes that serve, in the foreground until a signal.
+"""`up`, `name-server` and `broker`: servers that run in the foreground until a signal.
 
-Each prints one line on stdout when it accepts connections, which is what scripts wait for:
+Each prints one line on stdout when it accepts connections; scripts wait for that line:
 
     cometmq up: ready in 0.21 s, name server 127.0.0.1:9876, broker 127.0.0.1:10911, store /tmp/x
 """
@@ -20,7 +20,7 @@ from cometmq.extras import require
 
 if TYPE_CHECKING:
     from cometmq.broker.base.config import LoadedConfig
-    from cometmq.cli.terminal.output import Progress
+    from cometmq.cli.terminal.output import ProgressBar
     from cometmq.errors import StoreError
     from cometmq.store.base.results import RecoveryReport
 
@@ -31,15 +31,15 @@ RECOVERY_WORTH_A_LINE_MS: Final = 1000
 RECOVERY_WORTH_A_BAR_S: Final = 0.5
 
 _GC_THRESHOLDS = (10_000, 20, 100)
-"""At the default of 700 young objects the index entries that wait make the collector run every
-few hundred messages: 0.4-1.2 us a message, of 6.  Now it is 0.02-0.2, and a run about 1 ms."""
+"""With the default of 700 young objects, waiting index entries start the collector every few
+hundred messages, which costs 0.4-1.2 us of the 6 us per message. These values cost 0.02-0.2 us."""
 
 set_option = click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="One configuration key, with RocketMQ's name; may be repeated.",
+    help="Set one configuration key of RocketMQ; may be repeated.",
 )
 config_option = click.option(
     "-c",
@@ -47,7 +47,7 @@ config_option = click.option(
     "config_path",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="A .conf file of RocketMQ (Java properties) or, ending in .toml, TOML.",
+    help="Read this RocketMQ .conf file (Java properties), or TOML if it ends in .toml.",
 )
 store_option = click.option(
     "--store", "store_path", metavar="DIR", help="Store directory (storePathRootDir)."
@@ -56,7 +56,7 @@ insecure_option = click.option(
     "--insecure",
     "is_insecure",
     is_flag=True,
-    help="Start although the configuration asks for protection that is not there yet.",
+    help="Start even if the configuration asks for protection that CometMQ does not have yet.",
 )
 listen_option = click.option(
     "--listen",
@@ -103,8 +103,8 @@ def up(
 
     Port 0 lets the system choose. One line on stdout says when both accept connections. Ctrl-C or
     SIGTERM stops gracefully: everything acknowledged is on disk when the command returns. The
-    broker registers with this cluster's own name server, whatever NAMESRV_ADDR says, and with those
-    of namesrvAddr in the file or by --set.
+    broker ignores NAMESRV_ADDR: it registers with this cluster's own name server and with the name
+    servers that namesrvAddr sets in the file or by --set.
     """
     started = _monotonic()
     require("broker", "cometmq up")
@@ -121,7 +121,7 @@ def up(
     loaded = load_config(
         config_path,
         overrides=overrides,
-        # The cluster has a name server of its own; that of another cluster does not leak in here.
+        # The cluster has its own name server; NAMESRV_ADDR may name that of another cluster.
         environment={key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"},
         defaults={"bindAddress": "127.0.0.1"},
         is_insecure=is_insecure,
@@ -172,8 +172,8 @@ def name_server(
 ) -> None:
     """Run a name server in the foreground.
 
-    Start as many as you like, side by side: brokers register with all of them, and they never
-    talk to each other.
+    Start as many as you like: brokers register with each, and name servers never talk to each
+    other.
     """
     started = _monotonic()
     set_up_logging(ctx)
@@ -246,13 +246,13 @@ def broker(
 ) -> int:
     """Run a broker in the foreground.
 
-    A broker.conf of RocketMQ starts as it is: keys that have no effect here are accepted and listed
-    once. One that asks for replication, access control or TLS is refused, since none of them is
-    there yet. Later sources win: defaults, file, environment, options, --set.
+    The broker reads RocketMQ's broker.conf unchanged: it accepts keys that have no effect here and
+    lists them once. It refuses a file that asks for replication, access control or TLS, which it
+    does not have yet. Later sources win: defaults, file, environment, options, --set.
 
-    With --processes N this process only watches over N brokers, so that more than one core is
-    used: broker i is called NAME-i, listens on port + 10*i and stores in DIR/NAME-i. One that
-    ends is started again; a signal stops all; their lines come on this process' stderr.
+    With --processes N this process supervises N brokers, which use more than one core: broker i
+    is called NAME-i, listens on port + 10*i and stores in DIR/NAME-i. The supervisor restarts a
+    broker that ends, stops all on a signal, and prints their log lines on its own stderr.
     """
     started = _monotonic()
     require("broker", "cometmq broker")
@@ -308,7 +308,7 @@ def broker(
 
 
 def _root_options(ctx: click.Context) -> list[str]:
-    """-q and -v as they were given to this process."""
+    """Repeat this process' -q and -v."""
     given = ctx.find_root().obj or {}
     return ["-q"] * bool(given.get("quiet")) + ["-v"] * int(given.get("verbose", 0))
 
@@ -319,14 +319,14 @@ async def _recovering(
     *,
     quiet: bool,
 ) -> None:
-    """Start with a progress bar where recovery takes long, and say afterwards what it took."""
+    """Start, show a progress bar where recovery takes long, and report what recovery did."""
     begin = _monotonic()
     with ExitStack() as stack:
-        bars: list[Progress] = []
+        bars: list[ProgressBar] = []
 
         def show(what: str, done: int, total: int) -> None:
             if not bars:
-                # A start without a long recovery must not pay for rich, in time or in memory.
+                # Importing rich costs time and memory, which a short recovery need not pay.
                 if _monotonic() - begin < RECOVERY_WORTH_A_BAR_S:
                     return
                 from cometmq.cli.terminal.output import progress
@@ -343,7 +343,7 @@ async def _recovering(
 
 
 def _recovery_text(report: "RecoveryReport") -> str:
-    """What recovery did, for a person; empty where it had nothing to do worth a line."""
+    """Say what recovery did; empty where it did nothing worth reporting."""
     is_javas_way = report.mode in {"normal", "abnormal"}
     if not (is_javas_way or report.truncated_bytes or report.elapsed_ms > RECOVERY_WORTH_A_LINE_MS):
         return ""
@@ -361,7 +361,7 @@ def _recovery_text(report: "RecoveryReport") -> str:
 
 
 def _failed_start(error: Exception) -> "StoreError":
-    """Cause and remedy of a start that the file system did not let happen."""
+    """Describe the cause and the remedy of a start that the file system made fail."""
     import errno
 
     from cometmq.errors import DiskFull, StoreError
@@ -385,9 +385,13 @@ async def serve_until_stopped(
     *,
     is_supervised: bool = False,
 ) -> None:
-    """Start, say so, wait for a signal, stop; a failed start still stops what had begun.
+    """Start, print the ready line, wait for a signal, stop; a failed start stops what it had begun.
 
-    The end of a supervisor is as good as a signal.
+    A supervised server also stops when its supervisor ends.
+
+    Raises:
+        ConnectFailed: the address cannot be listened on.
+        StoreError: the file system made the start fail; DiskFull where it is full.
     """
     import asyncio
     import gc
@@ -407,8 +411,8 @@ async def serve_until_stopped(
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
-        # The handlers stand before anybody is told: a signal on the heels of the ready line is
-        # as good as any other. Not before the start, so that a long recovery can be broken off.
+        # Install the handlers before the ready line, so that a signal right after it stops the
+        # server; but after the start, so that Ctrl-C can break off a long recovery.
         reasons: list[asyncio.Future[str]] = [asyncio.ensure_future(wait_for_stop_signal())]
         if is_supervised:
             from cometmq.standalone.supervisor import parent_ended

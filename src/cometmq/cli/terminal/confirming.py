@@ -1,8 +1,4 @@
-"""The question before what cannot be taken back.
-
-Job: ask once on stderr, and end the command unless the answer is yes.  Commands leave it out with
-`--yes`.
-"""
+"""Asks for confirmation before a command does what cannot be undone."""
 
 import click
 
@@ -12,13 +8,17 @@ __all__ = ["NotConfirmed", "confirm"]
 
 
 class NotConfirmed(click.ClickException):
-    """The answer was no, or there was none."""
+    """The answer was no, or nobody answered."""
 
     exit_code = FAILED
 
 
 def confirm(question: str) -> None:
-    """Ask; raises NotConfirmed unless the answer is yes, Abort after Ctrl-C."""
+    """Ask on stderr.
+
+    Raises:
+        NotConfirmed: the answer is not yes.
+        click.Abort: after Ctrl-C."""
     try:
         is_wanted = click.confirm(question, err=True)
     except click.Abort as error:

@@ -1,4 +1,4 @@
-"""Exit codes of every command, and the one place that maps an error to one.
+"""Exit codes of every command, and the table that maps errors to them.
 
 | code | meaning                                                            |
 |------|--------------------------------------------------------------------|
@@ -48,7 +48,7 @@ _CODES: Final[tuple[tuple[tuple[type[BaseException], ...], int], ...]] = (
 
 
 def exit_code(error: BaseException) -> int:
-    """The process exit code for ``error``; 1 for whatever the table does not name."""
+    """The process exit code for ``error``; 1 for an error that the table does not name."""
     for kinds, code in _CODES:
         if isinstance(error, kinds):
             return code

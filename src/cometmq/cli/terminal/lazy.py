@@ -1,8 +1,4 @@
-"""Groups whose commands are imported when they run.
-
-Job: `LazyGroup`, a click group over a table, so that `--help` starts in the time click takes and
-an unknown name is answered with the nearest.  It must not know any command.
-"""
+"""A click group that imports a command when it runs; `--help` imports nothing but click."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ CommandTable: TypeAlias = "Mapping[str, tuple[str, str, str]]"
 class LazyGroup(click.Group):
     """A group whose commands are imported on first use.
 
-    The table repeats each command's one line of help; tests hold the two together.
+    The table repeats each command's one line of help; a test compares the two.
     """
 
     def __init__(self, *args: Any, table: CommandTable, **settings: Any) -> None:
@@ -31,7 +27,7 @@ class LazyGroup(click.Group):
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the table's order."""
+        """List the names in the table's order."""
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -56,7 +52,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command list, without importing any of them."""
+        """Write the list of commands without importing any."""
         if not self.table:
             return
         with formatter.section("Commands"):

@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 TIMEOUT_S_MAX: Final = 86_400
-"""A day; whoever wants one request to take longer has mistaken the unit."""
+"""A day; a longer timeout of one request is a mistaken unit."""
 
 
 _SECURITY: Final = "cometmq.security"
@@ -36,47 +36,47 @@ _TLS_MODES: Final = ("on", "off", "no-hostname", "insecure")
 
 
 def _remember(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Keep a connection option where `security_options` finds it."""
+    """Store a connection option for `security_options`."""
     if value is not None:
         ctx.meta.setdefault(_SECURITY, {})[parameter.name] = value
 
 
 def _secured(function: F) -> F:
-    """Keys and TLS. There is no option for the secret: command lines are seen by others."""
+    """Add the options for keys and TLS; the secret has none, as other users see command lines."""
     path = click.Path(exists=True, dir_okay=False)
     options = (
         click.option(
             "--access-key",
             metavar="KEY",
-            help="Sign requests as this account; the secret is taken from COMETMQ_SECRET_KEY.",
+            help="Sign requests as this account, with the secret in COMETMQ_SECRET_KEY.",
             expose_value=False,
             callback=_remember,
         ),
         click.option(
             "--tls",
             type=click.Choice(_TLS_MODES),
-            help="Speak TLS; any host of a trusted authority, or any certificate at all.",
+            help="Use TLS; no-hostname accepts any trusted host, insecure any certificate.",
             expose_value=False,
             callback=_remember,
         ),
         click.option(
             "--tls-ca",
             type=path,
-            help="PEM file of the authorities to trust instead of the system's.",
+            help="Trust the authorities in this PEM file instead of the system's.",
             expose_value=False,
             callback=_remember,
         ),
         click.option(
             "--tls-cert",
             type=path,
-            help="PEM file of our own certificate.",
+            help="PEM file of the client's certificate.",
             expose_value=False,
             callback=_remember,
         ),
         click.option(
             "--tls-key",
             type=path,
-            help="PEM file of its private key.",
+            help="PEM file of that certificate's private key.",
             expose_value=False,
             callback=_remember,
         ),
@@ -87,34 +87,34 @@ def _secured(function: F) -> F:
 
 
 def security_options() -> "SecurityOptions":
-    """Keyword arguments for clients, from the options of the command that runs.
+    """Keyword arguments for clients, from the options of the running command.
 
-    What was not given is left to the client, which looks into the environment.
+    The client reads options that are absent here from the environment.
     """
     from cometmq.client.base.security import SecurityOptions
 
     given: dict[str, str] = click.get_current_context().meta.get(_SECURITY, {})
-    found = SecurityOptions()
+    options = SecurityOptions()
     if "access_key" in given:
-        found["access_key"] = given["access_key"]
+        options["access_key"] = given["access_key"]
     mode = given.get("tls")
     if mode == "off":
-        found["tls"] = False
+        options["tls"] = False
     elif given.keys() & {"tls", "tls_ca", "tls_cert", "tls_key"}:
         from cometmq.net.tls import Tls
 
-        found["tls"] = Tls(
+        options["tls"] = Tls(
             ca_file=given.get("tls_ca"),
             cert_file=given.get("tls_cert"),
             key_file=given.get("tls_key"),
             verify=mode != "insecure",
             check_hostname=mode not in ("insecure", "no-hostname"),
         )
-    return found
+    return options
 
 
 def admin_client(name_server: str, timeout_s: float) -> "Admin":
-    """The client of a command that manages something, with the command's connection options."""
+    """Create an admin client with the connection options of the running command."""
     from cometmq.client import Admin
 
     timeout_ms = round(timeout_s * 1000)
@@ -122,8 +122,8 @@ def admin_client(name_server: str, timeout_s: float) -> "Admin":
 
 
 def name_server_option(function: F) -> F:
-    """`-n HOST:PORT[;HOST:PORT]`, or NAMESRV_ADDR, or this machine's usual port; and what that
-    cluster may ask for."""
+    """Add `-n HOST:PORT[;HOST:PORT]`, which defaults to NAMESRV_ADDR or this machine's usual port,
+    and the options for keys and TLS."""
     return click.option(
         "-n",
         "--name-server",
@@ -138,14 +138,14 @@ def name_server_option(function: F) -> F:
 
 
 def json_option(function: F) -> F:
-    """`--json` on every listing."""
+    """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(
         function
     )
 
 
 def timeout_option(function: F) -> F:
-    """`--timeout SECONDS` for one request."""
+    """Add `--timeout SECONDS` for one request."""
     return click.option(
         "--timeout",
         "timeout_s",
@@ -153,7 +153,7 @@ def timeout_option(function: F) -> F:
         default=5.0,
         show_default=True,
         metavar="SECONDS",
-        help="How long one request may take.",
+        help="Fail a request that takes longer.",
     )(function)
 
 
@@ -163,7 +163,7 @@ def is_quiet(ctx: click.Context) -> bool:
 
 
 def set_up_logging(ctx: click.Context, *, level: int = logging.WARNING) -> None:
-    """Log to stderr at ``level``, one step finer per `-v`; nothing at all with `-q`."""
+    """Log to stderr at ``level``, one step finer per `-v`; log nothing with `-q`."""
     settings = ctx.find_root().obj or {}
     if settings.get("quiet"):
         logging.disable(logging.CRITICAL)

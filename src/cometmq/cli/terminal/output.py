@@ -1,8 +1,7 @@
-"""Tables, JSON and progress bars; rich is imported only when a terminal is there to enjoy it.
+"""Tables, JSON and progress bars; rich is imported only when the output is a terminal.
 
-A listing is a list of dictionaries with equal keys. `--json` prints exactly that; otherwise it
-becomes a table: rich on a terminal, plain aligned columns in a pipe, so that awk and grep see one
-row per line whatever the width.
+A listing is a list of dictionaries with equal keys. `--json` prints the list; otherwise a terminal
+gets a rich table, and a pipe gets plain aligned columns, one row per line for awk and grep.
 """
 
 import json
@@ -13,13 +12,13 @@ from typing import Any, Protocol
 
 from cometmq.cli.terminal.streams import prints_unicode
 
-__all__ = ["Progress", "json_text", "note", "print_json", "print_listing", "progress"]
+__all__ = ["ProgressBar", "json_text", "note", "print_json", "print_listing", "progress"]
 
 Row = Mapping[str, Any]
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """``value`` as JSON that standard output can take; tuples and sets become lists."""
+    """``value`` as JSON that standard output can encode; tuples and sets become lists."""
     return json.dumps(value, indent=indent, ensure_ascii=not prints_unicode(), default=_plain)
 
 
@@ -37,7 +36,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_listing(rows: Sequence[Row], *, as_json: bool, title: str = "", empty: str = "") -> None:
-    """Print a listing; ``empty`` is what a person reads when there is no row."""
+    """Print a listing, or ``empty`` on stderr when there is no row."""
     if as_json:
         print_json(list(rows))
     elif not rows:
@@ -96,24 +95,24 @@ def _rich_table(rows: Sequence[Row], title: str) -> None:
 
 
 def note(text: str) -> None:
-    """A line for a person, on stderr, so that stdout stays data."""
+    """Print a line on stderr, so that stdout holds data only."""
     print(text, file=sys.stderr)
 
 
-class Progress(Protocol):
-    """One bar, or nothing at all."""
+class ProgressBar(Protocol):
+    """A progress bar, or its silent stand-in."""
 
     def update(self, completed: int, total: int | None = None, text: str | None = None) -> None:
-        """Show ``completed`` of ``total`` and, where given, what is being worked on."""
+        """Show ``completed`` of ``total``, and ``text`` as the current step."""
         ...
 
 
-class _Silent:
+class _SilentBar:
     def update(self, completed: int, total: int | None = None, text: str | None = None) -> None:
         return None
 
 
-class _Bar:
+class _TerminalBar:
     def __init__(self, display: Any, task: Any) -> None:
         self._display = display
         self._task = task
@@ -130,10 +129,10 @@ class _Bar:
 @contextmanager
 def progress(
     *texts: str, total: int | None = None, quiet: bool = False
-) -> Iterator[list[Progress]]:
-    """Progress bars on stderr, one per text; silent where stderr is no terminal."""
+) -> Iterator[list[ProgressBar]]:
+    """Show progress bars on stderr, one per text; nothing where stderr is not a terminal."""
     if quiet or not sys.stderr.isatty():
-        yield [_Silent() for _ in texts]
+        yield [_SilentBar() for _ in texts]
         return
     from rich.console import Console
     from rich.progress import (
@@ -155,4 +154,4 @@ def progress(
         transient=True,
     )
     with display:
-        yield [_Bar(display, display.add_task(text, total=total)) for text in texts]
+        yield [_TerminalBar(display, display.add_task(text, total=total)) for text in texts]

@@ -1,9 +1,4 @@
-"""Standard streams and arguments as shells really give them.
-
-Job: make a process that was started with closed streams or a locale without UTF-8 behave like any
-other: nothing is written to a socket that got the number of a stream, and no text fails to print.
-Must not: print anything itself.
-"""
+"""Standard streams that may be closed, and arguments in a locale that may not be UTF-8."""
 
 import io
 import os
@@ -16,16 +11,16 @@ __all__ = ["argument_bytes", "open_streams", "prints_unicode", "utf8"]
 
 
 def open_streams() -> None:
-    """Give closed standard streams to the null device, and let any text be printed.
+    """Open closed standard streams on the null device, and let them print any text.
 
-    ``cometmq ... >&-`` leaves number 1 free, which the next socket would get; the event loop ends
-    the process when it meets that.
+    ``cometmq ... >&-`` leaves descriptor 1 free; the next socket would get it, and output would be
+    written to that socket.
     """
     for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is this one: those below are open by now.
+            # The system picks the lowest free descriptor: this one, as those below are open.
             os.open(os.devnull, mode)
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115 - as long as the process
@@ -39,22 +34,22 @@ def open_streams() -> None:
 
 
 def prints_unicode() -> bool:
-    """Whether standard output takes every character as it is; JSON has escapes of its own."""
+    """Whether standard output can encode every character."""
     return (sys.stdout.encoding or "").lower().replace("-", "") in {"utf8", "utf16", "utf32"}
 
 
 def argument_bytes(argument: str) -> bytes:
-    """An argument as the shell gave it, whatever the locale takes it for."""
+    """The bytes of an argument as the shell passed them, whatever the locale."""
     return os.fsencode(argument)
 
 
 def utf8(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Take an option, or each of several, as UTF-8 text, also where the locale is another.
+    """A click callback: decode an option, or each of several, as UTF-8, whatever the locale.
 
-    For what becomes part of messages or is compared with them.
+    For texts that become part of messages or are compared with them.
 
     Raises:
-        click.BadParameter: it is no UTF-8.
+        click.BadParameter: the value is not UTF-8.
     """
     if isinstance(value, tuple):
         return tuple(utf8(ctx, param, item) for item in value)

@@ -1,8 +1,7 @@
-"""What people type as values, checked: names, finite numbers, durations, moments.
+"""Click types and parsers for names, finite numbers, durations and times.
 
-Job: click types and parsers that refuse what a shell passes on and a command cannot mean: an empty
-name (an unset variable), bytes that are no UTF-8, `nan`, a number no field of the protocol holds.
-They must not know any command.
+They refuse an empty name (an unset variable), bytes that are not UTF-8, `nan`, and numbers that no
+field of the protocol holds.
 """
 
 import math
@@ -25,12 +24,12 @@ __all__ = [
 ]
 
 LONG_MAX: Final = 2**63 - 1
-"""Times and counts travel as Java's long."""
+"""The protocol sends times and counts as Java's long."""
 UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-class _Something(click.types.StringParamType):
-    """Text that is not empty, and, for the name of a topic, a group, a sink, in UTF-8."""
+class _NonEmptyText(click.types.StringParamType):
+    """Text that is not empty; the name of a topic, a group or a sink must also be UTF-8."""
 
     def __init__(self, *, is_unicode: bool) -> None:
         self._is_unicode = is_unicode
@@ -44,9 +43,9 @@ class _Something(click.types.StringParamType):
         return text
 
 
-NAME: Final = _Something(is_unicode=True)
-GIVEN: Final = _Something(is_unicode=False)
-"""A host, a path, a key: an empty one would mean all interfaces, or the working directory."""
+NAME: Final = _NonEmptyText(is_unicode=True)
+GIVEN: Final = _NonEmptyText(is_unicode=False)
+"""A host, a path, a key: an empty text would mean all interfaces, or the working directory."""
 
 
 class Finite(click.FloatRange):
@@ -57,12 +56,12 @@ class Finite(click.FloatRange):
     ) -> float:
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
-            self.fail(f"{number} is no finite number", param, ctx)
+            self.fail(f"{number} is not a finite number", param, ctx)
         return number
 
 
 def whole_number(text: str) -> int | None:
-    """The number that ASCII digits write, where a signed 64-bit field holds it; else None."""
+    """Parse ASCII digits; None for other text or more than a signed 64-bit field holds."""
     digits = text.lstrip("0") or text[-1:]
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
         return None
@@ -71,7 +70,7 @@ def whole_number(text: str) -> int | None:
 
 
 def duration_ms(text: str, default_unit: str = "") -> int | None:
-    """`500ms`, `10s`, `5m`, `2h`, `1d` in ms; None where it is no duration or exceeds 64 bits."""
+    """Parse `500ms`, `10s`, `5m`, `2h`, `1d` into ms; None for other text or more than 64 bits."""
     match = re.fullmatch(r"([0-9]{1,19})\s*(ms|s|m|h|d)?", text)
     if match is None or not (unit := match[2] or default_unit):
         return None
@@ -80,7 +79,7 @@ def duration_ms(text: str, default_unit: str = "") -> int | None:
 
 
 def moment_ms(text: str) -> int | None:
-    """An ISO time, local where it names no zone, or ms since 1970; None for anything else."""
+    """Parse ms since 1970, or an ISO time, which is local where it names no zone; else None."""
     number = whole_number(text)
     if number is not None:
         return number
@@ -108,7 +107,7 @@ def boundary_or_ms(text: str, option: str) -> str | int:
 
 
 def parse_time_ms(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """A click callback: parse ms since 1970, or an ISO time, which is UTC where it names no zone.
+    """A click callback: parse ms since 1970, or an ISO time (UTC where it names no zone).
 
     Raises:
         click.BadParameter: the value is neither.
@@ -121,8 +120,8 @@ def parse_time_ms(ctx: click.Context, parameter: click.Parameter, value: str | N
         moment = datetime.fromisoformat(value)
     except ValueError:
         raise click.BadParameter(
-            f"{value!r} is no time: write 2026-11-22, 2026-11-22T10:30, 2026-11-22T10:30:00+01:00 "
-            "or milliseconds since 1970"
+            f"{value!r} is not a time: write 2026-11-22, 2026-11-22T10:30, "
+            "2026-11-22T10:30:00+01:00 or milliseconds since 1970"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
