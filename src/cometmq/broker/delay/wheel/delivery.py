@@ -12,19 +12,18 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.delay.wheel.near import Near
 from cometmq.errors import MessageIllegal, StoreError
 from cometmq.model.names import TIMER_TOPIC
 from cometmq.store.base.results import PutItem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cometmq.broker.base.state import BrokerState
     from cometmq.broker.delay.wheel.fetch import Ready, Waiting
     from cometmq.broker.delay.wheel.open_slots import OpenSlots
 
-__all__ = ["TimerDelivery"]
+__all__ = ["Near", "TimerDelivery"]
 
 log = logging.getLogger("cometmq.broker")
 
@@ -32,6 +31,66 @@ RUN_COUNT: Final = 128
 """Messages delivered in one turn of the loop."""
 READY_MAX: Final = 16_384
 READY_BYTES_MAX: Final = 32 << 20
+
+
+class Near:
+    """Timed messages of one broker, sent for a slot that is loaded already: delivered unread.
+
+    They are kept by the millisecond at which they are due, in the order in which they came.  Their
+    bound is apart from that of messages read from the log, so that neither keeps the other out.
+    """
+
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_lists", "_times_ms")
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._lists: dict[int, list[Ready]] = {}
+        self._times_ms: list[int] = []
+        """Keys of the dictionary, as a heap."""
+        self._count = self._bytes = 0
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+
+    def push(self, run: Sequence[Ready]) -> int:
+        """Keep messages from the front of a run while there is room; return how many.
+
+        The others have to be read when it is their turn.
+        """
+        room = self._count_max - self._count if self._bytes < self._bytes_max else 0
+        lists = self._lists
+        for ready in run[:room]:
+            due_ms = ready.due_ms
+            messages = lists.get(due_ms)
+            if messages is None:
+                lists[due_ms] = [ready]
+                heapq.heappush(self._times_ms, due_ms)
+            else:
+                messages.append(ready)
+            self._bytes += ready.unit.size
+        count = min(room, len(run))
+        self._count += count
+        return count
+
+    def next_due_ms(self) -> float:
+        """Return when the first message is due; infinity when there is none."""
+        return self._times_ms[0] if self._times_ms else inf
+
+    def take(self, count_max: int) -> list[Ready]:
+        """Remove and return messages of the first due time; there must be one."""
+        due_ms = self._times_ms[0]
+        messages = self._lists[due_ms]
+        taken = messages[:count_max]
+        if len(taken) == len(messages):
+            del self._lists[due_ms]
+            heapq.heappop(self._times_ms)
+        else:
+            del messages[:count_max]
+        self._count -= len(taken)
+        self._bytes -= sum([ready.unit.size for ready in taken])
+        return taken
+
+    def undelivered(self) -> list[Waiting]:
+        """Return the units of all messages kept here."""
+        return [ready.unit for messages in self._lists.values() for ready in messages]
 
 
 class TimerDelivery:
@@ -62,9 +121,9 @@ class TimerDelivery:
         heapq.heappush(self._heap, (ready.due_ms, self._numbers, ready))
         self._bytes += ready.unit.size
 
-    def left(self) -> list[Waiting]:
+    def undelivered(self) -> list[Waiting]:
         """Return the units of messages that are not delivered."""
-        return [ready.unit for _, _, ready in self._heap] + self.near.left()
+        return [ready.unit for _, _, ready in self._heap] + self.near.undelivered()
 
     def next_due_ms(self) -> float:
         """Return when the first message is due; infinity when there is none."""

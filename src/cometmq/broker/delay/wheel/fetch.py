@@ -58,7 +58,7 @@ class Waiting(msgspec.Struct, gc=False, frozen=True):
     """A message of an open slot that is not delivered yet."""
 
     slot_ms: int
-    place: int
+    physical_offset: int
     """Physical offset of its record in the timer topic."""
     size: int
     write_ms: int
@@ -115,26 +115,32 @@ def load_slot(
     seen: set[int] = set()
     log_min = store.min_physical_offset
     gone_count = 0
-    for number, (place, magic) in enumerate(zip(found.physical_offsets, found.magics, strict=True)):
-        if place < log_min:
+    for number, (physical_offset, magic) in enumerate(
+        zip(found.physical_offsets, found.magics, strict=True)
+    ):
+        if physical_offset < log_min:
             gone_count += 1
             continue
-        if place in seen or place in moved:
+        if physical_offset in seen or physical_offset in moved:
             continue
-        seen.add(place)
+        seen.add(physical_offset)
         if magic & TIMER_DELETE and not magic & TIMER_ROLL:
-            message = _read(store, place)
+            message = _read(store, physical_offset)
             key = find_property(message.raw_properties, b"TIMER_DEL_UNIQKEY") if message else None
             if key is not None:
                 unit = Waiting(
-                    slot_ms, place, found.sizes[number], found.write_times_ms[number], magic
+                    slot_ms,
+                    physical_offset,
+                    found.sizes[number],
+                    found.write_times_ms[number],
+                    magic,
                 )
                 recalls[key.decode("utf-8", "replace")] = unit
             continue
         kept.positions.append(found.positions[number])
         kept.magics.append(magic)
         kept.write_times_ms.append(found.write_times_ms[number])
-        kept.physical_offsets.append(place)
+        kept.physical_offsets.append(physical_offset)
         kept.sizes.append(found.sizes[number])
     if gone_count:
         log.info(
@@ -152,7 +158,7 @@ def fetch(
     """Read messages; those that can or need not be delivered come back as they came.  Blocks."""
     result: list[Ready | Waiting] = []
     for unit in units:
-        message = _read(store, unit.place)
+        message = _read(store, unit.physical_offset)
         ready = _ready(message, unit, precision_ms) if message is not None else None
         if ready is None or settled.has(ready):
             result.append(unit)
@@ -161,15 +167,17 @@ def fetch(
     return result
 
 
-def _read(store: MessageStore, place: int) -> StoredMessage | None:
+def _read(store: MessageStore, physical_offset: int) -> StoredMessage | None:
     try:
-        record = store.message_at(place)
+        record = store.message_at(physical_offset)
         message = None if record is None else decode_message(record)
     except (StoreError, CodecError) as error:
-        log.error("timed message at physical offset %d is lost: %s", place, error)
+        log.error("timed message at physical offset %d is lost: %s", physical_offset, error)
         return None
     if message is None:
-        log.error("timed message at physical offset %d is lost: its log file is gone", place)
+        log.error(
+            "timed message at physical offset %d is lost: its log file is gone", physical_offset
+        )
     return message
 
 
@@ -257,8 +265,8 @@ class Settled:
         keys: Counter[bytes] = Counter()
         # Its slot's time had come when a message was delivered.
         # A staged batch that is being published may keep the end of the queue from readers.
-        place = store.queue_offset_by_time(topic, queue_id, self._from_ms, held_too=True)
-        while units := store.units(topic, queue_id, place, _READ_UNITS, held_too=True):
+        queue_offset = store.queue_offset_by_time(topic, queue_id, self._from_ms, held_too=True)
+        while units := store.units(topic, queue_id, queue_offset, _READ_UNITS, held_too=True):
             for unit in units:
                 message = _read(store, unit.physical_offset) if unit.size > 0 else None
                 if message is None or message.store_timestamp_ms >= self._to_ms:
@@ -266,8 +274,8 @@ class Settled:
                 raw = message.raw_properties
                 if find_property(raw, b"TIMER_DEQUEUE_MS") is not None:
                     keys[_identity(raw)] += 1
-            place += len(units)
-        return place, keys
+            queue_offset += len(units)
+        return queue_offset, keys
 
 
 def _identity(raw: bytes) -> bytes:

@@ -34,7 +34,7 @@ class Fresh(msgspec.Struct, gc=False, frozen=True):
     """A message of the timer topic."""
 
     queue_offset: int
-    place: int
+    physical_offset: int
     """Physical offset of its record."""
     size: int
     out_ms: int

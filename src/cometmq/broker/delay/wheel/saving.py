@@ -137,10 +137,12 @@ class TimerSaving:
         last_ms = slots.last_touched_ms()
         if last_ms is None:
             return
-        rest = sorted((unit for unit in left if unit.slot_ms <= last_ms), key=lambda one: one.place)
+        rest = sorted(
+            (unit for unit in left if unit.slot_ms <= last_ms), key=lambda one: one.physical_offset
+        )
         self._book.clear(last_ms)
         for unit in rest:
-            self._book.add(last_ms, unit.write_ms, unit.magic, unit.place, unit.size, 0)
+            self._book.add(last_ms, unit.write_ms, unit.magic, unit.physical_offset, unit.size, 0)
         is_done = all(unit.magic & TIMER_DELETE and not unit.magic & TIMER_ROLL for unit in rest)
         if is_done:
             slots.left_ms = last_ms

@@ -145,7 +145,7 @@ class TimerService:
         loading = self._loading
         while loading.is_loading:  # noqa: ASYNC110 - a worker is reading one slot
             await asyncio.sleep(0.001)
-        left = [*self._delivery.left(), *loading.left(), *self._slots.recalls.values()]
+        left = [*self._delivery.undelivered(), *loading.left(), *self._slots.recalls.values()]
         await self._saving.finish(None if loading.is_unknown else left)
 
     # -- taking up -------------------------------------------------------------------------
@@ -157,7 +157,11 @@ class TimerService:
                 # Before it is durable: a message must not leave while its recall is being flushed.
                 slot_ms = max(fresh.out_ms, self.read_ms)
                 self._slots.recalls[fresh.recalls] = Waiting(
-                    slot_ms, fresh.place, fresh.size, self.rules.floor(slot_ms), TIMER_DELETE
+                    slot_ms,
+                    fresh.physical_offset,
+                    fresh.size,
+                    self.rules.floor(slot_ms),
+                    TIMER_DELETE,
                 )
         self.intake.added(run)
         self._soon()
@@ -171,7 +175,7 @@ class TimerService:
         """Place messages in order, those of one slot together."""
         if len(self._moved):
             # What was appended again is not placed again when it is taken up again after a crash.
-            run = [fresh for fresh in run if fresh.place not in self._moved]
+            run = [fresh for fresh in run if fresh.physical_offset not in self._moved]
         hashes = {topic: java_hash(topic) for topic in {fresh.topic for fresh in run}}
         write_ms = self.rules.floor(now_ms)
         for (out_ms, recalls), group in groupby(run, _place_of):
@@ -179,7 +183,7 @@ class TimerService:
             if recalls is not None:
                 magic |= TIMER_DELETE
             some = list(group)
-            units = [(fresh.place, fresh.size, hashes[fresh.topic]) for fresh in some]
+            units = [(fresh.physical_offset, fresh.size, hashes[fresh.topic]) for fresh in some]
             self._book.add_run(slot_ms, write_ms, magic, units)
             self.taken_count += len(some)
             for _ in some:
@@ -190,7 +194,9 @@ class TimerService:
     def _take_open(self, run: list[Fresh], slot_ms: int, write_ms: int, magic: int) -> None:
         """Take what was placed in a slot that is loaded already."""
         is_rolled = bool(magic & TIMER_ROLL)
-        units = [Waiting(slot_ms, fresh.place, fresh.size, write_ms, magic) for fresh in run]
+        units = [
+            Waiting(slot_ms, fresh.physical_offset, fresh.size, write_ms, magic) for fresh in run
+        ]
         recalls = run[0].recalls
         if recalls is not None and not is_rolled:
             self._slots.recalls[recalls] = units[-1]

@@ -12,8 +12,8 @@ from tests.unit.broker.send.test_send_run import PLAIN, exchange, frame, store_o
 from tests.unit.broker.transacting import stored
 
 from cometmq.broker import Broker
+from cometmq.broker.delay.wheel.delivery import Near
 from cometmq.broker.delay.wheel.fetch import Ready
-from cometmq.broker.delay.wheel.near import Near
 from cometmq.broker.delay.wheel.timed_send import TimedKind, Timing
 from cometmq.broker.send.kinds import PLAIN as PLAIN_KIND
 from cometmq.broker.send.kinds import make_property_reader
