@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cometmq.codec.java_properties import format_properties
-from cometmq.core.base.settings import TLS_DEMANDS, Demand, SettingTable, parse_settings
+from cometmq.core.base.settings import TLS_DEMANDS, Demand, SettingTable, parse_settings, values_of
 from cometmq.errors import ConfigError
 
 __all__ = [
@@ -108,10 +108,13 @@ IGNORED_KEYS: Final = frozenset(
 )
 DEMANDS: Final[Mapping[str, Demand]] = {
     "enableControllerInNamesrv": Demand(
-        ("", "false"), "controller mode is not part of this version", "set false"
+        ("", "false"), "controller mode is not part of this version", "set false", value="false"
     ),
     "clusterTest": Demand(
-        ("", "false"), "product environments are not part of this version", "set false"
+        ("", "false"),
+        "product environments are not part of this version",
+        "set false",
+        value="false",
     ),
     **TLS_DEMANDS,
 }
@@ -150,8 +153,8 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         return _BLACK_LISTED_KEYS.union(key for key in own if key)
 
     def properties_text(self) -> str:
-        """All effective keys as `key=value` lines, as GET_NAMESRV_CONFIG answers them."""
-        return format_properties(_TABLE.texts(self))
+        """What holds for all but ignored keys as lines, as GET_NAMESRV_CONFIG answers them."""
+        return format_properties(_TABLE.texts(self) | values_of(DEMANDS))
 
 
 class LoadedNameServerConfig(msgspec.Struct, frozen=True):

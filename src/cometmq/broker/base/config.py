@@ -35,6 +35,7 @@ from cometmq.core.base.settings import (
     parse_settings,
     setting_text,
     unknown_key,
+    values_of,
 )
 from cometmq.errors import ConfigError
 
@@ -63,23 +64,28 @@ _REPLICATION: Final = (
 )
 _OPEN: Final = "is not part of this version, so the broker would let everybody in"
 DEMANDS: Final[Mapping[str, Demand]] = {
-    "brokerRole": Demand(("async_master",), _REPLICATION, "set ASYNC_MASTER"),
-    "brokerId": Demand(("0", "-1"), _REPLICATION, "set 0; only slaves have another id"),
-    "inSyncReplicas": Demand(_ONE, _REPLICATION, "set 1"),
-    "minInSyncReplicas": Demand(_ONE, _REPLICATION, "set 1"),
-    "totalReplicas": Demand(_ONE, _REPLICATION, "set 1"),
-    "allAckInSyncStateSet": Demand(_FALSE, _REPLICATION, "set false"),
-    "duplicationEnable": Demand(_FALSE, _REPLICATION, "set false"),
-    "enableSlaveActingMaster": Demand(_FALSE, _REPLICATION, "set false"),
-    "enableDLegerCommitLog": Demand(_FALSE, "DLedger is not part of this version", "set false"),
-    "enableControllerMode": Demand(
-        _FALSE, "controller mode is not part of this version", "set false"
+    "brokerRole": Demand(("async_master",), _REPLICATION, "set ASYNC_MASTER", value="ASYNC_MASTER"),
+    "brokerId": Demand(("0", "-1"), _REPLICATION, "set 0; only slaves have another id", value="0"),
+    "inSyncReplicas": Demand(_ONE, _REPLICATION, "set 1", value="1"),
+    "minInSyncReplicas": Demand(_ONE, _REPLICATION, "set 1", value="1"),
+    "totalReplicas": Demand(_ONE, _REPLICATION, "set 1", value="1"),
+    "allAckInSyncStateSet": Demand(_FALSE, _REPLICATION, "set false", value="false"),
+    "duplicationEnable": Demand(_FALSE, _REPLICATION, "set false", value="false"),
+    "enableSlaveActingMaster": Demand(_FALSE, _REPLICATION, "set false", value="false"),
+    "enableDLegerCommitLog": Demand(
+        _FALSE, "DLedger is not part of this version", "set false", value="false"
     ),
-    "storeType": Demand(("", "default"), "RocksDB queues are not supported", "set default"),
-    "aclEnable": Demand(_FALSE, f"access control {_OPEN}", "set false", True),
+    "enableControllerMode": Demand(
+        _FALSE, "controller mode is not part of this version", "set false", value="false"
+    ),
+    "storeType": Demand(
+        ("", "default"), "RocksDB queues are not supported", "set default", value="default"
+    ),
+    "aclEnable": Demand(_FALSE, f"access control {_OPEN}", "set false", True, "false"),
     "authenticationEnabled": Demand(_FALSE, f"authentication {_OPEN}", "set false", True),
     "authorizationEnabled": Demand(_FALSE, f"authorization {_OPEN}", "set false", True),
     **TLS_DEMANDS,
+    "useTLS": TLS_DEMANDS["useTLS"]._replace(value="false"),
 }
 """Keys that may ask for what is not here; a broker that starts must do what its file says."""
 
@@ -233,8 +239,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_java_name)
         return _TABLE.texts(self)
 
     def properties_text(self) -> str:
-        """Give all effective keys as ``key=value`` lines, as GET_BROKER_CONFIG answers them."""
-        return format_properties(self.to_properties())
+        """Give what holds for all but ignored keys as lines, as GET_BROKER_CONFIG answers them."""
+        return format_properties(self.to_properties() | values_of(DEMANDS))
 
 
 def _absolute(path: str) -> str:

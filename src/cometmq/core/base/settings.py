@@ -36,6 +36,7 @@ __all__ = [
     "parse_settings",
     "setting_text",
     "unknown_key",
+    "values_of",
 ]
 
 NEAR: Final = 0.6
@@ -108,6 +109,13 @@ class Demand(NamedTuple):
     """What the operator can do."""
     is_protection: bool = False
     """It keeps somebody out; an operator may start without it (``--insecure``)."""
+    value: str = ""
+    """What holds here, for keys that RocketMQ's servers list beside their other settings."""
+
+
+def values_of(demands: Mapping[str, Demand]) -> dict[str, str]:
+    """Return what holds for each key that RocketMQ's servers list."""
+    return {key: demand.value for key, demand in demands.items() if demand.value}
 
 
 _NO_TLS: Final = "servers do not speak TLS in this version"
