@@ -150,20 +150,20 @@ def _drop_settled(store: MessageStore, loaded: LoadedTransactions, begin: int) -
         for queue_offset in loaded.halves.offsets()
         if (half := loaded.halves.at(queue_offset)) is not None
     }
-    place, end = begin, store.max_physical_offset
+    physical_offset, end = begin, store.max_physical_offset
     file_bytes = store.config.commit_log_file_bytes
-    while place < end:
+    while physical_offset < end:
         try:
-            record = store.message_at(place)
+            record = store.message_at(physical_offset)
             if record is None:
-                place = (place // file_bytes + 1) * file_bytes
+                physical_offset = (physical_offset // file_bytes + 1) * file_bytes
                 continue
             header = read_record_header(record)
         except (StoreError, CodecError) as error:
             log.error(
                 "the log cannot be read at %d for transactions that were committed behind it: %s;"
                 " their producers are asked again",
-                place,
+                physical_offset,
                 error,
             )
             return
@@ -172,7 +172,7 @@ def _drop_settled(store: MessageStore, loaded: LoadedTransactions, begin: int) -
             del by_place[half.physical_offset]
             loaded.halves.remove(half)
             loaded.found_ended.append(half.queue_offset)
-        place += header.total_size
+        physical_offset += header.total_size
 
 
 def _settles(header: RecordHeader, record: memoryview) -> bool:
@@ -185,24 +185,24 @@ def _settles(header: RecordHeader, record: memoryview) -> bool:
 
 def _messages(store: MessageStore, topic: str, start: int) -> Iterator[StoredMessage]:
     """All readable messages of queue 0 from an offset on."""
-    place, end = start, store.max_queue_offset(topic, 0)
-    while place < end:
+    queue_offset, end = start, store.max_queue_offset(topic, 0)
+    while queue_offset < end:
         try:
-            found = store.get(topic, 0, place, _READ_COUNT, _READ_BYTES, allow_cold=True)
+            result = store.get(topic, 0, queue_offset, _READ_COUNT, _READ_BYTES, allow_cold=True)
         except StoreError as error:
-            log.error("%s cannot be read at %d: %s", topic, place, error)
+            log.error("%s cannot be read at %d: %s", topic, queue_offset, error)
             return
-        if not isinstance(found, GetResult) or found.next_queue_offset <= place:
+        if not isinstance(result, GetResult) or result.next_queue_offset <= queue_offset:
             return
-        if found.status is GetStatus.FOUND:
+        if result.status is GetStatus.FOUND:
             try:
-                yield from decode_messages(b"".join(found.chunks))
+                yield from decode_messages(b"".join(result.chunks))
             except CodecError as error:
                 log.error(
                     "%s: messages %d to %d cannot be decoded: %s; run cometmq store verify",
                     topic,
-                    place,
-                    found.next_queue_offset - 1,
+                    queue_offset,
+                    result.next_queue_offset - 1,
                     error,
                 )
-        place = found.next_queue_offset
+        queue_offset = result.next_queue_offset
