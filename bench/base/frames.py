@@ -196,7 +196,7 @@ class FrameRing:
         return template
 
     def _message(self) -> _Template:
-        """A body alone, or one message of a batch body (wire.md 4.2)."""
+        """A body alone, or one message of a batch body (docs/internals/protocol.md#batch-body)."""
         template = _Template()
         properties = _Template()
         _add_properties(properties, b"\x01", b"\x02", is_grouped=self._is_grouped)

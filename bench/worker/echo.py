@@ -56,7 +56,8 @@ _decode_ext: Final = msgspec.json.Decoder(_Ext, strict=False).decode
 
 
 def pull_body(body_bytes: int) -> bytes:
-    """32 stored messages (wire.md 4.1) with bodies of zeros, as one pull answer carries them."""
+    """32 stored messages (docs/internals/protocol.md#stored-message) with bodies of zeros, as one
+    pull answer carries them."""
     body = bytes(body_bytes)
     topic = b"bench0000"
     properties = b"KEYS\x01k000000000000\x02UNIQ_KEY\x01" + b"0" * 32 + b"\x02TAGS\x01TagA\x02"

@@ -1,10 +1,10 @@
 """The honest part: a run counts only if every acknowledged message is read back unharmed.
 
-Reads the stored-message layout with its own few lines (wire.md 4.1) rather than with `codec`, so
-that a mistake shared by our encoder and our decoder does not pass. Per record it checks magic,
-topic, the stored CRC against the bytes, and the bytes against what the generator rendered for the
-message id in the body; then it compares (queue, queue offset, message id) of all records with the
-acknowledgements.
+Reads the stored-message layout with its own few lines (docs/internals/protocol.md#stored-message)
+rather than with `codec`, so that a mistake shared by our encoder and our decoder does not pass. Per
+record it checks magic, topic, the stored CRC against the bytes, and the bytes against what the
+generator rendered for the message id in the body; then it compares (queue, queue offset, message
+id) of all records with the acknowledgements.
 """
 
 from __future__ import annotations

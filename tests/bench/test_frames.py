@@ -70,7 +70,8 @@ def test_the_crc_of_a_message_id_is_that_of_its_body(batch_count: int) -> None:
 
 
 def test_a_batch_frame_carries_its_messages_with_their_own_properties() -> None:
-    """Sub-messages have distinct ids, keys and unique ids (wire.md 4.2)."""
+    """Sub-messages have distinct ids, keys and unique ids
+    (docs/internals/protocol.md#batch-body)."""
     ring = FrameRing(Targets("T"), body_bytes=32, batch_count=3, seed=1)
     (request,) = requests_of(ring.burst(1, 1))
     messages = decode_batch(request.body)
@@ -81,7 +82,7 @@ def test_a_batch_frame_carries_its_messages_with_their_own_properties() -> None:
 
 
 def test_the_header_length_word_fits_the_header() -> None:
-    """Frame arithmetic as in wire.md 1.2."""
+    """Frame arithmetic as in docs/internals/protocol.md#frames."""
     ring = FrameRing(Targets("T"), body_bytes=32, seed=1)
     frame = ring.burst(1, 1)
     length, header = struct.unpack_from(">II", frame)

@@ -39,7 +39,7 @@ ReportProgress = Callable[[str, int, int], None]
 CONFIG_WRITE_WAIT_S = 10.0
 """How long a stop waits for a configuration write that a worker has begun."""
 _VIP_PORT_DISTANCE = 2
-"""Clients up to 4.4.0 send to the port two below (wire.md 5.6)."""
+"""Clients up to 4.4.0 send to the port two below (docs/internals/protocol.md#vip-port)."""
 
 
 class Broker:

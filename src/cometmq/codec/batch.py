@@ -1,6 +1,6 @@
 """Body of SEND_BATCH_MESSAGE: small messages back to back, without topic or queue.
 
-Per message, big-endian (``MessageDecoder.encodeMessage``; wire.md 4.2)::
+Per message, big-endian (``MessageDecoder.encodeMessage``; docs/internals/protocol.md#batch-body)::
 
     0      4      8      12     16            20        20+b   22+b
     |total |magic |crc   |flag  |body_length  |body...  |plen  |properties...|

@@ -1,6 +1,7 @@
 """The store's ``checkpoint`` file: up to which store time each part is safely on disk.
 
-4096 bytes, the first 40 used, big-endian (``StoreCheckpoint``; store.md 1.2)::
+4096 bytes, the first 40 used, big-endian (``StoreCheckpoint``;
+docs/internals/store.md#checkpoint)::
 
     0             8            16          24                    32               40
     |physic_ms    |logics_ms   |index_ms   |master_flushed_offset|confirm_offset  | zeros

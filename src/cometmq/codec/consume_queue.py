@@ -1,6 +1,6 @@
 """Consume-queue unit and its optional extension: where one message of a queue lies in the log.
 
-Unit, 20 bytes, big-endian (``ConsumeQueue``; store.md 3.1)::
+Unit, 20 bytes, big-endian (``ConsumeQueue``; docs/internals/store.md#consume-queue)::
 
     0                8        12               20
     |physical_offset |size    |tags_code       |
@@ -8,7 +8,8 @@ Unit, 20 bytes, big-endian (``ConsumeQueue``; store.md 3.1)::
 A unit is valid when physical_offset >= 0 and size > 0; unwritten space is zeros.  A queue whose
 head is lost begins with pre-blank units (0, 0x7FFFFFFF, 0), which pass that test.
 
-Extension unit, 20 bytes and more (``ConsumeQueueExt.CqExtUnit``; store.md 3.7)::
+Extension unit, 20 bytes and more (``ConsumeQueueExt.CqExtUnit``;
+docs/internals/store.md#extension-units)::
 
     0    2                10               18   20
     |size|tags_code       |store_time_ms   |bits|bitmap...|

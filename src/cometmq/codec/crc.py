@@ -1,7 +1,7 @@
 """CRC-32 as RocketMQ stores it: the zlib polynomial with the top bit cleared.
 
 Besides the body CRC a broker can end the properties of a record with a CRC over the whole
-record (``enabledAppendPropCRC``; store.md 2.4), always the last 20 bytes::
+record (``enabledAppendPropCRC``; docs/internals/store.md#property-crc), always the last 20 bytes::
 
     0        8    9           19   20
     |__CRC32#|0x01|10 digits  |0x02|

@@ -3,7 +3,8 @@
 Host field: 4 (IPv4) or 16 (IPv6) address bytes, then the port as a 32-bit integer.
 
 Offset message id: upper-case hex of store host and physical offset, 16 bytes or 28 with IPv6
-(``MessageDecoder.createMessageId``; wire.md 4.7).  Clients parse it and dial the host in it.
+(``MessageDecoder.createMessageId``; docs/internals/protocol.md#message-ids).  Clients parse it and
+dial the host in it.
 
 Unique id, made by the client (``MessageClientIDSetter``)::
 

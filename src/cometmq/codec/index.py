@@ -1,7 +1,7 @@
 """Index file: from a message key to places in the commit log, as an on-disk hash table.
 
 File = 40-byte head + slot_count * 4 + entry_count * 20 (``IndexFile``, ``IndexHeader``;
-store.md 4.1), big-endian::
+docs/internals/store.md#index-file), big-endian::
 
     head  0          8          16         24         32     36     40
           |begin_ms  |end_ms    |begin_phy |end_phy   |slots |next  |

@@ -1,8 +1,9 @@
 """Java's ``String.hashCode`` and the three numbers RocketMQ derives from it.
 
 ``h = 31 * h + u`` over the UTF-16 code units, wrapped to a signed 32-bit integer
-(``java.lang.String``; wire.md 4.6, store.md 3.2).  A character outside the basic plane counts as
-its two surrogates, and hashing UTF-8 bytes instead (as the Go client does) gives other numbers.
+(``java.lang.String``; docs/internals/protocol.md#tag-hash).  A character outside the basic plane
+counts as its two surrogates, and hashing UTF-8 bytes instead (as the Go client does) gives other
+numbers.
 """
 
 import struct

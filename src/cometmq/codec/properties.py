@@ -2,8 +2,9 @@
 
 Writers end with 0x02, readers accept its absence (Java 4.9.8 leaves it out).  Java's reader
 drops entries with an empty name or an empty value and lets the last of two equal names win
-(``MessageDecoder.string2messageProperties``; wire.md 4.4, store.md 2.3); so do we.  There is no
-escape: 0x01 and 0x02 inside a name or value would corrupt the map, so the writer refuses them.
+(``MessageDecoder.string2messageProperties``; docs/internals/protocol.md#properties); so do we.
+There is no escape: 0x01 and 0x02 inside a name or value would corrupt the map, so the writer
+refuses them.
 """
 
 import re

@@ -1,7 +1,8 @@
 """The stored message: one record of the commit log and of every pull answer.
 
-Big-endian, back to back, no padding (``MessageDecoder``, ``CommitLog``; wire.md 4.1, store.md
-2.1).  With two IPv4 hosts::
+Big-endian, back to back, no padding (``MessageDecoder``, ``CommitLog``;
+docs/internals/protocol.md#stored-message, docs/internals/store.md#commit-log-record). With two IPv4
+hosts::
 
     0      4      8      12     16     20            28             36
     |total |magic |crc   |queue |flag  |queue_offset |phys_offset   |

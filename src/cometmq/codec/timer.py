@@ -1,6 +1,7 @@
 """What a Java broker keeps of its timers: units of the timer log, and the file ``timercheck``.
 
-Unit of the timer log, 52 bytes, big-endian (``TimerLog``, ``TimerMessageStore``; store.md 5.2)::
+Unit of the timer log, 52 bytes, big-endian (``TimerLog``, ``TimerMessageStore``;
+docs/internals/store.md#timer-log)::
 
     0    4              12    16            24        28              36   40         44       52
     |size|previous_unit |magic|write_time_ms|delay_ms |physical_offset|size|topic hash|reserved|

@@ -328,7 +328,8 @@ class MessageStore:
         *,
         allow_cold: bool = False,
     ) -> GetResult | ColdRead:
-        """Read from a queue offset on, with the statuses of RocketMQ (store.md 3.9).
+        """Read from a queue offset on, with the statuses of RocketMQ
+        (docs/internals/store.md#reading-a-queue).
 
         `codes` filters by tags code and `match` by the record.  Two arguments spare calls of
         `match`: by `hint` an extension unit tells that its message cannot match, and a record

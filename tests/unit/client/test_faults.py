@@ -261,7 +261,8 @@ def test_start_survives_a_broker_that_cannot_tell_offsets() -> None:
     ],
 )
 def test_where_a_new_group_begins(consume_from: Any, asked: int, expected: list[bytes]) -> None:
-    """store.md 9.2, for a broker that has no offset of the group (22)."""
+    """docs/internals/delivery.md#where-a-group-starts, for a broker that has no offset of the group
+    (22)."""
 
     async def run() -> None:
         broker = FakeBroker({"t": 1})

@@ -5,7 +5,7 @@ import pytest
 from cometmq.codec.batch import batch_item_bytes, decode_batch, encode_batch
 from cometmq.errors import CodecError, LocalProtocolError
 
-# wire.md 8, vector 5.
+# docs/internals/protocol.md#test-vectors, vector 5.
 VECTOR = bytes.fromhex("00000022000000000000000000000000000000026231000a54414753015461674102")
 
 

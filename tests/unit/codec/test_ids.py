@@ -44,7 +44,7 @@ def test_host_fields_have_two_sizes() -> None:
 
 
 def test_offset_ids_both_ways() -> None:
-    """wire.md 8, vector 4."""
+    """docs/internals/protocol.md#test-vectors, vector 4."""
     host = encode_host("10.0.0.2:10911")
     assert offset_message_id(host, 1000) == "0A00000200002A9F00000000000003E8"
     assert offset_message_id_prefix(host) == "0A00000200002A9F"

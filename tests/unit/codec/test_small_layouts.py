@@ -38,7 +38,7 @@ from cometmq.model.offsets import PhysicalOffset
 
 
 def test_body_crc_has_31_bits() -> None:
-    """wire.md 8, vector 4, and trap T23."""
+    """docs/internals/protocol.md#test-vectors, vector 4, and trap T23."""
     assert body_crc(b"hello") == 907060870
     assert body_crc(b"") == 0
     high = next(b"%d" % n for n in range(100) if zlib.crc32(b"%d" % n) >= 2**31)
@@ -47,7 +47,7 @@ def test_body_crc_has_31_bits() -> None:
 
 
 def test_crc_tail_digits_are_backwards() -> None:
-    """store.md 2.4: 1234567890 is stored as 0987654321."""
+    """docs/internals/store.md#property-crc: 1234567890 is stored as 0987654321."""
     assert encode_crc_tail(1234567890) == b"__CRC32#\x010987654321\x02"
     assert encode_crc_tail(7) == b"__CRC32#\x017000000000\x02"
     assert decode_crc_tail(b"any" + encode_crc_tail(1234567890)) == 1234567890
@@ -107,7 +107,7 @@ def test_broken_extension_units_are_refused(raw: bytes) -> None:
 
 
 def test_index_layout() -> None:
-    """Sizes and positions of store.md 4.1."""
+    """Sizes and positions of docs/internals/store.md#index-file."""
     assert index_file_bytes(SLOT_COUNT_DEFAULT, INDEX_COUNT_DEFAULT) == 420_000_040
     assert slot_position(0) == 40
     assert entry_position(1, SLOT_COUNT_DEFAULT) == 40 + 4 * 5_000_000 + 20

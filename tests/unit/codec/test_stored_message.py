@@ -20,7 +20,7 @@ from cometmq.codec.stored_message import (
 )
 from cometmq.errors import CodecError, LocalProtocolError
 
-# wire.md 8, vector 4, from the Java classes.
+# docs/internals/protocol.md#test-vectors, vector 4, from the Java classes.
 VECTOR = bytes.fromhex(
     "00000073daa320a73610a6860000000300000000000000000000002a00000000000003e800000000"
     "0000018bcfe568000a0000010000c3500000018bcfe568010a00000200002a9f0000000000000000"

@@ -107,7 +107,8 @@ def test_batch_is_consecutive_and_in_one_file() -> None:
 
 @pytest.mark.parametrize("spare", [0, 1, 7, 8])
 def test_file_ends_with_room_for_its_blank(spare: int) -> None:
-    """A record is appended only if 8 bytes stay behind it (store.md 2.5)."""
+    """A record is appended only if 8 bytes stay behind it
+    (docs/internals/store.md#end-of-a-log-file)."""
     rig = Rig(commit_log_file_bytes=4_096)
     overhead = 91 + 1
     rig.put(body=bytes(4_096 - overhead - spare - overhead - 10))
@@ -147,7 +148,7 @@ def test_limits_name_value_and_limit() -> None:
 
 
 def test_get_answers_every_status() -> None:
-    """The table of store.md 3.9."""
+    """The table of docs/internals/store.md#reading-a-queue."""
     rig = Rig()
     for n in range(5):
         rig.put(body=b"%d" % n, tags_code=n)

@@ -3,8 +3,9 @@
 A worker reads the message, `cometmq.core.retry.retry` decides where it goes, and a copy is stored
 there.  The original stays in its queue, and the group's offset does not move.
 
-Source: AbstractSendMessageProcessor.consumerSendMsgBack of RocketMQ 5.4 (store.md 7.2).  Beyond it
-the group's own retry policy applies (`cometmq.core.retry.retry_policy`).
+Source: AbstractSendMessageProcessor.consumerSendMsgBack of RocketMQ 5.4
+(docs/internals/delivery.md#send-back).  Beyond it the group's own retry policy applies
+(`cometmq.core.retry.retry_policy`).
 """
 
 from __future__ import annotations

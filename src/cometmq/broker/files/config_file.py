@@ -1,9 +1,10 @@
 """One JSON configuration file of the broker: loaded at the start, written after changes.
 
-The file rule is that of ConfigManager of RocketMQ 5.4 (store.md 1.4), made stricter.  The file is
-replaced atomically and durably; the version before stays beside it as ``.bak``.  A file that does
-not decode is renamed to ``.damaged`` with a log line, and the ``.bak`` is read.  If that does not
-decode either, the start ends, because writing would destroy what an operator might repair.
+The file rule is that of ConfigManager of RocketMQ 5.4
+(docs/internals/store.md#configuration-files), made stricter.  The file is replaced atomically and
+durably; the version before stays beside it as ``.bak``.  A file that does not decode is renamed to
+``.damaged`` with a log line, and the ``.bak`` is read.  If that does not decode either, the start
+ends, because writing would destroy what an operator might repair.
 
 A worker encodes and writes a snapshot that was taken on the loop.  Changes that come while a write
 runs share the next one.

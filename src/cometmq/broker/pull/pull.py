@@ -1,8 +1,9 @@
 """PULL_MESSAGE and LITE_PULL_MESSAGE: reading queues, with long polling.
 
-A pull is checked in the order of store.md 9.5, read, and answered by the status table of wire.md
-3.4, or held until there is something to answer.  Nothing here blocks: a worker reads bytes that
-are not in memory, and the pull is answered when they are.
+A pull is checked in the order of docs/internals/delivery.md#pull-checks, read, and answered by the
+status table of docs/internals/protocol.md#pulling, or held until there is something to answer.
+Nothing here blocks: a worker reads bytes that are not in memory, and the pull is answered when they
+are.
 """
 
 from __future__ import annotations

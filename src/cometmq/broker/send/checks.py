@@ -1,4 +1,4 @@
-"""The checks a send has to pass, in the order of wire.md 3.3.2.
+"""The checks a send has to pass, in the order of docs/internals/protocol.md#send-checks.
 
 They refuse with RocketMQ's code and a remark that names the cause, create topics on demand, and
 turn what the properties ask for into a `Destination`.

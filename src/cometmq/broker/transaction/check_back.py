@@ -11,7 +11,7 @@ for some minutes loses nothing; and one that need not be asked yet stays where i
 half queue has grown `SPAN` beyond it.
 
 Source: ``TransactionalMessageServiceImpl.check`` and ``DefaultTransactionalMessageCheckListener``
-of RocketMQ 5.4 (store.md 6.4).
+of RocketMQ 5.4 (docs/internals/delivery.md#check-back).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ committed messages whose op message was not written any more.  It must not write
 
 Half messages lie in queue 0 of ``RMQ_SYS_TRANS_HALF_TOPIC``, op messages, which name ended ones, in
 queue 0 of ``RMQ_SYS_TRANS_OP_HALF_TOPIC``; the offsets of group ``CID_RMQ_SYS_TRANS`` say from
-where on they matter (store.md 6).
+where on they matter (docs/internals/delivery.md#half-messages).
 
 Op messages are written some seconds after what they name, so a crash loses some.  A committed
 message names its half message itself, in PREPARED_TX_OFFSET, and so does one that was given up.

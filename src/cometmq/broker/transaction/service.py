@@ -16,7 +16,8 @@ Durable when an end is answered (process death / power cut):
     rollback  its op message is put / flushed with SYNC_FLUSH
 A one-way end is answered to nobody; a rollback among them is noted with the next op message.
 
-Source: ``EndTransactionProcessor`` of RocketMQ 5.4 (store.md 6.3).
+Source: ``EndTransactionProcessor`` of RocketMQ 5.4
+(docs/internals/delivery.md#end-of-a-transaction).
 """
 
 from __future__ import annotations

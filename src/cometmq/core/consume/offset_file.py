@@ -3,8 +3,9 @@
 Job: text of ``offsets.json`` from offsets, and back.
 Must not: touch files.
 
-Format (``OffsetSerializeWrapper`` through fastjson; store.md 9.4): an object whose keys are bare
-objects, with tabs and a line per field, so that a Java client reads ours and we read theirs::
+Format (``OffsetSerializeWrapper`` through fastjson; docs/internals/delivery.md#consumer-offsets):
+an object whose keys are bare objects, with tabs and a line per field, so that a Java client reads
+ours and we read theirs::
 
     {
     \t"offsetTable":{{

@@ -23,7 +23,8 @@ _NOT_BROADCAST: Final = frozenset({TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST
 
 
 def system_groups() -> list[SubscriptionGroupConfig]:
-    """List the groups that exist from a broker's first start (store.md 1.6)."""
+    """List the groups that exist from a broker's first start
+    (docs/internals/store.md#topics-and-groups-at-first-boot)."""
     return [
         SubscriptionGroupConfig(name, consume_broadcast_enable=True)
         if name not in _NOT_BROADCAST

@@ -47,7 +47,8 @@ def system_topics(
     trace_topic: str | None = None,
     timer: bool = True,
 ) -> list[TopicConfig]:
-    """List the topics a broker creates at its first boot (store.md 1.6).
+    """List the topics a broker creates at its first boot
+    (docs/internals/store.md#topics-and-groups-at-first-boot).
 
     `trace_topic` is the name of the trace topic, or None when tracing is off.
     """

@@ -2,7 +2,8 @@
 
 A broker stores a half message again to count a check, or to move the offset that the half queue is
 read from.  The message then has a new queue offset, and its producer may still name an earlier one.
-The table knows all of them; they are one transaction with one end (store.md 6).
+The table knows all of them; they are one transaction with one end
+(docs/internals/delivery.md#half-messages).
 
 Source of formats: ``TransactionalMessageServiceImpl`` and ``TransactionalMessageUtil`` of RocketMQ
 5.4.

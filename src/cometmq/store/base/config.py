@@ -1,4 +1,5 @@
-"""Settings of the store, with RocketMQ's defaults (``MessageStoreConfig``; store.md 12.1).
+"""Settings of the store, with RocketMQ's defaults (``MessageStoreConfig``;
+docs/internals/store.md#settings).
 
 Plain values: the broker maps configuration keys to them.  Sizes are bytes, times ms.
 """

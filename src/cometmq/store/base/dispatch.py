@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["index_keys_of", "is_code_wrong", "queue_tags_code"]
 
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
-# A level that is missing in the table delays by a second (store.md 3.3).
+# A level that is missing in the table delays by a second (docs/internals/store.md#tags-code).
 _DELAY_MS_FALLBACK: Final = 1000
 
 

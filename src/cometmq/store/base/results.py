@@ -73,7 +73,8 @@ class PutResult(msgspec.Struct, gc=False, frozen=True):
 
 
 class GetStatus(IntEnum):
-    """Outcome of a read, in RocketMQ's names (``GetMessageStatus``; store.md 3.9)."""
+    """Outcome of a read, in RocketMQ's names (``GetMessageStatus``;
+    docs/internals/store.md#reading-a-queue)."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1

@@ -10,8 +10,9 @@ File set::
     cometmq.next                     blocks reserved for the file after the last one
 
 A record starts only where its end leaves 8 bytes for the BLANK of the file's end, else the BLANK
-is written and the record goes into the next file (store.md 2.5).  The next file is reserved by a
-worker under a name of ours in the store's root, where Java does not look, and renamed when needed.
+is written and the record goes into the next file (docs/internals/store.md#end-of-a-log-file).  The
+next file is reserved by a worker under a name of ours in the store's root, where Java does not
+look, and renamed when needed.
 
 Writing goes through a window of some megabytes, mapped where the last record ended; its blocks
 are reserved, so a store never faults for want of space.  Older windows stay mapped for a while

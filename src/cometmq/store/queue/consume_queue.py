@@ -1,6 +1,7 @@
 """Consume queues: per (topic, queue id) the 20-byte units that point into the commit log.
 
-File set (store.md 3.1), every file full-size and sparse, named by its first byte in the queue::
+File set (docs/internals/store.md#consume-queue), every file full-size and sparse, named by its
+first byte in the queue::
 
     consumequeue/<topic>/<queue id>/00000000000000000000   [unit][unit]...[zeros]
 

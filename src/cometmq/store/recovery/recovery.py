@@ -17,7 +17,8 @@ With our side file, when it is proven to fit::
 
 Each queue's last unit is compared with the file.
 
-Java's way otherwise (``CommitLog.recoverNormally``/``recoverAbnormally``; store.md 2.11)::
+Java's way otherwise (``CommitLog.recoverNormally``/``recoverAbnormally``;
+docs/internals/store.md#recovery)::
 
     clean stop   begin at the last file whose first record the queues know
     crash        begin at the last file stored 3 s before the checkpoint's times

@@ -1,8 +1,9 @@
 """Retention: which files go, when, and when the disk is too full to write.
 
-Retention decides by age, hour and watermarks (``CleanCommitLogService``; store.md 2.12) which log
-files expire, and has everything deleted that points only at them.  It never deletes the last file
-of anything, nor a file that somebody holds, and does not touch the log's content.
+Retention decides by age, hour and watermarks (``CleanCommitLogService``;
+docs/internals/store.md#retention) which log files expire, and has everything deleted that points
+only at them.  It never deletes the last file of anything, nor a file that somebody holds, and does
+not touch the log's content.
 
 A message in the oldest file may still wait, for a time of delivery or for the end of a transaction.
 It is appended again before the file goes (`moving`).  When that fails the file stays and writes

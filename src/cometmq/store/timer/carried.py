@@ -4,9 +4,9 @@ At its start a broker that does not serve timers counts them and names the oldes
 so that retention leaves it alone.  Nothing is delivered or written: the files go back to a Java
 broker as they are.
 
-Timer messages (store.md 5.2) wait in two places: in the wheel, whose content is the timer log
-below `timerlog/`, and in queue 0 of ``rmq_sys_wheel_timer``.  From that queue Java's recovery
-takes them up, beginning behind the last message that has a unit.
+Timer messages (docs/internals/delivery.md#exact-timers) wait in two places: in the wheel, whose
+content is the timer log below `timerlog/`, and in queue 0 of ``rmq_sys_wheel_timer``.  From that
+queue Java's recovery takes them up, beginning behind the last message that has a unit.
 
 The log alone is enough: the wheel only chains its units by slot, and Java's recovery makes the
 wheel again from them.  A unit is pending when its slot is not before the read time of

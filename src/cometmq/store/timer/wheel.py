@@ -3,8 +3,8 @@
 The wheel keeps the slots in memory, byte for byte as in the file ``timerwheel``, and knows which of
 its pages have changed; `TimerBook` writes them.
 
-A slot, 32 bytes, big-endian (``Slot``, ``TimerWheel``; store.md 5.2); 2 x 604,800 of them, slot n
-for every time whose tick (time // precision) is n modulo their number::
+A slot, 32 bytes, big-endian (``Slot``, ``TimerWheel``; docs/internals/store.md#timer-wheel); 2 x
+604,800 of them, slot n for every time whose tick (time // precision) is n modulo their number::
 
     0     8          16        24     28    32
     |tick |first_pos |last_pos |count |magic|

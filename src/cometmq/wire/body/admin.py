@@ -1,4 +1,5 @@
-"""Bodies of administration: groups, topics, connections, progress (wire.md 3.12).
+"""Bodies of administration: groups, topics, connections, progress
+(docs/internals/protocol.md#administration).
 
 ``encode_*`` returns a body, ``decode_*`` raises CodecError naming body and field.
 """

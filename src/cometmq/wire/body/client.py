@@ -1,4 +1,4 @@
-"""Bodies that clients and brokers exchange (wire.md 3.2, 3.7, 3.13).
+"""Bodies that clients and brokers exchange (docs/internals/protocol.md).
 
 Every class has ``encode() -> bytes`` and ``decode(body) -> instance``; decode raises CodecError
 naming body and field.  Keys come in fastjson's alphabetical order.

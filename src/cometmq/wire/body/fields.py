@@ -1,7 +1,8 @@
 """Reads typed values out of a decoded JSON body, lenient about their form, strict about their kind.
 
-C++ clients send ordinals for enums and text for numbers, Go leaves keys out (wire.md 3.2.1).
-Every refusal is a CodecError that names body, field and value.
+C++ clients send ordinals for enums and text for numbers, Go leaves keys out
+(docs/internals/protocol.md#heartbeats). Every refusal is a CodecError that names body, field and
+value.
 """
 
 import re

@@ -1,4 +1,5 @@
-"""Bodies of the name server: routes, registrations, cluster info, lists (wire.md 3.1).
+"""Bodies of the name server: routes, registrations, cluster info, lists
+(docs/internals/protocol.md#name-server).
 
 ``encode_*`` returns a body, ``decode_*`` raises CodecError naming body and field.  Broker ids are
 map keys, bare or quoted; the reader takes both.

@@ -1,4 +1,5 @@
-"""Bodies of administration: statistics and contents of queues (wire.md 3.12).
+"""Bodies of administration: statistics and contents of queues
+(docs/internals/protocol.md#administration).
 
 ``encode_*`` returns a body, ``decode_*`` raises CodecError naming body and field.
 """

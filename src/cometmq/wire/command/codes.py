@@ -1,11 +1,11 @@
 """Numbers of the remoting protocol: request codes, language codes, version.
 
-Source: ``RequestCode``, ``LanguageCode`` and ``MQVersion`` of RocketMQ; wire.md 1.6, 1.7 and 2,
+Source: ``RequestCode``, ``LanguageCode`` and ``MQVersion`` of RocketMQ; docs/internals/protocol.md,
 with the version that a 5.4.0 server was recorded to announce.  Response codes live in
 ``cometmq.errors``, since every room needs them.
 
 Codes above 32767 exist in JSON headers only: the binary header has 16 bits for them, where Java
-writes the truncated number (wire.md, trap T6).
+writes the truncated number (docs/internals/protocol.md#traps).
 """
 
 from enum import IntEnum

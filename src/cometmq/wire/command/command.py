@@ -1,6 +1,7 @@
 """RemotingCommand: one request or response, and its two header encodings.
 
-Frame, big-endian (``RemotingCommand``, ``RocketMQSerializable``; wire.md 1.2-1.5)::
+Frame, big-endian (``RemotingCommand``, ``RocketMQSerializable``; docs/internals/protocol.md#frames
+and #flags-and-opaque)::
 
     0      4    5            8
     |length|type|header_bytes|header...|body...|

@@ -1,11 +1,11 @@
 """JSON as RocketMQ's fastjson writes it, which is not always JSON.
 
-Three forms beyond the standard (wire.md 3): a map keyed by integers comes with bare keys,
-``{0:"a"}``; a map keyed by message queues has bare objects as keys,
+Three forms beyond the standard (docs/internals/protocol.md#json-bodies): a map keyed by integers
+comes with bare keys, ``{0:"a"}``; a map keyed by message queues has bare objects as keys,
 ``{{"brokerName":"b","queueId":0,"topic":"t"}:5}``; and newer peers may write that object as an
-escaped string. The reader takes all of them. The writer writes queue keys as bare objects, the
-only form that all clients accept, and integer keys bare or, as their text, quoted. Output is
-always compact: Go cuts tables out of the raw text and keeps any blank (trap T1).
+escaped string. The reader takes all of them. The writer writes queue keys as bare objects, the only
+form that all clients accept, and integer keys bare or, as their text, quoted. Output is always
+compact: Go cuts tables out of the raw text and keeps any blank (trap T1).
 
 Every fault of the input is a CodecError naming the position.
 """

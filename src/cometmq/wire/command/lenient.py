@@ -2,8 +2,8 @@
 
 Used only after the fast decoder refused: raw control characters inside strings, numbers, bools
 and nulls as ext values, numbers as strings, half surrogate pairs, bytes that are not UTF-8
-(wire.md 1.3). It does not guess: a header that is no JSON object, or that holds a number out of
-range, is a RemoteProtocolError that names the field.
+(docs/internals/protocol.md#json-header). It does not guess: a header that is no JSON object, or
+that holds a number out of range, is a RemoteProtocolError that names the field.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Signature of a request by access key and secret (wire.md 5.8).
+"""Signature of a request by access key and secret (docs/internals/protocol.md#signatures).
 
 The signature is the base64 of an HMAC-SHA1 with the secret. It covers the values of all ext fields
 except ``Signature``, in the order of their names and without separators, then the raw body. Java up

@@ -32,7 +32,8 @@ The four transports of ``net`` (`ServerConnection`, `Channel`, `BlockingChannel`
 
 **Requests and responses.** The requester chooses ``opaque``, a 32-bit number unique among its
 outstanding requests; responses come in any order. Both sides may send requests, and flag bit 0
-tells a response from a request, so that the two directions do not share numbers (wire.md 1.5).
+tells a response from a request, so that the two directions do not share numbers
+(docs/internals/protocol.md#flags-and-opaque).
 
 **Clocks.** Deadlines and ``now`` are numbers of the caller's clock.
 

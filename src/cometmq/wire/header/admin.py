@@ -1,4 +1,5 @@
-"""Headers of the administration codes on the broker and of POP (wire.md 3.11, 3.12)."""
+"""Headers of the administration codes on the broker and of POP (docs/internals/protocol.md#pop and
+#administration)."""
 
 from cometmq.wire.header.header import Header, Int32, Int64, wire_names
 

@@ -3,8 +3,8 @@
 A header is a ``msgspec.Struct``. ``from_command`` decodes it straight from the raw JSON of the ext
 fields, at half the cost of a dictionary and conversions in Python; ``from_ext`` takes a dictionary
 and explains what is wrong. Numbers and bools may come as strings or as JSON numbers and bools; an
-empty string counts as absent for anything but text (wire.md 1.3, T3, T24). ``to_ext`` writes
-strings only and leaves out what is None.
+empty string counts as absent for anything but text (docs/internals/protocol.md#json-header and
+#traps). ``to_ext`` writes strings only and leaves out what is None.
 
 Wire spellings exist nowhere but in the ``rename`` of these classes.
 """
@@ -23,7 +23,8 @@ __all__ = ["RIDER_FIELDS", "Header", "Int32", "Int64", "convert_ext", "wire_name
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
-# May ride on any request; no broker rule depends on them (wire.md 1.8, capture README 20).
+# May ride on any request; no broker rule depends on them
+# (docs/internals/protocol.md#fields-on-any-request, capture README 20).
 RIDER_FIELDS: Final = frozenset(
     {
         "AccessKey",

@@ -1,4 +1,5 @@
-"""Headers of the codes that ordinary clients and brokers exchange (wire.md 2.1, 3.2 to 3.10).
+"""Headers of the codes that ordinary clients and brokers exchange
+(docs/internals/protocol.md#request-codes and #client-registration).
 
 Each header is a class; codes with the same fields share one. Names are RocketMQ's in snake case,
 times end in ``_ms``. Optional fields are None when absent. ``admin`` has the headers of

@@ -1,4 +1,5 @@
-"""Headers of the name server's codes (wire.md 3.1) and of brokers among themselves."""
+"""Headers of the name server's codes (docs/internals/protocol.md#name-server) and of brokers among
+themselves."""
 
 from cometmq.wire.header.header import Header, Int32, Int64, wire_names
 

@@ -182,7 +182,7 @@ def test_protection_that_does_not_exist_ends_the_start(
 
 
 def test_defaults_are_those_of_rocketmq() -> None:
-    """A sample across the table (store.md 12)."""
+    """A sample across the table (docs/internals/store.md#settings)."""
     config = BrokerConfig()
     assert (config.listen_port, config.broker_cluster_name) == (10911, "DefaultCluster")
     assert config.mapped_file_size_commit_log == 1 << 30

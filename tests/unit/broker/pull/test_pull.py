@@ -36,7 +36,8 @@ async def fill(client: Client, count: int = 3, *, tags: str = "", topic: str = "
 def test_status_table(
     queue_id: str, offset: str, code: int, remark: str, following: str, tmp_path: Path
 ) -> None:
-    """wire.md 3.4: code, status name, where to go on, and all six fields always."""
+    """docs/internals/protocol.md#pulling: code, status name, where to go on, and all six fields
+    always."""
 
     async def story(broker: Broker, client: Client) -> None:
         await fill(client)

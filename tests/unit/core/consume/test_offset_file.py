@@ -6,7 +6,7 @@ from cometmq.core.consume.offset_file import decode_offset_file, encode_offset_f
 from cometmq.errors import CodecError
 from cometmq.model import MessageQueue
 
-# store.md 9.4, verified there by running fastjson.
+# docs/internals/delivery.md#consumer-offsets, verified there by running fastjson.
 JAVA_FILE = """{
 \t"offsetTable":{{
 \t\t\t"brokerName":"b",

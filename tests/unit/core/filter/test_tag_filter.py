@@ -16,7 +16,7 @@ def test_all_messages(expression: str | None) -> None:
 
 
 def test_tags_are_split_trimmed_and_hashed() -> None:
-    """`TagA` hashes to 2598919 and `标签` to 857175 (wire.md 4.6)."""
+    """`TagA` hashes to 2598919 and `标签` to 857175 (docs/internals/protocol.md#tag-hash)."""
     subscription = parse_subscription("t", "TagA ||  标签||", "TAG", 9)
     assert subscription.tags_set == {"TagA", "标签"}
     assert subscription.code_set == {2598919, 857175}

@@ -13,7 +13,8 @@ def seeded(**options: object) -> TopicTable:
 
 
 def test_first_boot_has_the_topics_a_java_broker_has() -> None:
-    """The set of store.md 1.6, with queues and permissions."""
+    """The set of docs/internals/store.md#topics-and-groups-at-first-boot, with queues and
+    permissions."""
     table = seeded(trace_topic="RMQ_SYS_TRACE_TOPIC")
     assert {
         name: (config.write_queue_count, config.perm) for name, config in table.all().items()

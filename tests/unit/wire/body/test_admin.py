@@ -33,7 +33,7 @@ CONNECTION = ClientConnection("c", "1.2.3.4:5", "JAVA", 493)
 
 
 def test_default_group_is_javas() -> None:
-    """The object of wire.md 3.12, byte by byte."""
+    """The object of docs/internals/protocol.md#administration, byte by byte."""
     assert bodies.encode_group_config(SubscriptionGroupConfig("g")) == (
         b'{"attributes":{},"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,'
         b'"consumeFromMinEnable":true,"consumeMessageOrderly":false,"consumeTimeoutMinute":15,'
@@ -102,7 +102,7 @@ def test_offsets_come_back() -> None:
 
 
 def test_signature_vector() -> None:
-    """wire.md 8, vector 6."""
+    """docs/internals/protocol.md#test-vectors, vector 6."""
     ext = {"topic": "TopicTest", "AccessKey": "rocketmq2"}
     signature = sign(ext, b"", "12345678")
     assert signature == "GeeGoP9mRvDhoVp4PD5omX0prgE="

@@ -47,7 +47,7 @@ QUEUES = (MessageQueue("t", "b", 0), MessageQueue("t", "b", 1))
 
 
 def test_heartbeat_is_as_java_writes_it() -> None:
-    """Names and order of wire.md 3.2.1."""
+    """Names and order of docs/internals/protocol.md#heartbeats."""
     assert json.loads(HEARTBEAT.encode()) == {
         "clientID": "10.0.0.9@4711#1",
         "consumerDataSet": [

@@ -42,7 +42,7 @@ WRAPPER = TopicConfigWrapper(
 
 
 def test_route_is_as_java_writes_it() -> None:
-    """wire.md 3.1.1, quoted ids in ascending order."""
+    """docs/internals/protocol.md#routes, quoted ids in ascending order."""
     assert encode_topic_route(ROUTE) == (
         b'{"brokerDatas":[{"brokerAddrs":{"0":"10.0.0.2:10911","1":"10.0.0.3:10911"},'
         b'"brokerName":"broker-a","cluster":"DefaultCluster","enableActingMaster":false}],'

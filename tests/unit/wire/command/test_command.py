@@ -37,7 +37,7 @@ NO_ROUTE_JSON = (
     b'{"code":17,"flag":1,"language":"JAVA","opaque":7,"remark":"no route",'
     b'"serializeTypeCurrentRPC":"JSON","version":479}'
 )
-# wire.md 8, vectors 1 to 3.
+# docs/internals/protocol.md#test-vectors, vectors 1 to 3.
 VECTORS = [
     (
         RemotingCommand.request(105, {"topic": "TopicTest"}, opaque=7),
@@ -82,7 +82,7 @@ def test_vectors_are_read(command: RemotingCommand, frame: bytes) -> None:
 
 
 def test_versions_are_ordinals() -> None:
-    """wire.md 1.7 and the captures."""
+    """docs/internals/protocol.md#versions and the captures."""
     assert [version_of(4, 9, 3), version_of(5, 0, 0), version_of(5, 3, 3)] == [399, 413, 479]
     assert version_of(4, 9, 8) == 409
     assert version_of(5, 4, 0) == VERSION == 493

@@ -223,7 +223,7 @@ def test_answers_carry_what_clients_cannot_do_without() -> None:
 
 
 def test_boundary_defaults_to_lower() -> None:
-    """wire.md 3.5."""
+    """docs/internals/protocol.md#consumer-offsets."""
     ext = {"topic": "t", "queueId": "0", "timestamp": "-1"}
     assert SearchOffsetHeader.from_ext(ext).boundary_type == "LOWER"
 
@@ -254,7 +254,8 @@ def test_both_send_headers_have_the_same_attributes() -> None:
 
 
 def test_codes_of_ordinary_clients_have_their_headers() -> None:
-    """Group (a) of wire.md 2.1 but for the codes without ext fields of their own."""
+    """Group (a) of docs/internals/protocol.md#request-codes but for the codes without ext fields of
+    their own."""
     no_fields = {
         RequestCode.HEART_BEAT,
         RequestCode.LOCK_BATCH_MQ,

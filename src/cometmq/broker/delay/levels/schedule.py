@@ -7,10 +7,10 @@ A level is a queue in delivery order, since all its messages wait equally long; 
 matters, and one timer for the earliest head serves all levels.  A turn delivers at most
 `BATCH_COUNT` messages of a level and then lets the loop breathe.
 
-The delivered copy (store.md 5.1) keeps body, flags, born host and time, try count and the property
-bytes as they are, DELAY, REAL_TOPIC and REAL_QID included; topic, queue and tag code are the real
-ones.  Progress is stored after delivery and, with SYNC_FLUSH, after the flush of what was
-delivered, so a crash can deliver twice, never not at all.
+The delivered copy (docs/internals/delivery.md#delay-levels) keeps body, flags, born host and time,
+try count and the property bytes as they are, DELAY, REAL_TOPIC and REAL_QID included; topic, queue
+and tag code are the real ones.  Progress is stored after delivery and, with SYNC_FLUSH, after the
+flush of what was delivered, so a crash can deliver twice, never not at all.
 
 What still waits in a log file that is to go becomes an exact timer (`delay/moving`): the level goes
 on behind it, as if it had been delivered.

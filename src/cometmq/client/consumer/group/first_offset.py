@@ -1,7 +1,7 @@
 """Where a group begins that has no stored offset: the setting, and the offset it means.
 
 A group begins at the end of a queue unless the program says otherwise.  A retry topic is always
-read from its first message (store.md 9.2).
+read from its first message (docs/internals/delivery.md#where-a-group-starts).
 """
 
 from datetime import datetime
