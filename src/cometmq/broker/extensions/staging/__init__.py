@@ -1,4 +1,4 @@
 """Staged batches: messages that nobody sees until all of their batch are published.
 
-The Spark sink and `cometmq.StagedBatches` use them for exactly-once output.
+The Spark sink and `cometmq.Staging` use them for exactly-once output.
 """
